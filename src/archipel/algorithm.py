@@ -1,0 +1,134 @@
+"""An algorithm is a frozen record of parts: every method of the five papers is one, and so is every mixture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from archipel.checks import require
+from archipel.layout import Layout
+from archipel.parts.merge import Mean, Merge, Mix
+from archipel.parts.part import Part
+from archipel.parts.planning import DivideAndConquer, Planner, ValidationCycle
+from archipel.parts.protocol import Protocol, Relay, Rounds, Stream
+from archipel.parts.recall import Recall
+from archipel.parts.selection import Selection, Uniform
+from archipel.parts.server import Replace, Server
+from archipel.parts.weighting import ByExamples, Weighting
+from archipel.types import Plan, Reports
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """When to aggregate, who takes part, what an update counts, what the weights act on, and what tasks ask for."""
+
+    name: str
+    protocol: Protocol = Rounds()
+    selection: Selection = Uniform()
+    weighting: Weighting = ByExamples()
+    merge: Merge = Mean()
+    server: Server = Replace()
+    planners: tuple[Planner, ...] = ()
+    recall: Recall | None = None
+    plan: Plan = Plan()
+    """The plan the planners start from: epochs, batch, rate, optimiser."""
+    pooled: bool = False
+    """A yardstick, in simulation only: train on everybody's data in one place."""
+
+    def __post_init__(self) -> None:
+        kinds = {
+            "protocol": Protocol,
+            "selection": Selection,
+            "weighting": Weighting,
+            "merge": Merge,
+            "server": Server,
+            "plan": Plan,
+        }
+        for name, kind in kinds.items():
+            given = getattr(self, name)
+            require(
+                isinstance(given, kind),
+                f"{self.name}: {name} should be a {kind.__name__} such as {_default(name)!r}, got {given!r}.",
+            )
+        for planner in self.planners:
+            require(isinstance(planner, Planner), f"{self.name}: {planner!r} in planners is no Planner.")
+        self._refuse_nonsense()
+
+    def _refuse_nonsense(self) -> None:
+        merge, protocol = type(self.merge).__name__, type(self.protocol).__name__
+        require(
+            not (isinstance(self.protocol, Relay) and self.merge.accumulates),
+            f"{self.name}: {protocol} with {merge} makes no sense: {merge} keeps each learner's own latest model, and "
+            f"a model that came through a {protocol} is nobody's own. Use Mean().",
+        )
+        require(
+            not isinstance(self.merge, Mix) or self.weighting.at_most_one,
+            f"{self.name}: Mix takes the weight itself as mixing coefficient, and {self.weighting!r} gives weights "
+            "above 1. Use ByFreshness(...) or Equally() with Mix, or Mean() with this weighting.",
+        )
+        require(
+            self.recall is None or isinstance(self.protocol, Stream),
+            f"{self.name}: {self.recall!r} recalls tasks that grow stale while others commit; under {protocol} nobody "
+            "commits while tasks are out. Use Stream(), or leave recall out.",
+        )
+        for planner in self.planners:
+            require(
+                not planner.compares or (self.protocol.updates_per_commit or 2) >= 2,
+                f"{self.name}: {type(planner).__name__} compares the updates of a commit to find its split, and "
+                f"{self.protocol!r} commits one at a time. Give split=..., or a buffer of two or more.",
+            )
+        names = [type(planner).__name__ for planner in self.planners]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        require(
+            not twice,
+            f"{self.name}: planners hold {', '.join(twice)} more than once; one of them would be lost.",
+        )
+        divides = any(isinstance(planner, DivideAndConquer) for planner in self.planners)
+        require(
+            not (divides and any(isinstance(planner, ValidationCycle) for planner in self.planners)),
+            f"{self.name}: DivideAndConquer and ValidationCycle both say how many epochs a task has; use one.",
+        )
+        require(
+            not (divides and self.plan.steps is not None),
+            f"{self.name}: DivideAndConquer counts epochs; the plan's steps={self.plan.steps} would override them.",
+        )
+
+    def check(self, layout: Layout) -> None:
+        """Refuse a model that a part cannot work with."""
+        for _, part in self.parts():
+            part.check(layout)
+
+    def parts(self) -> list[tuple[str, Part]]:
+        """All parts with the roles under which their memory lives."""
+        named: list[tuple[str, Part]] = [
+            ("protocol", self.protocol),
+            ("selection", self.selection),
+            ("weighting", self.weighting),
+            ("merge", self.merge),
+            ("server", self.server),
+        ]
+        named += [(f"planner.{i}", planner) for i, planner in enumerate(self.planners)]
+        if self.recall is not None:
+            named.append(("recall", self.recall))
+        return named
+
+    @property
+    def validates(self) -> bool:
+        """Learners reserve a validation part; a method that asks for none trains on all its data."""
+        return self.weighting.validates or any(planner.validates for planner in self.planners)
+
+    @property
+    def reports(self) -> tuple[Reports, ...]:
+        """What every learner has to tell with its update."""
+        asked = (*self.weighting.reports, *self.selection.reports)
+        if self.recall is not None:
+            asked = (*asked, "progress")
+        return tuple(dict.fromkeys(asked))
+
+    def private(self, layout: Layout) -> tuple[str, ...]:
+        """Layers that never leave the learners."""
+        mine = {name for planner in self.planners for name in planner.private(layout)}
+        return tuple(name for name in layout.names if name in mine)
+
+
+def _default(name: str) -> object:
+    return next(f.default for f in fields(Algorithm) if f.name == name)

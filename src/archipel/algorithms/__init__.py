@@ -1,0 +1,38 @@
+"""Every method of the five papers and what they compare with, one constructor each."""
+
+from archipel.algorithms.divide_and_conquer import divide_and_conquer
+from archipel.algorithms.fed2a import fed2a, plu, rce, tvw
+from archipel.algorithms.fedasync import fedasync
+from archipel.algorithms.fedavg import fedavg
+from archipel.algorithms.fedopt import fedadagrad, fedadam, fedyogi
+from archipel.algorithms.fedprox import fedprox
+from archipel.algorithms.hdafl import hdafl, lg_fedavg
+from archipel.algorithms.metis import async_dvw, async_fedavg, sync_dvw
+from archipel.algorithms.radfed import radfed, radfed_a, radfed_i, radfed_m, radfed_p
+from archipel.algorithms.yardsticks import centralised, local_only
+
+__all__ = [
+    "async_dvw",
+    "async_fedavg",
+    "centralised",
+    "divide_and_conquer",
+    "fed2a",
+    "fedadagrad",
+    "fedadam",
+    "fedasync",
+    "fedavg",
+    "fedprox",
+    "fedyogi",
+    "hdafl",
+    "lg_fedavg",
+    "local_only",
+    "plu",
+    "radfed",
+    "radfed_a",
+    "radfed_i",
+    "radfed_m",
+    "radfed_p",
+    "rce",
+    "sync_dvw",
+    "tvw",
+]

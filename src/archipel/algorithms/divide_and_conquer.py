@@ -1,0 +1,55 @@
+"""D&C: P. Chandran et al., Divide-and-Conquer Federated Learning under Data Heterogeneity, 2021.
+
+Implemented: FedAvg with equal weights (Algorithm 1); the pre-pass of 5 rounds; layer-wise divergence by EQ2 or EQ3;
+alternating feature-learning (20 epochs) and fine-tuning (4 epochs, half rate) rounds in which only the layers that
+train travel; a rate that starts at .001 and falls by 10 % a round. D&C' of Table 2 is the same with more rounds, for
+the same bytes as FedAvg: Ending(bytes=...).
+
+Read so (docs/decisions/0011 to 0013): divergence between more than two learners is the mean over pairs; the split is
+before the first layer whose divergence exceeds the middle between the lowest and the highest (`threshold`), or given;
+where no layer stands out only the last is fine-tuned, as the paper does for class imbalance; the pre-pass trains with
+the feature-learning epochs; the rate falls in the pre-pass too; the local solver is SGD, as section 2 says.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Unpack
+
+from archipel.algorithm import Algorithm
+from archipel.parts.planning import Decay, DivideAndConquer
+from archipel.parts.protocol import Rounds
+from archipel.parts.weighting import Equally
+from archipel.types import Local, Plan
+
+DEFAULTS: Local = {"epochs": 20, "rate": 0.001}
+
+
+def divide_and_conquer(
+    prepass: int = 5,
+    split: str | int | None = None,
+    tuning_epochs: int = 4,
+    tuning_rate: float = 0.5,
+    divergence: Literal["cosine", "euclidean"] = "cosine",
+    threshold: float = 0.5,
+    decay: float = 0.9,
+    fraction: float = 1.0,
+    **local: Unpack[Local],
+) -> Algorithm:
+    """D&C: split the net where local weights diverge, then train features and classifier in turn.
+
+    prepass: rounds of the whole net before the split is found; split: the last feature layer, by name or number.
+    tuning_epochs, tuning_rate: epochs and relative rate of fine-tuning rounds; `epochs` is those of the others.
+    divergence, threshold: how the split is found; decay: factor of the rate at every round.
+    fraction: share of the learners that takes part in a round.
+    """
+    plan = Plan(**(DEFAULTS | local))
+    return Algorithm(
+        "divide_and_conquer",
+        protocol=Rounds(fraction),
+        weighting=Equally(),
+        planners=(
+            DivideAndConquer(prepass, split, plan.epochs, tuning_epochs, tuning_rate, divergence, threshold),
+            Decay(decay),
+        ),
+        plan=plan,
+    )

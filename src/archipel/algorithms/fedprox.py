@@ -1,0 +1,24 @@
+"""FedProx: T. Li et al., Federated Optimization in Heterogeneous Networks, 2020.
+
+Implemented: FedAvg with (mu / 2) ||w - w'||^2 in every local loss, w' being the model the task carried. Not
+implemented: gamma-inexactness; a learner does the epochs its plan asks for, or what it gets done by the round's
+deadline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Unpack
+
+from archipel.algorithm import Algorithm
+from archipel.algorithms.fedavg import fedavg
+from archipel.parts.planning import Proximal
+from archipel.types import Local
+
+
+def fedprox(mu: float = 0.01, fraction: float = 1.0, **local: Unpack[Local]) -> Algorithm:
+    """FedProx: FedAvg whose learners are held near the model they received.
+
+    mu: weight of the proximal term (Fed2A compares with 1).
+    """
+    return replace(fedavg(fraction, **local), name="fedprox", planners=(Proximal(mu),))

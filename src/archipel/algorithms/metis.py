@@ -1,0 +1,79 @@
+"""Metis / DVW: D. Stripelis and J. L. Ambite, Accelerating Federated Learning in Heterogeneous Data and Computational
+Environments.
+
+Implemented: Algorithm 1, synchronous and asynchronous; the O(M) community model (section III); momentum SGD (eq. 2);
+distributed validation weighting by pooled confusion matrices (section IV, eq. 3) and by other metrics; validation
+cycles with C1, C2 and tombstones, and recall by effective staleness, C3 (section V). Defaults are those of its
+CIFAR-10 runs: eta .05, gamma .75, batch 100, uf 4, 5 % validation.
+
+Read so (docs/decisions/0001 to 0005): a cycle ends at the first failure after the tombstones; the first epoch is
+compared with the loss of the received model; the median is over all cycles so far, from the 20th; a learner's own
+score travels with its update, so 9 of 10 learners are asked; momentum does not survive between tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Unpack
+
+from archipel.algorithm import Algorithm
+from archipel.parts.merge import Community
+from archipel.parts.planning import ValidationCycle
+from archipel.parts.protocol import Rounds, Stream
+from archipel.parts.recall import MedianStaleness
+from archipel.parts.weighting import ByDistributedValidation
+from archipel.types import Local, Plan
+
+CIFAR10: Local = {"epochs": 4, "batch": 100, "rate": 0.05, "momentum": 0.75}
+
+
+def async_fedavg(**local: Unpack[Local]) -> Algorithm:
+    """AsyncFedAvg: the community model is the mean of everybody's latest model, weighted by examples."""
+    return Algorithm("async_fedavg", protocol=Stream(), merge=Community(), plan=Plan(**(CIFAR10 | local)))
+
+
+def sync_dvw(
+    metric: str = "micro_f1", *, quorum: float = 0.5, evaluators: int | None = None, **local: Unpack[Local]
+) -> Algorithm:
+    """SyncDVW: rounds of all learners, each update weighted by how well all learners find it does on their data.
+
+    metric: what the weight is; quorum: share of opinions that must come in; evaluators: ask only so many.
+    """
+    return Algorithm(
+        "sync_dvw",
+        protocol=Rounds(),
+        weighting=ByDistributedValidation(metric, quorum, evaluators),
+        plan=Plan(**(CIFAR10 | local)),
+    )
+
+
+def async_dvw(
+    adaptive: bool = True,
+    metric: str = "micro_f1",
+    loss: float | Mapping[str, float] = 0.0,
+    tombstones: int | Mapping[str, int] = 1,
+    at_most: int = 50,
+    recall_after: int = 20,
+    *,
+    quorum: float = 0.5,
+    evaluators: int | None = None,
+    **local: Unpack[Local],
+) -> Algorithm:
+    """AsyncDVW: the community model of everybody's latest model, weighted by distributed validation.
+
+    adaptive: each learner finds its own update frequency by its validation loss and staleness; else `epochs` is it.
+    metric: what the weight is.
+    loss, tombstones: VC_loss (per cent) and VC_tomb, one number or one for each group ({"fast": 0, "slow": 1}).
+    at_most: epochs after which a cycle ends anyway.
+    recall_after: cycles before the median of a learner's staleness counts.
+    quorum: share of opinions that must come in; evaluators: ask only so many.
+    """
+    return Algorithm(
+        "async_dvw",
+        protocol=Stream(),
+        weighting=ByDistributedValidation(metric, quorum, evaluators),
+        merge=Community(),
+        planners=(ValidationCycle(loss, tombstones, at_most),) if adaptive else (),
+        recall=MedianStaleness(recall_after) if adaptive else None,
+        plan=Plan(**(CIFAR10 | local)),
+    )

@@ -1,0 +1,21 @@
+"""Yardsticks: what federation is measured against."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Unpack
+
+from archipel.algorithm import Algorithm
+from archipel.algorithms.fedavg import fedavg
+from archipel.parts.planning import PrivateLayers
+from archipel.types import Local
+
+
+def local_only(**local: Unpack[Local]) -> Algorithm:
+    """Everybody trains alone and shares nothing: what a learner has without a federation."""
+    return replace(fedavg(**local), name="local_only", planners=(PrivateLayers("all"),))
+
+
+def centralised(**local: Unpack[Local]) -> Algorithm:
+    """All data in one place, in simulation only: what one would have if data could be pooled."""
+    return replace(fedavg(**local), name="centralised", pooled=True)

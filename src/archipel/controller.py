@@ -1,0 +1,586 @@
+"""The controller: events go in, commands come out. Read this second, after `types.py`.
+
+Laws of this file:
+1. No clock, no IO, no thread, no global randomness. Everything that a crash must not lose is in `State`; vectors are in
+   the engine's store, under names given here.
+2. An event is handled to its end: what follows from the state is done before `handle` returns, so it does not matter
+   which event led there.
+3. The model never takes a number that is not finite: updates are looked at before they are weighed.
+4. Sums do not depend on who came first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from archipel.algorithm import Algorithm
+from archipel.checks import at_least, require
+from archipel.layout import Layout, finite
+from archipel.metrics import METRICS, higher_is_better, metric, pooled
+from archipel.parts.ending import Ending
+from archipel.parts.evaluation import Evaluation
+from archipel.parts.protocol import Commit, Count, GiveUp, Later, Offer, Send
+from archipel.parts.weighting import Weight
+from archipel.randomness import derive
+from archipel.records import Committed, Handed, Membership, Refused, Returned, Scores
+from archipel.state import Assignment, Evidence, Inquiry, Member, Models, Scoring, State, Update, View
+from archipel.types import (
+    Cancel,
+    Command,
+    Evaluate,
+    Evaluated,
+    Event,
+    Failed,
+    Finish,
+    Joined,
+    Keep,
+    Left,
+    Model,
+    Progress,
+    Scored,
+    Stop,
+    Traffic,
+    Train,
+    Trained,
+    Wake,
+    Woke,
+)
+
+TIME_IS_UP = "time is up"
+SCORE_NOW = "score now"
+
+
+class ImpossibleEvent(Exception):
+    """An event that no engine that keeps the contract can send, with its story."""
+
+
+class Controller:
+    """The state machine of one federation."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        layout: Layout,
+        models: Models,
+        *,
+        ending: Ending,
+        evaluation: Evaluation | None = None,
+        learners: int = 1,
+        seed: int = 0,
+        initial: Tensor | None = None,
+        state: State | None = None,
+    ) -> None:
+        """Begin with an initial model, or go on from a saved state whose vectors are in `models`.
+
+        It waits until so many `learners` have joined before it hands out the first task.
+        """
+        at_least(1, "Controller", learners=learners)
+        algorithm.check(layout)
+        require((initial is None) != (state is None), "Controller: give either an initial model or a saved state.")
+        if state is None and initial is not None:
+            layout.check("Controller: initial model", initial)
+            require(finite(initial), "Controller: the initial model holds numbers that are not finite.")
+            state = State(seed, Model("v0", ("v0",) * len(layout.layers)))
+            models.write("v0", initial.clone())
+        assert state is not None
+        self.algorithm = algorithm
+        self.layout = layout
+        self.models = models
+        self.ending = ending
+        self.evaluation = evaluation
+        self.learners = learners
+        self.state = state
+        self._commands: list[Command] = []
+
+    # ------------------------------------------------------------------------------------------------ the one door
+
+    def handle(self, event: Event) -> list[Command]:
+        """Take one event to its end and say what the engine has to do."""
+        self._commands = []
+        if self.state.stopped is None:
+            self._take(event)
+        return self._commands
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Joined():
+                self._joined(event)
+            case Left(learner):
+                self._left(learner)
+            case Trained():
+                self._trained(event)
+            case Evaluated():
+                if not self._evaluated(event):
+                    return  # more opinions are out: nothing can follow yet
+            case Progress(task, steps):
+                if task in self.state.out:
+                    self.state.out[task].steps = steps
+                    self._recall()
+                return
+            case Failed():
+                self._failed(event)
+            case Woke(tag):
+                self._woke(tag)
+        self._advance()
+
+    # --------------------------------------------------------------------------------------------------- membership
+
+    def _joined(self, event: Joined) -> None:
+        old = self.state.members.get(event.learner)
+        self.state.members[event.learner] = Member(
+            event.learner,
+            event.examples,
+            event.validation,
+            event.test,
+            event.group,
+            event.role,
+            given=old.given if old else 0,
+        )
+        self._keep(Membership(event.learner, there=True))
+
+    def _left(self, learner: str) -> None:
+        member = self.state.members.get(learner)
+        if member is not None and member.active:
+            member.active = False
+            for role, part in self.algorithm.parts():
+                part.left(self._view(role), learner)
+            self._keep(Membership(learner, there=False))
+
+    # ----------------------------------------------------------------------------------------------------- training
+
+    def _send(self, send: Send) -> None:
+        state = self.state
+        member = state.members[send.learner]
+        plan = replace(
+            self.algorithm.plan,
+            key=derive(state.seed, "training", member.name, member.given),
+            reports=self.algorithm.reports,
+        )
+        for i, planner in enumerate(self.algorithm.planners):
+            plan = planner.plan(self._view(f"planner.{i}"), member, plan)
+        member.given += 1
+        task = self._next_task()
+        state.out[task] = Assignment(
+            task, send.learner, send.model, plan, state.version, state.committed, send.slot, send.travels
+        )
+        self._keep(Handed(task, send.learner, state.version, send.slot))
+        self._commands.append(Train(task, send.learner, send.model, plan))
+
+    def _trained(self, event: Trained) -> None:
+        assignment = self._close(event.task)
+        if assignment is None:
+            return
+        self._count("train", event.traffic)
+        wrong = self._wrong(assignment, event)
+        if wrong is not None:
+            self.models.drop(event.model)
+            self._keep(Refused(event.task, assignment.learner, wrong))
+            return
+        update = self._receive(assignment, event)
+        for role, part in self.algorithm.parts():
+            part.observe(self._view(role), update)
+        if assignment.travels:
+            self.state.travelling[assignment.slot] = self._travelled(update)
+        else:
+            self._offer(update)
+
+    def _wrong(self, assignment: Assignment, event: Trained) -> str | None:
+        """What is wrong with an update, or None. It is looked at before it is weighed: 0 x NaN is NaN."""
+        plan = assignment.plan
+        unknown = [name for name in event.layers if not self.layout.knows(name)]
+        if unknown:
+            return f"unknown layer {unknown[0]!r}; layers of this model: {', '.join(self.layout.names)}"
+        asked = self._uploads(assignment)
+        if set(event.layers) != set(asked):
+            return f"sent the layers ({', '.join(event.layers)}), the plan asks for ({', '.join(asked)})"
+        vector = self.models.read(event.model)
+        if vector.dim() != 1 or len(vector) != self.layout.size:
+            return f"{tuple(vector.shape)} numbers, the model has ({self.layout.size},)"
+        if event.steps < 0:
+            return f"{event.steps} steps"
+        for piece in self.layout.slices(self.layout.indices(event.layers)):
+            if not finite(vector[piece]):
+                return "holds numbers that are not finite (NaN or infinity); lower the rate or look at the data"
+        norm = event.metrics.gradient_norm
+        if any(report.startswith("gradient norm") for report in plan.reports) and (
+            norm is None or not math.isfinite(norm) or norm < 0
+        ):
+            return f"gradient norm {norm!r}, the plan asks for a finite one"
+        return None
+
+    def _uploads(self, assignment: Assignment) -> tuple[str, ...]:
+        uploads = assignment.plan.uploads
+        names = self.layout.names if uploads is None else uploads
+        return tuple(name for name in names if name not in assignment.plan.private)
+
+    def _receive(self, assignment: Assignment, event: Trained) -> Update:
+        """The update as it will be weighed; layers that were not sent stand as in the model the task carried."""
+        layers = self.layout.indices(event.layers)
+        missing = [place for place in range(len(self.layout.layers)) if place not in set(layers)]
+        if missing:
+            vector, carried = self.models.read(event.model), self.models.read(assignment.model.name)
+            for piece in self.layout.slices(missing):
+                vector[piece] = carried[piece]
+        manifest = tuple(
+            event.model if place in set(layers) else stamp for place, stamp in enumerate(assignment.model.manifest)
+        )
+        self._keep(
+            Returned(
+                event.task,
+                assignment.learner,
+                assignment.version,
+                event.steps,
+                event.metrics.epochs,
+                event.layers,
+                event.metrics.losses,
+                assignment.finishing,
+            )
+        )
+        return Update(
+            task=event.task,
+            learner=assignment.learner,
+            model=Model(event.model, manifest),
+            layers=layers,
+            version=assignment.version,
+            committed=assignment.committed,
+            examples=self.state.members[assignment.learner].examples,
+            steps=event.steps,
+            slot=assignment.slot,
+            metrics=event.metrics,
+            path=(assignment.learner,),
+        )
+
+    def _travelled(self, update: Update) -> Update:
+        """Under Relay examples, steps and layers add up along the slot's path."""
+        before = self.state.travelling.get(update.slot)
+        if before is None:
+            return update
+        update.examples = (
+            None if update.examples is None or before.examples is None else update.examples + before.examples
+        )
+        update.steps += before.steps
+        update.layers = tuple(sorted({*update.layers, *before.layers}))
+        update.path = (*before.path, *update.path)
+        return update
+
+    def _failed(self, event: Failed) -> None:
+        if event.task in self.state.inquiries:
+            self._answer(event.task, None)
+            return
+        assignment = self._close(event.task)
+        if assignment is not None:
+            self._count("train", event.traffic)
+            self._keep(Refused(event.task, assignment.learner, event.reason))
+
+    def _close(self, task: int) -> Assignment | None:
+        """Take a task off the list; None, and a record, if it was answered before."""
+        assignment = self.state.out.pop(task, None)
+        if assignment is None:
+            if task >= self.state.next_task:
+                raise ImpossibleEvent(
+                    f"An answer to task {task}, but only {self.state.next_task} tasks were ever handed out."
+                )
+            self._keep(Refused(task, "", "late: the task was closed before, its answer is not applied"))
+        return assignment
+
+    # ----------------------------------------------------------------------------------------------------- evidence
+
+    def _offer(self, update: Update) -> None:
+        """Let an update stand for commit, and gather what its weighting asks for."""
+        self.state.queue.append(update)
+        update.asked = True
+        for site, probe, reference in self.algorithm.weighting.ask(self._view("weighting"), update):
+            task = self._next_task()
+            names = (update.model.name,) if reference is None else (update.model.name, reference.name)
+            self.state.inquiries[task] = Inquiry(task, site, names, update.task, len(update.evidence), None)
+            update.evidence.append(Evidence(site, probe))
+            update.awaiting += 1
+            self._commands.append(Evaluate(task, site, update.model, probe, reference))
+
+    def _evaluated(self, event: Evaluated) -> bool:
+        """True if something may follow from it."""
+        inquiry = self.state.inquiries.get(event.task)
+        if inquiry is None:
+            self._close(event.task)  # tells a late answer from an impossible one
+            return False
+        self._count("score" if inquiry.update is None else "evaluate", event.traffic)
+        return self._answer(event.task, event.result)
+
+    def _answer(self, task: int, result: object) -> bool:
+        inquiry = self.state.inquiries.pop(task)
+        if inquiry.scoring is not None:
+            return self._scored(inquiry.scoring, inquiry.site, result)
+        for update in self.state.queue:
+            if update.task == inquiry.update:
+                update.awaiting -= 1
+                update.evidence[inquiry.question].result = result  # type: ignore[assignment]
+                return update.awaiting == 0
+        return False
+
+    # ------------------------------------------------------------------------------------------------------- commit
+
+    def _commit(self, tasks: Sequence[int]) -> None:
+        state = self.state
+        chosen = [update for update in state.queue if update.task in set(tasks)]
+        state.queue = [update for update in state.queue if update.task not in set(tasks)]
+        chosen.sort(key=lambda update: (update.slot, update.learner))
+        updates, weights = self._weigh(chosen)
+        if updates:
+            proposal = self.algorithm.merge.merge(self._view("merge"), updates, weights)
+            following = self.algorithm.server.step(self._view("server"), proposal)
+            if finite(following):
+                self._take_version(updates, weights, proposal.layers, following)
+            else:
+                for update in updates:
+                    self._keep(Refused(update.task, update.learner, "the merged model would not be finite"))
+        self._sweep()
+
+    def _weigh(self, updates: Sequence[Update]) -> tuple[list[Update], list[tuple[float, ...]]]:
+        kept: list[Update] = []
+        weights: list[tuple[float, ...]] = []
+        for update in updates:
+            update.stale_versions = self.state.version - update.version
+            update.stale_steps = self.state.committed - update.committed + update.steps
+            weight = self.algorithm.weighting.weigh(self._view("weighting"), update)
+            if weight is None:
+                self._keep(Refused(update.task, update.learner, "too little evidence to weigh it"))
+            else:
+                kept.append(update)
+                weights.append(self._per_layer(weight, update))
+        return kept, weights
+
+    def _per_layer(self, weight: Weight, update: Update) -> tuple[float, ...]:
+        layers = len(self.layout.layers)
+        spread = weight if isinstance(weight, tuple) else (weight,) * layers
+        require(
+            len(spread) == layers and all(math.isfinite(w) and w >= 0 for w in spread),
+            f"{self.algorithm.weighting!r} gave the update of learner {update.learner!r} the weight {weight!r}; "
+            f"a weight is one number, or one for each of the {layers} layers, finite and at least 0.",
+        )
+        return spread
+
+    def _take_version(
+        self,
+        updates: Sequence[Update],
+        weights: Sequence[tuple[float, ...]],
+        layers: tuple[int, ...],
+        following: Tensor,
+    ) -> None:
+        state = self.state
+        state.version += 1
+        name = f"v{state.version}"
+        manifest = tuple(name if place in set(layers) else stamp for place, stamp in enumerate(state.model.manifest))
+        self.models.write(name, following)
+        state.model = Model(name, manifest)
+        state.committed += sum(update.steps for update in updates)
+        for role, part in self.algorithm.parts():
+            part.committed(self._view(role), updates)
+        self._keep(
+            Committed(
+                version=state.version,
+                rounds=state.rounds,
+                learners=tuple(update.learner for update in updates),
+                paths=tuple(update.path for update in updates),
+                tasks=tuple(update.task for update in updates),
+                weights=tuple(weights),
+                stale_versions=tuple(update.stale_versions for update in updates),
+                stale_steps=tuple(update.stale_steps for update in updates),
+                layers=layers,
+                traffic=dict(state.traffic),
+            )
+        )
+        for i, planner in enumerate(self.algorithm.planners):
+            for note in planner.notes(self._view(f"planner.{i}")):
+                self._keep(note)
+        self._recall()
+
+    def _recall(self) -> None:
+        recall = self.algorithm.recall
+        if recall is not None:
+            for assignment in self.state.out.values():
+                if not assignment.finishing and recall.due(self._view("recall"), assignment):
+                    assignment.finishing = True
+                    self._commands.append(Finish(assignment.task))
+
+    # ------------------------------------------------------------------------------------------------------ scoring
+
+    def _score(self) -> None:
+        """Have the current version scored."""
+        state = self.state
+        if self.evaluation is None or state.scored == state.version:
+            return
+        state.scored = state.version
+        sites = self.evaluation.sites(state)
+        if not sites:
+            return
+        scoring = self._next_task()
+        state.scorings[scoring] = Scoring(state.version, state.rounds, len(sites))
+        for site in sites:
+            task = self._next_task()
+            state.inquiries[task] = Inquiry(task, site, (state.model.name,), None, 0, scoring)
+            self._commands.append(Evaluate(task, site, state.model, self.evaluation.probe, record=True))
+
+    def _scored(self, number: int, site: str, result: object) -> bool:
+        state, evaluation = self.state, self.evaluation
+        scoring = state.scorings[number]
+        scoring.awaiting -= 1
+        if isinstance(result, Scored):
+            scoring.answers[site] = result
+        if scoring.awaiting or evaluation is None:
+            return False
+        del state.scorings[number]
+        if not scoring.answers:
+            return True
+        answers = [scoring.answers[name] for name in sorted(scoring.answers)]
+        found = score_metrics(answers, evaluation.mean)
+        self._keep(Scores(scoring.version, scoring.rounds, found, sum(a.count for a in answers), len(answers)))
+        value = found.get(evaluation.metric, math.nan)
+        higher = higher_is_better(evaluation.metric)
+        if not math.isnan(value) and (state.best is None or (value > state.best if higher else value < state.best)):
+            state.best, state.since_best = value, 0
+        else:
+            state.since_best += 1
+        reason = self.ending.satisfied(state.best, state.since_best, higher)
+        if reason is not None:
+            self._end(reason)
+        return True
+
+    # ------------------------------------------------------------------------------------------------- what follows
+
+    def _advance(self) -> None:
+        """Do what follows from the state, until nothing does."""
+        state = self.state
+        if not state.begun:
+            if len(self._view("protocol").active()) < self.learners:
+                return
+            self._begin()
+        for _ in range(10_000):
+            if state.ending is not None:
+                break
+            decisions = self.algorithm.protocol.decide(
+                self._view("protocol"), self.algorithm.selection, self._view("selection")
+            )
+            if not decisions:
+                break
+            for decision in decisions:
+                self._do(decision)
+        else:
+            raise RuntimeError(
+                f"{self.algorithm.protocol!r} still finds something to do after 10,000 decisions at version "
+                f"{state.version}: its `decide` has to answer [] when the state asks for nothing."
+            )
+        if state.ending is not None and not state.scorings:
+            state.stopped = state.ending
+            self._commands.append(Stop(state.stopped))
+
+    def _begin(self) -> None:
+        self.state.begun = True
+        self._score()
+        if self.ending.seconds is not None:
+            self._commands.append(Wake(self.ending.seconds, TIME_IS_UP))
+        if self.evaluation is not None and self.evaluation.seconds is not None:
+            self._commands.append(Wake(self.evaluation.seconds, SCORE_NOW))
+
+    def _do(self, decision: Send | Offer | Commit | Count | GiveUp | Later) -> None:
+        state = self.state
+        match decision:
+            case Send():
+                self._send(decision)
+            case Offer():
+                for slot in sorted(state.travelling):
+                    self._offer(state.travelling[slot])
+                state.travelling = {}
+            case Commit(tasks):
+                before = state.version
+                self._commit(tasks)
+                every = None if self.evaluation is None else self.evaluation.every
+                if every is not None and state.version > before and state.version % every == 0:
+                    self._score()
+                self._look_at_ending()
+            case Count(rounds):
+                state.rounds += rounds
+            case GiveUp(tasks):
+                for task in tasks:
+                    if not state.out[task].cancelled:
+                        state.out[task].cancelled = True
+                        self._commands.append(Cancel(task))
+            case Later(after, tag):
+                self._commands.append(Wake(after, tag))
+
+    def _woke(self, tag: str) -> None:
+        if tag == TIME_IS_UP:
+            self._end("time is up")
+        elif tag == SCORE_NOW and self.evaluation is not None and self.evaluation.seconds is not None:
+            self._score()
+            self._commands.append(Wake(self.evaluation.seconds, SCORE_NOW))
+        else:
+            self.algorithm.protocol.woke(self._view("protocol"), tag)
+
+    def _look_at_ending(self) -> None:
+        reason = self.ending.reached(self.state)
+        if reason is not None:
+            self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        if self.state.ending is None:
+            self.state.ending = reason
+            self._score()  # the last version has a score too
+
+    # --------------------------------------------------------------------------------------------------- small things
+
+    def _view(self, role: str) -> View:
+        return View(self.state, self.layout, self.models, role)
+
+    def _next_task(self) -> int:
+        self.state.next_task += 1
+        return self.state.next_task - 1
+
+    def _keep(self, record: object) -> None:
+        self._commands.append(Keep(record))  # type: ignore[arg-type]
+
+    def _count(self, kind: str, traffic: Traffic) -> None:
+        for way, amount in (("down", traffic.down), ("up", traffic.up)):
+            if amount:
+                for unit, n in (("bytes", amount), ("models", 1)):
+                    name = f"{kind} {way} {unit}"
+                    self.state.traffic[name] = self.state.traffic.get(name, 0) + n
+
+    def _needed(self) -> set[str]:
+        """Names of vectors that somebody still needs, beside those that parts hold."""
+        state = self.state
+        updates = [*state.queue, *state.travelling.values()]
+        names = {state.model.name}
+        names.update(assignment.model.name for assignment in state.out.values())
+        names.update(update.model.name for update in updates)
+        names.update(name for inquiry in state.inquiries.values() for name in inquiry.models)
+        return names
+
+    def _sweep(self) -> None:
+        """Drop the vectors nobody needs any more."""
+        needed = self._needed()
+        held = [part.holds(self._view(role)) for role, part in self.algorithm.parts()]
+        for name in self.models.names():
+            if "/" not in name and name not in needed and not any(name in names for names in held):
+                self.models.drop(name)
+
+
+def score_metrics(answers: Sequence[Scored], mean: str) -> dict[str, float]:
+    """All metrics that these answers allow: of the pooled examples, or the mean of the sites' own."""
+    groups = [pooled(answers)] if mean == "examples" else [answer for answer in answers if answer.count]
+    found: dict[str, float] = {}
+    for name in METRICS:
+        first = groups[0] if groups else None
+        if first is None or (name != "loss" and first.confusion is None):
+            continue
+        if (name == "auc" and first.histogram is None) or (
+            name == "binary_f1" and first.confusion is not None and len(first.confusion) != 2
+        ):
+            continue
+        values = [value for value in (metric(name, group) for group in groups) if not math.isnan(value)]
+        if values:
+            found[name] = sum(values) / len(values)
+    return found

@@ -1,0 +1,156 @@
+"""How learners are executed in one process: one by one, on workers, or stacked.
+
+The way is chosen from the model's arithmetic, never by timing or free memory, so that the same seed gives the same
+bits; it is recorded with the run.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import queue
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from archipel.checks import one_of, require
+from archipel.engines.stacked import Stacked, can_stack
+from archipel.learner.learner import Job, Work
+from archipel.learner.training import advance
+from archipel.types import Plan
+
+Way: TypeAlias = Literal["plain", "workers", "stacked"]
+
+SMALL = 2_000_000
+"""Multiplications of one example's step above which stacking no longer pays: the learner alone keeps the cores busy."""
+
+
+class Execution(Protocol):
+    name: str
+    threads: int | None
+    """Threads of every torch operation in the run; None: as many as torch takes."""
+
+    def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
+        """Carry all jobs on by so many epochs, or to their ends."""
+
+
+class Plain:
+    """One learner after the other, in this thread: the reference."""
+
+    name = "plain"
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+        self.threads = 1 if _multiplications(work) <= SMALL else None
+
+    def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
+        for job in jobs:
+            advance(self.work, job, epochs)
+
+
+class Workers:
+    """Learner by learner on one-thread workers, each with a copy of the network; the data are shared."""
+
+    name = "workers"
+    threads: int | None = None
+
+    def __init__(self, work: Work, count: int | None = None) -> None:
+        self.count = count or os.cpu_count() or 1
+        self._benches: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        for _ in range(self.count):
+            self._benches.put(replace(work, module=copy.deepcopy(work.module)))
+
+    def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
+        # the largest first, so that nobody waits for it at the end; results do not depend on the order
+        ordered = sorted(jobs, key=lambda job: -job.examples)
+        with threads(1), ThreadPoolExecutor(self.count) as pool:
+            for _ in pool.map(lambda job: self._one(job, epochs), ordered):
+                pass
+
+    def _one(self, job: Job, epochs: int | None) -> None:
+        torch.set_num_threads(1)
+        bench = self._benches.get()
+        try:
+            advance(bench, job, epochs)
+        finally:
+            self._benches.put(bench)
+
+
+@contextmanager
+def threads(count: int | None) -> Iterator[None]:
+    """Have torch work with so many threads for a while; None: leave it as it is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def choose(work: Work, plan: Plan) -> Way:
+    """Stack what is small and linear; run on workers what is not; one by one what draws random numbers itself."""
+    if _stackable(work, plan) and _multiplications(work) <= SMALL:
+        return "stacked"
+    return "plain" if _draws(work) else "workers"
+
+
+def execution(work: Work, plan: Plan, way: Way | None = None) -> Execution:
+    """The execution for this work, chosen or as asked for."""
+    if way is None:
+        way = choose(work, plan)
+    one_of("execution", "way", way, ("plain", "workers", "stacked"))
+    if way == "stacked":
+        require(
+            _stackable(work, plan),
+            f"execution: {type(work.module).__name__} with {plan.optimiser} cannot be stacked: only linear layers, "
+            "layer norm, embeddings and activations, a loss that is a mean over examples, and SGD can. "
+            "Use execution='workers'.",
+        )
+        return Stacked(work)
+    if way == "workers":
+        require(
+            not _draws(work),
+            f"execution: {type(work.module).__name__} draws random numbers in training (dropout), which workers would "
+            "take from one another. Use execution='plain'.",
+        )
+        return Workers(work)
+    return Plain(work)
+
+
+def _stackable(work: Work, plan: Plan) -> bool:
+    known = set(plan.options) <= {"weight_decay", "nesterov"}
+    return plan.optimiser == "SGD" and known and can_stack(work.module, work.loss)
+
+
+def _multiplications(work: Work) -> int:
+    """Multiplications of one example's forward pass."""
+    counted = 0
+
+    def count(part: nn.Module, _: object, output: object) -> None:
+        nonlocal counted
+        uses = 1
+        if isinstance(part, nn.modules.conv._ConvNd) and isinstance(output, Tensor):
+            uses = output[0, 0].numel()  # every weight serves every place of the output
+        counted += uses * sum(parameter.numel() for parameter in part.parameters(recurse=False))
+
+    probe = copy.deepcopy(work.module).eval()
+    for part in probe.modules():
+        part.register_forward_hook(count)
+    with torch.no_grad():
+        probe(work.x[:1])
+    return counted
+
+
+def _draws(work: Work) -> bool:
+    """Does a training step take numbers from the global generator?"""
+    probe = copy.deepcopy(work.module).train()
+    with torch.random.fork_rng(devices=[]):
+        before = torch.get_rng_state()
+        with torch.no_grad():
+            probe(work.x[:2])
+        return not torch.equal(before, torch.get_rng_state())

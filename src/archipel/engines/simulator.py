@@ -1,0 +1,476 @@
+"""The simulator: a virtual clock, and many learners in one process.
+
+Law of the clock: a heap keyed (time, counter), so that what happens at the same time happens in the order it was
+scheduled. Tasks that are out have fixed inputs, so they wait unbuilt until the clock needs one of them; then all that
+are out are built together.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from torch import Tensor
+
+from archipel.controller import Controller
+from archipel.engines.execution import Execution, threads
+from archipel.engines.fleet import Group
+from archipel.engines.wire import Wire
+from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
+from archipel.learner.learner import Job, Learner, Work
+from archipel.learner.probes import consistency, score, score_parts, squared_gradient_norm
+from archipel.randomness import generator
+from archipel.records import Record
+from archipel.types import (
+    HOME,
+    Cancel,
+    Command,
+    Consistency,
+    Evaluate,
+    Evaluated,
+    Event,
+    Failed,
+    Finish,
+    Joined,
+    Keep,
+    Left,
+    Metrics,
+    Progress,
+    Result,
+    Role,
+    Score,
+    Scored,
+    Stop,
+    Traffic,
+    Train,
+    Trained,
+    Wake,
+    Woke,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrives:
+    """A training task's answer reaches the controller."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnds:
+    """A learner that is watched has ended an epoch."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Goes:
+    """A learner goes away for a while."""
+
+    learner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """A learner is back."""
+
+    learner: str
+
+
+Occurrence: TypeAlias = Event | Arrives | EpochEnds | Goes | Returns
+
+
+@dataclass(slots=True)
+class Site:
+    """A learner and how it behaves."""
+
+    learner: Learner
+    group: Group
+    role: Role = "train"
+    away: int = 0
+    """Times it went away: the counter of its randomness."""
+    there: bool = True
+
+
+@dataclass(slots=True)
+class Flight:
+    """A training task on its way."""
+
+    train: Train
+    down: int
+    """Bytes that carried it to the learner."""
+    job: Job | None = None
+    """None while it waits unbuilt."""
+    watched: bool = False
+    """It goes epoch by epoch, because its end is not known or may be called for."""
+    ended: int = 0
+    """Epochs that have ended on the virtual clock; the job may be one ahead."""
+    before: Tensor | None = None
+    """The model when that epoch had ended, while the job is ahead."""
+    finishing: bool = False
+    arriving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """A record and the virtual second it was written."""
+
+    time: float
+    record: Record
+
+
+@dataclass
+class Clock:
+    """The heap of what is to come."""
+
+    now: float = 0.0
+    counter: int = 0
+    heap: list[tuple[float, int, Occurrence]] = field(default_factory=list)
+
+    def after(self, seconds: float, occurrence: Occurrence) -> None:
+        heapq.heappush(self.heap, (self.now + seconds, self.counter, occurrence))
+        self.counter += 1
+
+    def next(self) -> Occurrence:
+        self.now, _, occurrence = heapq.heappop(self.heap)
+        return occurrence
+
+
+class Observer(Protocol):
+    """Looks on from outside and adds records of its own; what it remembers is saved with the run."""
+
+    def before(self, simulator: Simulator, event: Event) -> None: ...
+
+    def after(self, simulator: Simulator, commands: Sequence[Command]) -> Iterable[Record]: ...
+
+    def save(self) -> dict[str, Any]: ...
+
+    def load(self, saved: dict[str, Any]) -> None: ...
+
+
+class Simulator:
+    """An engine: carries the controller's commands to learners in this process and brings their events back."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        work: Work,
+        sites: Mapping[str, Site],
+        execution: Execution,
+        *,
+        test: Tensor,
+        stimuli: Tensor,
+        seed: int = 0,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.controller = controller
+        self.work = work
+        self.sites = dict(sites)
+        self.execution = execution
+        self.test = test
+        self.stimuli = stimuli
+        self.seed = seed
+        self.observers = tuple(observers)
+        self.clock = Clock()
+        self.wire = Wire(work.layout)
+        self.flights: dict[int, Flight] = {}
+        self.pending: dict[int, str] = {}
+        """Tasks that are not answered yet, and their sites."""
+        self.records: list[Stamped] = []
+        self.handled = 0
+        """Events handled so far."""
+        self.stopped: str | None = None
+
+    # --------------------------------------------------------------------------------------------------- running
+
+    def begin(self) -> None:
+        """Let everybody join."""
+        for name in sorted(self.sites):
+            self.clock.after(0.0, self._joined(name, fresh=True))
+            if self.sites[name].group.up is not None:
+                self._leaves_later(name)
+
+    def run(self, events: int | None = None) -> None:
+        """Go on until the controller stops the run, or for so many events."""
+        with threads(self.execution.threads):
+            self._run(events)
+
+    def _run(self, events: int | None) -> None:
+        while self.stopped is None and (events is None or events > 0):
+            if not self.clock.heap:
+                raise RuntimeError(
+                    f"Nothing is left to happen at {self.clock.now} s, version {self.controller.state.version}, and "
+                    "the controller has not stopped: too few learners are there for its protocol to go on."
+                )
+            event = self._happen(self.clock.next())
+            if event is not None:
+                self._handle(event)
+                events = None if events is None else events - 1
+
+    def _handle(self, event: Event) -> None:
+        self.handled += 1
+        for observer in self.observers:
+            observer.before(self, event)
+        commands = self.controller.handle(event)
+        evaluations = []
+        for command in commands:
+            match command:
+                case Train():
+                    self._train(command)
+                case Evaluate():
+                    evaluations.append(command)
+                case Finish(task):
+                    self._finish(task)
+                case Cancel(task):
+                    self.flights.pop(task, None)
+                    self.clock.after(0.0, Failed(task, "cancelled"))
+                case Wake(after, tag):
+                    self.clock.after(after, Woke(tag))
+                case Keep(record):
+                    self.records.append(Stamped(self.clock.now, record))
+                case Stop(reason):
+                    self.stopped = reason
+        for observer in self.observers:
+            self.records += [Stamped(self.clock.now, record) for record in observer.after(self, commands)]
+        self._evaluate(evaluations)
+
+    def _happen(self, occurrence: Occurrence) -> Event | None:
+        """What the controller hears of an occurrence, if anything."""
+        match occurrence:
+            case Arrives(task):
+                return self._arrives(task)
+            case EpochEnds(task):
+                return self._epoch_ends(task)
+            case Goes(learner):
+                return self._goes(learner)
+            case Returns(learner):
+                self.sites[learner].there = True
+                self._leaves_later(learner)
+                return self._joined(learner, fresh=False)
+            case Evaluated(task) | Failed(task):
+                return None if self.pending.pop(task, None) is None else occurrence
+            case _:
+                return occurrence
+
+    # -------------------------------------------------------------------------------------------------- learners
+
+    def _joined(self, name: str, fresh: bool) -> Joined:
+        site = self.sites[name]
+        learner = site.learner
+        return Joined(
+            name,
+            len(learner.train),
+            len(learner.validation),
+            len(learner.test),
+            site.group.name,
+            site.role,
+            fresh,
+        )
+
+    def _leaves_later(self, name: str) -> None:
+        site = self.sites[name]
+        assert site.group.up is not None
+        draw = generator(self.seed, "leaves", name, site.away)
+        self.clock.after(float(draw.exponential(site.group.up)), Goes(name))
+
+    def _goes(self, name: str) -> Left:
+        site = self.sites[name]
+        site.there = False
+        site.away += 1
+        for task in sorted(task for task, where in self.pending.items() if where == name):
+            self.flights.pop(task, None)
+            self.clock.after(0.0, Failed(task, "left"))
+        draw = generator(self.seed, "returns", name, site.away)
+        self.clock.after(float(draw.exponential(site.group.down)), Returns(name))
+        return Left(name)
+
+    def _is_lost(self, task: int, site: Site) -> bool:
+        return site.group.loss > 0 and generator(self.seed, "loss", task).random() < site.group.loss
+
+    # -------------------------------------------------------------------------------------------------- training
+
+    def _train(self, command: Train) -> None:
+        site = self.sites[command.learner]
+        plan = command.plan
+        down = self.wire.deliver(command.learner, command.model, site.learner.private)
+        flight = Flight(command, down, watched=plan.cycle is not None or "progress" in plan.reports)
+        self.pending[command.task] = command.learner
+        begins = self.wire.seconds(site.group, down)
+        if flight.watched:
+            lasts = self._epoch_seconds(flight, 0)
+        else:
+            epochs = epochs_of(plan, len(site.learner.train))
+            lasts = sum(self._epoch_seconds(flight, epoch) for epoch in range(epochs))
+        if self._is_lost(command.task, site):
+            self.clock.after(begins + lasts, Failed(command.task, "lost", Traffic(down)))
+            return
+        self.flights[command.task] = flight
+        if flight.watched:
+            self.clock.after(begins + lasts, EpochEnds(command.task))
+        else:
+            self._arrives_later(flight, begins + lasts)
+
+    def _arrives_later(self, flight: Flight, seconds: float) -> None:
+        """Schedule the answer of a task whose training ends in so many seconds."""
+        site = self.sites[flight.train.learner]
+        plan, up = flight.train.plan, self.work.layout.bytes(self._uploads(flight.train))
+        if any(report.startswith("validation") for report in plan.reports):
+            seconds += self._evaluation_seconds(site, len(site.learner.validation))
+        self.clock.after(seconds + self.wire.seconds(site.group, up), Arrives(flight.train.task))
+
+    def _epoch_seconds(self, flight: Flight, epoch: int) -> float:
+        site, plan = self.sites[flight.train.learner], flight.train.plan
+        examples = len(site.learner.train)
+        steps = steps_after(plan, examples, epoch + 1) - steps_after(plan, examples, epoch)
+        watching = plan.cycle is not None or "losses" in plan.reports
+        validating = self._evaluation_seconds(site, len(site.learner.validation)) if watching else 0.0
+        return steps * site.group.train_seconds + validating
+
+    def _evaluation_seconds(self, site: Site, examples: int) -> float:
+        return steps_of_epoch(examples, self.controller.algorithm.plan.batch) * site.group.evaluate_seconds
+
+    def _uploads(self, train: Train) -> tuple[int, ...]:
+        layout, plan = self.work.layout, train.plan
+        names = layout.names if plan.uploads is None else plan.uploads
+        return layout.indices(name for name in names if name not in plan.private)
+
+    def _build(self, flights: Iterable[Flight], epochs: int | None) -> None:
+        """Train these together."""
+        jobs = []
+        for flight in flights:
+            if flight.job is None:
+                carried = self.controller.models.read(flight.train.model.name)
+                learner = self.sites[flight.train.learner].learner
+                flight.job = Job.begin(learner, self.work.layout, carried.to(self.work.x.device), flight.train.plan)
+            if flight.watched:
+                flight.before = flight.job.vector.clone()
+            jobs.append(flight.job)
+        self.execution.advance(jobs, epochs)
+
+    def _arrives(self, task: int) -> Trained | None:
+        flight = self.flights.pop(task, None)
+        if flight is None:
+            return None  # cancelled, or its learner has gone
+        if flight.job is None:
+            waiting = [f for f in self.flights.values() if f.job is None and not f.watched]
+            self._build([flight, *waiting], None)
+        job = flight.job
+        assert job is not None
+        del self.pending[task]
+        epochs = flight.ended if flight.watched else job.epochs
+        ahead = job.epochs > epochs
+        vector = flight.before if ahead and flight.before is not None else job.vector
+        vector = vector.cpu()
+        name, sent = f"t{task}", self._uploads(flight.train)
+        job.learner.keep_private(self.work.layout, job.plan.private, vector)
+        self.controller.models.write(name, vector)
+        return Trained(
+            task=task,
+            model=name,
+            layers=tuple(self.work.layout.names[layer] for layer in sent),
+            steps=job.steps_at(epochs),
+            metrics=self._metrics(job, vector, epochs),
+            traffic=Traffic(flight.down, self.wire.send(flight.train.learner, name, sent)),
+        )
+
+    def _metrics(self, job: Job, vector: Tensor, epochs: int) -> Metrics:
+        reports, learner = job.plan.reports, job.learner
+        on_device = vector.to(self.work.x.device)
+        validation: Scored | None = None
+        if "validation" in reports or "validation scores" in reports:
+            validation = score(self.work, on_device, learner.validation, 1024 if "validation scores" in reports else 0)
+        norm: float | None = None
+        if "gradient norm per sample" in reports:
+            norm = squared_gradient_norm(self.work, on_device, learner.train, None)
+        elif "gradient norm per batch" in reports:
+            norm = squared_gradient_norm(self.work, on_device, learner.train, job.plan.batch)
+        return job.metrics(epochs, validation, norm)
+
+    # ------------------------------------------------------------------------------------- tasks that are watched
+
+    def _epoch_ends(self, task: int) -> Progress | None:
+        flight = self.flights.get(task)
+        if flight is None or flight.arriving:
+            return None
+        if flight.job is None or flight.job.epochs == flight.ended:
+            self._build([f for f in self.flights.values() if self._can_go_ahead(f)], 1)
+        job = flight.job
+        assert job is not None
+        flight.ended += 1
+        if flight.finishing or job.done:
+            flight.arriving = True
+            self._arrives_later(flight, 0.0)
+            return None
+        self.clock.after(self._epoch_seconds(flight, flight.ended), EpochEnds(task))
+        return Progress(task, job.steps) if "progress" in job.plan.reports else None
+
+    @staticmethod
+    def _can_go_ahead(flight: Flight) -> bool:
+        if not flight.watched or flight.arriving:
+            return False
+        return flight.job is None or (flight.job.epochs == flight.ended and not flight.job.done)
+
+    def _finish(self, task: int) -> None:
+        """Report the last epoch that has ended; the first one, if none has."""
+        flight = self.flights.get(task)
+        if flight is None or flight.arriving:
+            return
+        flight.finishing = True
+        if flight.watched and flight.ended > 0:
+            flight.arriving = True
+            self._arrives_later(flight, 0.0)
+
+    # ------------------------------------------------------------------------------------------------ evaluation
+
+    def _evaluate(self, commands: Sequence[Evaluate]) -> None:
+        """Answer all evaluations that one event has led to; those of one model are tried in one pass."""
+        for command in commands:
+            self.pending[command.task] = command.site
+        alike: dict[tuple[str, Score], list[Evaluate]] = {}
+        for command in commands:
+            if isinstance(command.probe, Consistency):
+                self._answer(command, self._consistency(command, command.probe))
+            elif command.site != HOME and self.sites[command.site].learner.private:
+                learner = self.sites[command.site].learner
+                vector = learner.with_private(self.work.layout, self._vector(command.model.name))
+                self._answer(command, score(self.work, vector, self._examples(command), command.probe.bins))
+            else:
+                alike.setdefault((command.model.name, command.probe), []).append(command)
+        for (name, probe), group in alike.items():
+            parts = [self._examples(command) for command in group]
+            for command, result in zip(
+                group, score_parts(self.work, self._vector(name), parts, probe.bins), strict=True
+            ):
+                self._answer(command, result)
+
+    def _vector(self, name: str) -> Tensor:
+        return self.controller.models.read(name).to(self.work.x.device)
+
+    def _examples(self, command: Evaluate) -> Tensor:
+        assert isinstance(command.probe, Score)
+        if command.site == HOME:
+            return self.test
+        learner = self.sites[command.site].learner
+        return learner.validation if command.probe.part == "validation" else learner.test
+
+    def _consistency(self, command: Evaluate, probe: Consistency) -> Result:
+        assert command.reference is not None
+        mine, theirs = self._vector(command.model.name), self._vector(command.reference.name)
+        return consistency(self.work, mine, theirs, self.stimuli, probe.distance)
+
+    def _answer(self, command: Evaluate, result: Result) -> None:
+        if command.site == HOME:
+            self.clock.after(0.0, Evaluated(command.task, result))
+            return
+        site = self.sites[command.site]
+        down = self.wire.show(command.site, command.model, site.learner.private)
+        seconds = 0.0
+        if not command.record:
+            seconds = self.wire.seconds(site.group, down) + site.group.latency
+            seconds += self._evaluation_seconds(site, len(self._examples(command)))
+            if self._is_lost(command.task, site):
+                self.clock.after(seconds, Failed(command.task, "lost", Traffic(down)))
+                return
+        self.clock.after(seconds, Evaluated(command.task, result, Traffic(down)))

@@ -1,0 +1,253 @@
+"""From an algorithm, data and a fleet to a finished run, in one call."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypedDict, Unpack
+
+import torch
+from torch import nn
+
+from archipel.algorithm import Algorithm
+from archipel.checks import ArchipelWarning, between, one_of, require
+from archipel.controller import Controller
+from archipel.data import Islands, stratified_validation
+from archipel.durability.checkpoint import Checkpoint
+from archipel.engines.execution import Way, execution
+from archipel.engines.fleet import Fleet
+from archipel.engines.memory import MemoryModels
+from archipel.engines.shadow import ShadowRun
+from archipel.engines.simulator import Simulator, Site
+from archipel.layout import Layout
+from archipel.learner.learner import Learner, Loss, Work
+from archipel.models import small_mlp
+from archipel.parts.ending import Ending
+from archipel.parts.evaluation import Evaluation
+from archipel.randomness import derive
+from archipel.run import Run
+
+
+class Settings(TypedDict, total=False):
+    """What a simulation takes beside an algorithm and data."""
+
+    model: nn.Module | Callable[[], nn.Module]
+    fleet: Fleet
+    ending: Ending
+    evaluation: Evaluation
+    loss: Loss
+    validation: float
+    seed: int
+    device: str
+    execution: Way
+    shadow: bool
+
+
+def simulate(
+    algorithm: Algorithm,
+    data: Islands,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int = 1000,
+    **settings: Unpack[Settings],
+) -> Run:
+    """Run an algorithm on islands of data under a virtual clock.
+
+    checkpoint: a folder; the run saves itself there every `checkpoint_every` events and, if it was cut off before, goes
+    on from there to the same bits.
+
+    Settings:
+    model: a module, or a function that makes one; default: a small MLP that fits the data.
+    fleet: how fast the learners are; default: all fast.
+    ending: when it is over; default: after 20 local rounds.
+    evaluation: when and where the model is scored; default: at every commit, on the global test set or, where layers
+    are private, by the learners' mean on their own test parts.
+    loss: of outputs and targets; default: cross entropy, or mean squared error for tasks without classes.
+    validation: share of its data a learner reserves if the algorithm asks for that; default: .05.
+    seed: of everything that is drawn; default: 0.
+    device: of the learners' arithmetic; default: "cpu".
+    execution: "plain", "workers" or "stacked" instead of the way chosen from the model.
+    shadow: also record RADFed's divergences DC and DL, at the cost of a centralised run beside this one.
+    """
+    simulator = prepare(algorithm, data, **settings)
+    saved = None if checkpoint is None else Checkpoint(Path(checkpoint))
+    if saved is not None and saved.exists():
+        saved.load(simulator)
+    else:
+        simulator.begin()
+    while simulator.stopped is None:
+        simulator.run(None if saved is None else checkpoint_every)
+        if saved is not None:
+            saved.save(simulator)
+    return finished(simulator)
+
+
+def finished(simulator: Simulator) -> Run:
+    """What a stopped simulator leaves behind."""
+    controller = simulator.controller
+    require(simulator.stopped is not None, "finished: the simulation is still running; call run() first.")
+    return Run(
+        algorithm=controller.algorithm,
+        layout=controller.layout,
+        model=controller.models.read(controller.state.model.name),
+        records=tuple(simulator.records),
+        seconds=simulator.clock.now,
+        reason=str(simulator.stopped),
+        execution=simulator.execution.name,
+        metric="accuracy" if controller.evaluation is None else controller.evaluation.metric,
+    )
+
+
+def prepare(algorithm: Algorithm, data: Islands, **settings: Unpack[Settings]) -> Simulator:
+    """A simulator that is ready to begin; `simulate` documents the settings."""
+    for name in settings:
+        one_of("simulate", "setting", name, Settings.__annotations__)
+    seed, device = settings.get("seed", 0), settings.get("device", "cpu")
+    if algorithm.pooled:
+        data = data.pooled()
+    work = _work(data, settings.get("model"), settings.get("loss"), seed, device)
+    fleet = settings.get("fleet")
+    if fleet is None or algorithm.pooled:
+        fleet = Fleet(fast=len(data.learners))
+    sites = _sites(algorithm, data, fleet, settings.get("validation", 0.05), seed)
+    _look_at_data(algorithm, data, sites)
+    controller = Controller(
+        algorithm,
+        work.layout,
+        MemoryModels(),
+        ending=settings.get("ending") or Ending(rounds=20),
+        evaluation=settings.get("evaluation") or _evaluation(algorithm, data, work.layout),
+        learners=sum(site.role == "train" for site in sites.values()),
+        seed=seed,
+        initial=work.layout.vector(work.module),
+    )
+    simulator = Simulator(
+        controller,
+        work,
+        sites,
+        execution(work, algorithm.plan, settings.get("execution")),
+        test=data.test,
+        stimuli=data.stimuli,
+        seed=seed,
+    )
+    if settings.get("shadow"):
+        simulator.observers = (ShadowRun(simulator),)
+    return simulator
+
+
+def _work(
+    data: Islands,
+    model: nn.Module | Callable[[], nn.Module] | None,
+    loss: Loss | None,
+    seed: int,
+    device: str,
+) -> Work:
+    module = _module(data, model, seed)
+    layout = Layout.of(module, data.x[:2])
+    if loss is None:
+        loss = nn.functional.mse_loss if data.classes is None else nn.functional.cross_entropy
+    with torch.no_grad():
+        outputs = copy.deepcopy(module).eval()(data.x[:2])
+    if data.classes is None:
+        require(
+            outputs.shape == data.y[:2].shape,
+            f"simulate: the model puts out {tuple(outputs.shape[1:])} for an example, the targets are "
+            f"{tuple(data.y.shape[1:])}; make the two shapes equal.",
+        )
+    else:
+        require(
+            outputs.dim() == 2 and outputs.shape[1] >= data.classes,
+            f"simulate: the model puts out {tuple(outputs.shape[1:])} for an example, the data have {data.classes} "
+            "classes; give the last layer one output a class.",
+        )
+        require(
+            outputs.shape[1] == data.classes,
+            f"simulate: the model has {outputs.shape[1]} outputs, the data have {data.classes} classes; "
+            "give the last layer one output a class.",
+        )
+    return Work(module.to(device), layout, loss, data.x.to(device), data.y.to(device), data.classes)
+
+
+def _module(data: Islands, model: nn.Module | Callable[[], nn.Module] | None, seed: int) -> nn.Module:
+    if isinstance(model, nn.Module):
+        return copy.deepcopy(model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "model"))
+        if model is not None:
+            made = model()
+            require(
+                isinstance(made, nn.Module),
+                f"simulate: model() gave {made!r}; give a torch.nn.Module, or a function that makes one.",
+            )
+            return made
+        require(
+            data.classes is not None,
+            "simulate: there is no default model for tasks without classes; give model=...",
+        )
+        return small_mlp(features=data.x[0].numel(), classes=data.classes or 0)
+
+
+def _sites(algorithm: Algorithm, data: Islands, fleet: Fleet, validation: float, seed: int) -> dict[str, Site]:
+    between("simulate", "validation", validation, 0, 1)
+    require(
+        validation > 0 or not algorithm.validates,
+        f"simulate: {algorithm.name} needs a validation part at every learner; give validation above 0, such as .05.",
+    )
+    groups = fleet.assign([island.name for island in data.learners], data.sizes())
+    sites = {}
+    nothing = torch.empty(0, dtype=torch.int64)
+    for island in data.learners:
+        if island.role != "train":  # a learner held out is tried on all it has
+            learner = Learner(island.name, nothing, nothing, island.train)
+        else:
+            train, reserved = island.train, nothing
+            if algorithm.validates:
+                labels = None if data.classes is None else data.y[island.train]
+                kept, apart = stratified_validation(labels, validation, (seed, island.name), len(island.train))
+                train, reserved = island.train[kept], island.train[apart]
+            learner = Learner(island.name, train, reserved, island.test)
+        sites[island.name] = Site(learner, groups[island.name], island.role)
+    return sites
+
+
+def _look_at_data(algorithm: Algorithm, data: Islands, sites: dict[str, Site]) -> None:
+    """Say before the run what would fail or surprise in it."""
+    require(
+        not algorithm.weighting.stimuli or len(data.stimuli) >= 3,
+        f"simulate: {algorithm.name} compares layers on stimuli, and the data have {len(data.stimuli)}; "
+        "split with stimuli=5 (examples of each class, taken from the test set).",
+    )
+    training = [site.learner for site in sites.values() if site.role == "train"]
+    require(bool(training), "simulate: no learner trains, all are held out; give one the role 'train'.")
+    if algorithm.validates:
+        require(
+            any(len(learner.validation) for learner in training),
+            f"simulate: {algorithm.name} needs validation parts, and no learner has examples enough to reserve one.",
+        )
+    batch = algorithm.plan.batch
+    small = [learner.name for learner in training if len(learner.train) < batch]
+    if len(small) == len(training):
+        warnings.warn(
+            f"No learner has as many examples as a batch of {batch} (the largest has "
+            f"{max(len(learner.train) for learner in training)}): each trains on all it has in one step an epoch. "
+            f"Give a smaller batch to change that, such as batch={max(1, batch // 4)}.",
+            ArchipelWarning,
+            stacklevel=4,
+        )
+
+
+def _evaluation(algorithm: Algorithm, data: Islands, layout: Layout) -> Evaluation:
+    metric = "loss" if data.classes is None else "accuracy"
+    if any(island.role == "test" for island in data.learners):
+        return Evaluation(at="held-out test", metric=metric)
+    if algorithm.private(layout):
+        require(
+            any(len(island.test) for island in data.learners if island.role == "train"),
+            f"simulate: {algorithm.name} has private layers, so it is scored on the learners' own test parts, and no "
+            "learner has one; split the data with a test part.",
+        )
+        return Evaluation(at="learners", mean="learners", metric=metric)
+    return Evaluation(at="home" if len(data.test) else "learners", metric=metric)

@@ -1,0 +1,267 @@
+"""Models are vectors: one flat float32 vector and a `Layout` that says which slice is which layer.
+
+A layer is a module with parameters of its own, in forward order. Its buffers (batch-norm statistics) are a layer of
+their own, named `<layer>.buffers`, right behind it: so they travel and are averaged like any other layer, and a method
+that wants them local names them private.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from archipel.checks import require
+
+BUFFERS = ".buffers"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor of the module and its place in the vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    name: str
+    kind: str
+    """The module's class, such as Conv2d."""
+    entries: tuple[Entry, ...]
+
+    @property
+    def start(self) -> int:
+        return self.entries[0].start
+
+    @property
+    def stop(self) -> int:
+        return self.entries[-1].stop
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def buffers(self) -> bool:
+        return self.name.endswith(BUFFERS)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and places of a module's layers in its vector."""
+
+    layers: tuple[Layer, ...]
+
+    @staticmethod
+    def of(module: nn.Module, example: Tensor | None = None) -> Layout:
+        """Read the layout off a module; with an example input, layers stand in the order they are called."""
+        order = _registration_order(module) if example is None else _forward_order(module, example)
+        layers: list[Layer] = []
+        place = 0
+        seen: set[int] = set()
+        for name, part in order:
+            prefix = f"{name}." if name else ""
+            own: list[tuple[str, Tensor]] = [
+                (prefix + n, p) for n, p in part.named_parameters(recurse=False) if id(p) not in seen
+            ]
+            seen.update(id(p) for _, p in own)
+            for tensor_name, tensor in own:
+                require(
+                    tensor.dtype == torch.float32,
+                    f"Layout: parameter {tensor_name!r} is {tensor.dtype}, models are float32 vectors; "
+                    "convert the module with module.float().",
+                )
+            unsaved = part._non_persistent_buffers_set
+            kept = [(prefix + n, b) for n, b in part.named_buffers(recurse=False) if n not in unsaved]
+            groups: list[tuple[str, list[tuple[str, Tensor]]]] = [("", own), (BUFFERS, kept)]
+            for suffix, tensors in groups:
+                if tensors:
+                    entries = []
+                    for tensor_name, tensor in tensors:
+                        entries.append(
+                            Entry(tensor_name, tuple(tensor.shape), tensor.dtype, place, place + tensor.numel())
+                        )
+                        place += tensor.numel()
+                    layers.append(Layer((name or "model") + suffix, type(part).__name__, tuple(entries)))
+        require(
+            any(not layer.buffers for layer in layers),
+            f"Layout: {type(module).__name__} has no parameters, so there is nothing to train; "
+            "give a module with at least one layer.",
+        )
+        return Layout(tuple(layers))
+
+    # ---------------------------------------------------------------------------------------------------- names
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(layer.name for layer in self.layers)
+
+    @cached_property
+    def size(self) -> int:
+        return self.layers[-1].stop
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.names)}
+
+    def index(self, name: str) -> int:
+        return self._places[name]
+
+    def knows(self, name: str) -> bool:
+        return name in self._places
+
+    def indices(self, names: Iterable[str] | None) -> tuple[int, ...]:
+        """Places of these layers in ascending order; None means all."""
+        if names is None:
+            return tuple(range(len(self.layers)))
+        return tuple(sorted(self._places[name] for name in names))
+
+    def slices(self, indices: Iterable[int]) -> list[slice]:
+        """The slices of the vector that these layers cover, neighbours joined."""
+        joined: list[slice] = []
+        for index in indices:
+            layer = self.layers[index]
+            if joined and joined[-1].stop == layer.start:
+                joined[-1] = slice(joined[-1].start, layer.stop)
+            else:
+                joined.append(slice(layer.start, layer.stop))
+        return joined
+
+    def bytes(self, indices: Iterable[int]) -> int:
+        return 4 * sum(self.layers[index].size for index in indices)
+
+    def select(self, owner: str, choice: str | Sequence[str]) -> tuple[str, ...]:
+        """Layers by name, by the name of the module that holds them, or by one of these words.
+
+        `all`; `head`, the last layer; `features`, all before it; `deep`, the fully connected layers behind the last
+        convolution, or, in a net without convolutions, all layers behind the first; `shallow`, the others;
+        `buffers`, the batch-norm statistics.
+        """
+        chosen: set[str] = set()
+        for word in (choice,) if isinstance(choice, str) else tuple(choice):
+            if word in ("all", "head", "features", "deep", "shallow", "buffers"):
+                chosen.update(self._by_word(word))
+                continue
+            matches = [name for name in self.names if name == word or name.startswith(f"{word}.")]
+            require(
+                bool(matches),
+                f"{owner}: no layer named {word!r}. Layers of this model: {', '.join(self.names)}.",
+            )
+            chosen.update(matches)
+        return tuple(name for name in self.names if name in chosen)
+
+    def _by_word(self, word: str) -> tuple[str, ...]:
+        if word == "all":
+            return self.names
+        if word == "buffers":
+            return tuple(layer.name for layer in self.layers if layer.buffers)
+        weighty = [place for place, layer in enumerate(self.layers) if not layer.buffers]
+        if word in ("head", "features"):
+            first = weighty[-1]
+        else:
+            convolutions = [place for place in weighty if self.layers[place].kind.startswith("Conv")]
+            if convolutions:
+                behind = [place for place in weighty if place > convolutions[-1]]
+                linear = [place for place in behind if self.layers[place].kind == "Linear"]
+                first = linear[0] if linear else len(self.layers)
+            else:
+                first = weighty[1] if len(weighty) > 1 else len(self.layers)
+        return self.names[first:] if word in ("head", "deep") else self.names[:first]
+
+    # -------------------------------------------------------------------------------------------------- vectors
+
+    def vector(self, module: nn.Module) -> Tensor:
+        """A module's numbers as a new vector."""
+        vector = torch.empty(self.size)
+        tensors = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
+        for layer in self.layers:
+            for entry in layer.entries:
+                require(
+                    entry.name in tensors and tuple(tensors[entry.name].shape) == entry.shape,
+                    f"Layout: expected {entry.name!r} with shape {entry.shape}, the module has "
+                    f"{tuple(tensors[entry.name].shape) if entry.name in tensors else 'no such tensor'}.",
+                )
+                vector[entry.start : entry.stop] = tensors[entry.name].detach().reshape(-1).float().cpu()
+        return vector
+
+    def bind(self, module: nn.Module, vector: Tensor) -> None:
+        """Make the module's parameters views into this vector: training the one changes the other."""
+        self.check("Layout.bind", vector)
+        for layer in self.layers:
+            for entry in layer.entries:
+                owner, name = _owner(module, entry.name)
+                view = vector[entry.start : entry.stop].view(entry.shape)
+                if not layer.buffers:
+                    getattr(owner, name).data = view
+                elif entry.dtype == torch.float32:
+                    owner._buffers[name] = view
+                else:  # counters are integers: they cannot be a view, `collect` brings them back
+                    owner._buffers[name] = view.round().to(entry.dtype)
+
+    def collect(self, module: nn.Module, vector: Tensor) -> None:
+        """Bring back into the vector what `bind` could not make a view of."""
+        for layer in self.layers:
+            for entry in layer.entries:
+                if entry.dtype != torch.float32:
+                    owner, name = _owner(module, entry.name)
+                    vector[entry.start : entry.stop] = getattr(owner, name).reshape(-1).float()
+
+    def tensors(self, vector: Tensor) -> dict[str, Tensor]:
+        """The vector as named tensors, for `torch.func` and `load_state_dict`; float tensors are views."""
+        return {
+            entry.name: vector[entry.start : entry.stop].view(entry.shape).to(entry.dtype)
+            for layer in self.layers
+            for entry in layer.entries
+        }
+
+    def check(self, owner: str, vector: Tensor) -> None:
+        require(
+            vector.dtype == torch.float32 and tuple(vector.shape) == (self.size,),
+            f"{owner}: expected {self.size:,} numbers of torch.float32 in one row, "
+            f"got shape {tuple(vector.shape)} of {vector.dtype}.",
+        )
+
+
+def finite(vector: Tensor) -> bool:
+    """True if no number is NaN or infinite."""
+    # the sum is finite only if all terms are: one fast pass; a sum that overflows asks for the slow one
+    return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, leaf = name.rpartition(".")
+    return (module.get_submodule(path) if path else module), leaf
+
+
+def _registration_order(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [
+        (name, part)
+        for name, part in module.named_modules()
+        if next(part.parameters(recurse=False), None) is not None or part._buffers
+    ]
+
+
+def _forward_order(module: nn.Module, example: Tensor) -> list[tuple[str, nn.Module]]:
+    registered = _registration_order(module)
+    called: list[nn.Module] = []
+    hooks = [part.register_forward_pre_hook(lambda m, _: called.append(m)) for _, part in registered]
+    training = module.training
+    try:
+        module.eval()  # a look at the order must not move batch-norm statistics
+        with torch.no_grad():
+            module(example)
+    finally:
+        module.train(training)
+        for hook in hooks:
+            hook.remove()
+    rank = {id(part): place for place, part in reversed(list(enumerate(called)))}
+    return sorted(registered, key=lambda item: rank.get(id(item[1]), len(called)))

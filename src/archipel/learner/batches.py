@@ -1,0 +1,39 @@
+"""Which examples make which mini-batch: a function of the task's key, the same under every execution."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from archipel.randomness import generator
+from archipel.types import Plan
+
+
+def steps_of_epoch(examples: int, batch: int) -> int:
+    """Mini-batches of a full pass; the last one may be smaller."""
+    return -(-examples // batch)
+
+
+def epochs_of(plan: Plan, examples: int) -> int:
+    """Passes a plan asks for, at most; a pass that the plan's steps cut short counts as one."""
+    if plan.steps is not None:
+        return -(-plan.steps // steps_of_epoch(examples, plan.batch))
+    return plan.epochs if plan.cycle is None else plan.cycle.at_most
+
+
+def steps_after(plan: Plan, examples: int, epochs: int) -> int:
+    """Steps made when so many passes have ended."""
+    steps = epochs * steps_of_epoch(examples, plan.batch)
+    return steps if plan.steps is None else min(steps, plan.steps)
+
+
+def shuffled(plan: Plan, examples: int, epoch: int) -> Tensor:
+    """The order of the examples in this pass."""
+    return torch.from_numpy(generator(plan.key, "epoch", epoch).permutation(examples))
+
+
+def batches(plan: Plan, examples: int, epoch: int) -> list[Tensor]:
+    """The mini-batches of one pass, as positions among the learner's training examples."""
+    pieces = list(shuffled(plan, examples, epoch).split(plan.batch))
+    steps = steps_after(plan, examples, epoch + 1) - steps_after(plan, examples, epoch)
+    return pieces[:steps]

@@ -1,0 +1,128 @@
+"""A learner: its data, its private layers, and the task it is at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from archipel.checks import require
+from archipel.layout import Layout
+from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
+from archipel.learner.stopping import ended
+from archipel.types import Metrics, Plan, Scored
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Mean loss of outputs against targets."""
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What all sites share: the network, its layout, the loss, and the tensor that holds the examples."""
+
+    module: nn.Module
+    layout: Layout
+    loss: Loss
+    x: Tensor
+    y: Tensor
+    classes: int | None
+
+
+@dataclass(eq=False)
+class Learner:
+    """One island: examples by their index, and the private layers that never leave it."""
+
+    name: str
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+    private: dict[str, Tensor] = field(default_factory=dict)
+    """Its own layers by name, once it has trained them."""
+
+    def __post_init__(self) -> None:
+        require(
+            len(self.train) + len(self.test) > 0,
+            f"Learner {self.name!r} has no examples; leave it out, or give it at least one.",
+        )
+
+    def with_private(self, layout: Layout, vector: Tensor) -> Tensor:
+        """The model as it stands at this learner: a copy with its own private layers in place."""
+        mine = vector.clone()
+        for name, values in self.private.items():
+            layer = layout.layers[layout.index(name)]
+            mine[layer.start : layer.stop] = values
+        return mine
+
+    def keep_private(self, layout: Layout, names: tuple[str, ...], vector: Tensor) -> None:
+        for name in names:
+            layer = layout.layers[layout.index(name)]
+            self.private[name] = vector[layer.start : layer.stop].clone()
+
+
+@dataclass(eq=False)
+class Job:
+    """One training task at a learner, as far as it has got. Executions carry it on, epoch by epoch."""
+
+    learner: Learner
+    plan: Plan
+    vector: Tensor
+    """The model; training changes it in place."""
+    anchor: Tensor | None
+    """The model as it was received, if the proximal term needs it."""
+    epochs: int = 0
+    losses: list[float] = field(default_factory=list)
+    memory: dict[str, Any] = field(default_factory=dict)
+    """What the optimiser remembers between two epochs."""
+
+    @staticmethod
+    def begin(learner: Learner, layout: Layout, carried: Tensor, plan: Plan) -> Job:
+        vector = learner.with_private(layout, carried)
+        return Job(learner, plan, vector, vector.clone() if plan.proximal else None)
+
+    @property
+    def examples(self) -> int:
+        return len(self.learner.train)
+
+    @property
+    def steps(self) -> int:
+        return self.steps_at(self.epochs)
+
+    def steps_at(self, epochs: int) -> int:
+        return steps_after(self.plan, self.examples, epochs)
+
+    @property
+    def watches(self) -> bool:
+        """It follows the loss on its validation part."""
+        return self.plan.cycle is not None or "losses" in self.plan.reports
+
+    @property
+    def done(self) -> bool:
+        if self.epochs >= epochs_of(self.plan, self.examples):
+            return True
+        return self.plan.cycle is not None and self.epochs > 0 and ended(self.plan.cycle, self.losses)
+
+    def metrics(self, epochs: int, validation: Scored | None, gradient_norm: float | None) -> Metrics:
+        """What the learner tells after so many epochs."""
+        passes = self.steps_at(epochs) / steps_of_epoch(self.examples, self.plan.batch)
+        return Metrics(passes, tuple(self.losses[: epochs + 1]), validation, gradient_norm)
+
+
+def optimiser(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The plan's optimiser; SGD is Metis eq. 2: u <- gamma u + grad, w <- w - eta u."""
+    kind = getattr(torch.optim, plan.optimiser, None)
+    require(
+        isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer),
+        f"Plan: torch.optim has no optimiser {plan.optimiser!r}; it has SGD, Adam, AdamW, RMSprop …",
+    )
+    settings: Mapping[str, Any] = {"lr": plan.rate, **plan.options}
+    if plan.momentum:
+        settings = {**settings, "momentum": plan.momentum}
+    assert kind is not None
+    try:
+        made: torch.optim.Optimizer = kind(parameters, **settings)
+    except TypeError as error:
+        raise ValueError(f"Plan: {plan.optimiser} does not take these options {dict(plan.options)}: {error}") from None
+    return made

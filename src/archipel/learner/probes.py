@@ -1,0 +1,193 @@
+"""Trying a model without changing it: scores from counts, representational consistency, gradient norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from archipel.learner.learner import Work
+from archipel.types import Consistent, Distance, Scored
+
+ROWS = 4096
+"""Examples tried at a time."""
+
+
+def mean_loss(work: Work, examples: Tensor) -> float:
+    """Mean loss of the bound model; NaN on no examples."""
+    if len(examples) == 0:
+        return math.nan
+    return sum(loss for _, _, loss in _forward(work, examples)) / len(examples)
+
+
+def score(work: Work, vector: Tensor, examples: Tensor, bins: int = 0) -> Scored:
+    """Counts and sums of a model on these examples."""
+    (scored,) = score_parts(work, vector, [examples], bins)
+    return scored
+
+
+def score_parts(work: Work, vector: Tensor, parts: list[Tensor], bins: int = 0) -> list[Scored]:
+    """One model on the parts of several sites, in one pass over all of them."""
+    work.layout.bind(work.module, vector)
+    sizes = [len(part) for part in parts]
+    together = torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+    owner = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(sizes, dtype=torch.int64))
+    losses = np.zeros(len(parts))
+    classes = work.classes
+    confusion = None if classes is None else np.zeros((len(parts), classes, classes), dtype=np.int64)
+    histogram = None if classes is None or not bins else np.zeros((len(parts), classes, 2, bins), dtype=np.int64)
+    place = 0
+    for outputs, targets, _ in _forward(work, together):
+        whose = owner[place : place + len(targets)]
+        place += len(targets)
+        losses += np.bincount(whose.numpy(), _each(work, outputs, targets).numpy(), minlength=len(parts))
+        if confusion is not None and classes is not None:
+            cells = (whose.to(targets.device) * classes + targets) * classes + outputs.argmax(dim=1)
+            confusion += torch.bincount(cells, minlength=confusion.size).cpu().numpy().reshape(confusion.shape)
+        if histogram is not None and classes is not None:
+            level = (outputs.softmax(dim=1) * bins).long().clamp_(max=bins - 1).cpu()
+            own = nn.functional.one_hot(targets, classes).cpu()
+            kind = (whose[:, None] * classes + torch.arange(classes)) * 2 + own
+            counted = torch.bincount((kind * bins + level).flatten(), minlength=histogram.size)
+            histogram += counted.numpy().reshape(histogram.shape)
+    return [
+        Scored(
+            sizes[i],
+            float(losses[i]),
+            None if confusion is None else confusion[i],
+            None if histogram is None else histogram[i],
+        )
+        for i in range(len(parts))
+    ]
+
+
+def _forward(work: Work, examples: Tensor) -> Iterator[tuple[Tensor, Tensor, float]]:
+    work.module.eval()
+    with torch.no_grad():
+        for chosen in examples.split(ROWS):
+            outputs, targets = work.module(work.x[chosen]), work.y[chosen]
+            yield outputs, targets, float(work.loss(outputs, targets)) * len(chosen)
+
+
+def _each(work: Work, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of every single example."""
+    if work.loss is nn.functional.cross_entropy:
+        return nn.functional.cross_entropy(outputs, targets, reduction="none").cpu()
+    return vmap(lambda o, t: work.loss(o[None], t[None]))(outputs, targets).cpu()
+
+
+# ----------------------------------------------------------------------------------- consistency (Fed2A, RCE)
+
+
+def consistency(work: Work, vector: Tensor, reference: Tensor, stimuli: Tensor, distance: Distance) -> Consistent:
+    """rc of formula 10 for each layer of a model against a reference, on the stimuli."""
+    local, community = layer_outputs(work, vector, stimuli), layer_outputs(work, reference, stimuli)
+    return Consistent(
+        tuple(
+            squared_correlation(dissimilarities(mine, distance), dissimilarities(theirs, distance))
+            for mine, theirs in zip(local, community, strict=True)
+        )
+    )
+
+
+def layer_outputs(work: Work, vector: Tensor, stimuli: Tensor) -> list[Tensor]:
+    """v_l of formula 5: what each layer puts out on each stimulus, one row a stimulus."""
+    work.layout.bind(work.module, vector)
+    work.module.eval()
+    seen: dict[str, Tensor] = {}
+    names = dict.fromkeys(layer.name.removesuffix(".buffers") for layer in work.layout.layers)
+
+    def keep(name: str, output: object) -> None:
+        tensor = output[0] if isinstance(output, tuple) else output
+        assert isinstance(tensor, Tensor)
+        seen[name] = tensor.detach().reshape(len(stimuli), -1).double()
+
+    hooks = [
+        work.module.get_submodule("" if name == "model" else name).register_forward_hook(
+            lambda _, __, output, name=name: keep(name, output)
+        )
+        for name in names
+    ]
+    try:
+        with torch.no_grad():
+            work.module(work.x[stimuli])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    silent = torch.zeros(len(stimuli), 1, dtype=torch.float64)  # a layer that was never called
+    return [seen.get(layer.name.removesuffix(".buffers"), silent) for layer in work.layout.layers]
+
+
+def dissimilarities(outputs: Tensor, distance: Distance) -> Tensor:
+    """The upper triangle of the RDM (formula 6) by the distance of formula 7, 8 or 9."""
+    if distance == "euclidean":
+        pairs = torch.cdist(outputs, outputs)
+    else:
+        if distance == "correlation":
+            outputs = outputs - outputs.mean(dim=1, keepdim=True)
+        norms = outputs.norm(dim=1, keepdim=True)
+        units = torch.where(norms > 0, outputs / norms, torch.zeros_like(outputs))
+        # formula 8 is written as a similarity; one minus it has the same squared correlation
+        pairs = 1 - units @ units.T
+    rows, columns = torch.triu_indices(len(outputs), len(outputs), offset=1)
+    return pairs[rows, columns]
+
+
+def squared_correlation(a: Tensor, b: Tensor) -> float:
+    """rho^2 of formula 10; a constant matrix tells nothing: 1 if both are constant, else 0."""
+    a, b = a - a.mean(), b - b.mean()
+    # distances that differ by rounding only are one constant
+    flat_a, flat_b = float(a.abs().max()) < 1e-12, float(b.abs().max()) < 1e-12
+    if flat_a or flat_b:
+        return float(flat_a and flat_b)
+    return min(1.0, float((a @ b) ** 2 / ((a @ a) * (b @ b))))
+
+
+# ------------------------------------------------------------------------------------ gradient norms (RADFed)
+
+
+def squared_gradient_norm(work: Work, vector: Tensor, examples: Tensor, batch: int | None) -> float:
+    """Mean squared norm of the gradient at a model: of single examples (batch None) or of mini-batches.
+
+    RADFed Alg. 2, ClientUpdate line 3: p = (1 / |D|) sum over d of ||grad l_d(w*)||^2; section III.B takes
+    mini-batches instead.
+    """
+    if batch is None and _one_by_one_in_parallel(work.module):
+        return _per_sample(work, vector, examples)
+    work.layout.bind(work.module, vector)
+    work.module.eval()
+    total, count = 0.0, 0
+    for chosen in examples.split(batch or 1):
+        work.module.zero_grad()
+        work.loss(work.module(work.x[chosen]), work.y[chosen]).backward()
+        total += sum(float(p.grad.double().pow(2).sum()) for p in work.module.parameters() if p.grad is not None)
+        count += 1
+    work.module.zero_grad()
+    return total / count
+
+
+def _per_sample(work: Work, vector: Tensor, examples: Tensor) -> float:
+    tensors = work.layout.tensors(vector)
+    work.module.eval()
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return work.loss(functional_call(work.module, parameters, (x[None],)), y[None])
+
+    trained = {name: tensors[name] for name, p in work.module.named_parameters() if p.requires_grad}
+    fixed = {name: tensor for name, tensor in tensors.items() if name not in trained}
+    gradient = vmap(grad(lambda p, x, y: loss({**fixed, **p}, x, y)), in_dims=(None, 0, 0))
+    room = max(1, 4_000_000 // work.layout.size)  # gradients held at a time
+    total = 0.0
+    for chosen in examples.split(room):
+        found = gradient(trained, work.x[chosen], work.y[chosen])
+        total += sum(float(g.double().pow(2).sum()) for g in found.values())
+    return total / len(examples)
+
+
+def _one_by_one_in_parallel(module: nn.Module) -> bool:
+    """torch.func cannot map over recurrent layers."""
+    return not any(isinstance(part, nn.RNNBase) for part in module.modules())

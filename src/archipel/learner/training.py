@@ -1,0 +1,87 @@
+"""Training one learner at a time, in plain PyTorch: the meaning of a task. Faster executions have to agree with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from archipel.learner.batches import batches
+from archipel.learner.learner import Job, Work, optimiser
+from archipel.learner.probes import mean_loss
+
+
+def advance(work: Work, job: Job, epochs: int | None = None) -> None:
+    """Carry a job on by so many epochs, or to its end."""
+    layout, module, plan = work.layout, work.module, job.plan
+    layout.bind(module, job.vector)
+    if job.watches and not job.losses:
+        job.losses.append(mean_loss(work, job.learner.validation))
+    with _trainable(module, work, plan.trains) as parameters:
+        steps = optimiser(plan, parameters) if parameters else None
+        if steps is not None and job.memory:
+            _remember(steps, job.memory)
+        anchors = _anchors(work, job, parameters)
+        while not job.done and (epochs is None or epochs > 0):
+            if steps is not None:
+                _epoch(work, job, steps, parameters, anchors)
+            job.epochs += 1
+            epochs = None if epochs is None else epochs - 1
+            if job.watches:
+                layout.collect(module, job.vector)
+                job.losses.append(mean_loss(work, job.learner.validation))
+        if steps is not None and not job.done:
+            job.memory = {str(i): dict(state) for i, state in steps.state_dict()["state"].items()}
+    layout.collect(module, job.vector)
+
+
+def _epoch(
+    work: Work, job: Job, steps: torch.optim.Optimizer, parameters: list[nn.Parameter], anchors: list[Tensor]
+) -> None:
+    module, plan = work.module, job.plan
+    module.train()
+    with torch.random.fork_rng(devices=[]):  # dropout draws from the task's key, and leaves no trace outside
+        torch.manual_seed(plan.key + job.epochs)
+        for positions in batches(plan, job.examples, job.epochs):
+            chosen = job.learner.train[positions]
+            steps.zero_grad()
+            work.loss(module(work.x[chosen]), work.y[chosen]).backward()
+            for parameter, anchor in zip(parameters, anchors, strict=False):
+                # the gradient of (mu / 2) ||w - w'||^2
+                if parameter.grad is not None:
+                    parameter.grad.add_(parameter.detach() - anchor, alpha=plan.proximal)
+            steps.step()
+
+
+def _anchors(work: Work, job: Job, parameters: list[nn.Parameter]) -> list[Tensor]:
+    if job.anchor is None:
+        return []
+    places = {id(parameter): name for name, parameter in work.module.named_parameters()}
+    received = work.layout.tensors(job.anchor)
+    return [received[places[id(parameter)]] for parameter in parameters]
+
+
+def _remember(steps: torch.optim.Optimizer, memory: dict[str, dict[str, Tensor]]) -> None:
+    saved = steps.state_dict()
+    saved["state"] = {int(i): dict(state) for i, state in memory.items()}
+    steps.load_state_dict(saved)
+
+
+@contextmanager
+def _trainable(module: nn.Module, work: Work, layers: tuple[str, ...] | None) -> Iterator[list[nn.Parameter]]:
+    """Freeze the other layers for the time of a task."""
+    owned = {
+        entry.name for layer in work.layout.layers if layers is None or layer.name in layers for entry in layer.entries
+    }
+    named = list(module.named_parameters())
+    before = [parameter.requires_grad for _, parameter in named]
+    try:
+        for name, parameter in named:
+            parameter.requires_grad_(parameter.requires_grad and name in owned)
+        yield [parameter for _, parameter in named if parameter.requires_grad]
+    finally:
+        for (_, parameter), flag in zip(named, before, strict=True):
+            parameter.requires_grad_(flag)
+            parameter.grad = None

@@ -1,0 +1,43 @@
+"""The networks of the five papers, and small siblings that two cores can train.
+
+Every function returns a `torch.nn.Module` that gives logits, never probabilities. Children are registered in
+the order in which they run, so a model's layers read from input to output, and the last one is always `head`.
+Initial weights are PyTorch's own draws from the current seed, whatever the original code drew. No activation
+works in place: a probe may keep what a layer gave.
+"""
+
+from archipel.models.convolutional import (
+    cifar10_2cnn,
+    fed2a_cnn_cifar10,
+    fed2a_cnn_fmnist,
+    fed2a_cnn_germants,
+    femnist_cnn,
+    packet_cnn,
+    small_cnn,
+    small_vgg,
+    vgg9,
+)
+from archipel.models.linear import logistic_regression, mlp, mnist_mlp, small_mlp
+from archipel.models.recurrent import shakespeare_lstm, small_lstm
+from archipel.models.resnet import resnet50_cifar, resnet_cifar, small_resnet
+
+__all__ = [
+    "cifar10_2cnn",
+    "fed2a_cnn_cifar10",
+    "fed2a_cnn_fmnist",
+    "fed2a_cnn_germants",
+    "femnist_cnn",
+    "logistic_regression",
+    "mlp",
+    "mnist_mlp",
+    "packet_cnn",
+    "resnet50_cifar",
+    "resnet_cifar",
+    "shakespeare_lstm",
+    "small_cnn",
+    "small_lstm",
+    "small_mlp",
+    "small_resnet",
+    "small_vgg",
+    "vgg9",
+]

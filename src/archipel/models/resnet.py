@@ -1,0 +1,88 @@
+"""Residual networks for 32 x 32 images, as TensorFlow's official models (r1.13) build them for CIFAR.
+
+A network of depth 6n + 2 has three stages of n blocks with 16, 32 and 64 filters; a block is two 3 x 3
+convolutions, each after batch normalisation and ReLU (version 2, pre-activation). Metis does not say which
+version it took. Version 2 is what that code's model class builds unless told otherwise; the flag of its
+training script has said version 1 since September 2018.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from archipel.checks import at_least
+
+
+def resnet50_cifar(classes: int = 100) -> nn.Module:
+    """The ResNet-50 that Metis trains on CIFAR-100 (section VI, footnote 2), in TensorFlow's form for CIFAR.
+
+    That code reads size 50 as 6n + 2, so n = 8 basic blocks in each stage: 764,468 parameters, not the
+    23 million of the bottleneck ResNet-50 for ImageNet.
+    """
+    at_least(2, "resnet50_cifar", classes=classes)
+    return resnet_cifar(50, classes)
+
+
+def resnet_cifar(depth: int, classes: int, in_channels: int = 3, momentum: float = 0.003) -> nn.Module:
+    """The family of Metis' ResNet-50 at any depth of 6n + 2; images of other sides fit too.
+
+    `momentum` is how fast batch normalisation's running statistics follow the batches: TensorFlow's code
+    keeps 0.997 of the old ones. Runs of fewer than a thousand steps need more than the 0.003 that is left.
+    """
+    if depth < 8 or depth % 6 != 2:
+        raise ValueError(f"resnet_cifar: depth should be 6n + 2 (8, 14, 20, 26, 32, …, 50), got {depth}.")
+    at_least(2, "resnet_cifar", classes=classes)
+    at_least(1, "resnet_cifar", in_channels=in_channels)
+    if not 0.0 < momentum <= 1.0:
+        raise ValueError(f"resnet_cifar: momentum should be more than 0 and at most 1, got {momentum}.")
+    blocks = (depth - 2) // 6
+    return nn.Sequential(
+        OrderedDict(
+            conv=nn.Conv2d(in_channels, 16, 3, padding=1, bias=False),
+            stage1=_stage(blocks, 16, 16, stride=1, momentum=momentum),
+            stage2=_stage(blocks, 16, 32, stride=2, momentum=momentum),
+            stage3=_stage(blocks, 32, 64, stride=2, momentum=momentum),
+            norm=nn.BatchNorm2d(64, momentum=momentum),
+            relu=nn.ReLU(),
+            pool=nn.AdaptiveAvgPool2d(1),
+            flatten=nn.Flatten(),
+            head=nn.Linear(64, classes),
+        )
+    )
+
+
+def small_resnet(classes: int = 10, in_channels: int = 3) -> nn.Module:
+    """The same family at its smallest depth, 8, with running statistics that follow within tens of steps."""
+    at_least(2, "small_resnet", classes=classes)
+    at_least(1, "small_resnet", in_channels=in_channels)
+    return resnet_cifar(8, classes, in_channels, momentum=0.1)
+
+
+def _stage(blocks: int, filters_in: int, filters: int, stride: int, momentum: float) -> nn.Module:
+    stage: OrderedDict[str, nn.Module] = OrderedDict()
+    # the first block of every stage projects its shortcut, even where nothing changes shape (stage 1)
+    stage["block1"] = _Block(filters_in, filters, stride, momentum, projects=True)
+    for number in range(2, blocks + 1):
+        stage[f"block{number}"] = _Block(filters, filters, 1, momentum, projects=False)
+    return nn.Sequential(stage)
+
+
+class _Block(nn.Module):
+    """Two convolutions beside a shortcut; a projection starts after the first normalisation, as they do."""
+
+    def __init__(self, filters_in: int, filters: int, stride: int, momentum: float, *, projects: bool) -> None:
+        super().__init__()
+        self.norm1 = nn.BatchNorm2d(filters_in, momentum=momentum)
+        self.shortcut = nn.Conv2d(filters_in, filters, 1, stride, bias=False) if projects else None
+        self.conv1 = nn.Conv2d(filters_in, filters, 3, stride, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(filters, momentum=momentum)
+        self.conv2 = nn.Conv2d(filters, filters, 3, padding=1, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        active = functional.relu(self.norm1(images))
+        kept: Tensor = images if self.shortcut is None else self.shortcut(active)
+        change: Tensor = self.conv2(functional.relu(self.norm2(self.conv1(active))))
+        return change + kept

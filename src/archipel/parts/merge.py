@@ -1,0 +1,197 @@
+"""Merge: what the weights act on.
+
+Sums are taken in a fixed order (slot, learner), never in order of arrival, because float addition is not associative.
+A layer that nobody sent, or that has no weight at all, stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archipel.checks import share
+from archipel.parts.part import Part
+from archipel.state import Update, View
+
+CHUNK = 1 << 18
+"""Numbers summed at a time: the running sum stays in the cache while the rows stream past."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proposal:
+    """What the merge proposes as the next model, and for which layers; elsewhere the vector says nothing."""
+
+    vector: Tensor
+    layers: tuple[int, ...]
+
+
+class Merge(Part):
+    accumulates: bool = False
+    """It keeps one model for each learner, so an update must be some learner's own."""
+
+    def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
+        """Updates come sorted by (slot, learner), with one weight for each layer of the layout."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Mean(Merge):
+    """The weighted mean of the batch, each layer over those who sent it."""
+
+    def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
+        rows = [view.models.read(update.model.name) for update in updates]
+        proposal = torch.empty(view.layout.size)
+        covered: list[int] = []
+        for layers, shares in _alike(updates, weights, len(view.layout.layers)):
+            total = math.fsum(shares.values())
+            if total > 0:
+                covered.extend(layers)
+                for piece in view.layout.slices(layers):
+                    parts = [rows[k][piece] for k in shares]
+                    weighted_sum(proposal[piece], parts, [p / total for p in shares.values()])
+        return Proposal(proposal, tuple(sorted(covered)))
+
+
+@dataclass(frozen=True)
+class Mix(Merge):
+    """FedAsync: w <- (1 - a) w + a w_k with a = alpha x weight, which is not normalised."""
+
+    alpha: float = 0.6
+
+    def __post_init__(self) -> None:
+        share("Mix", "alpha", self.alpha)
+
+    def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
+        mixed = view.models.read(view.model.name).clone()
+        covered: set[int] = set()
+        for update, weight in zip(updates, weights, strict=True):
+            row = view.models.read(update.model.name)
+            for layer in update.layers:
+                a = self.alpha * weight[layer]
+                if a > 1:
+                    raise ValueError(
+                        f"Mix: alpha {self.alpha} x weight {weight[layer]} of learner {update.learner!r} is above 1; "
+                        "Mix takes weights of at most 1 / alpha, such as ByFreshness gives."
+                    )
+                if a > 0:
+                    covered.add(layer)
+                    for piece in view.layout.slices((layer,)):
+                        mixed[piece].mul_(1 - a).add_(row[piece], alpha=a)
+        return Proposal(mixed, tuple(sorted(covered)))
+
+
+@dataclass(frozen=True)
+class Community(Merge):
+    """Everybody's latest model, at O(M) a commit however many learners there are (Metis section III, Caching Tier).
+
+    W = sum p_k w_k is kept in float64 and P per layer; a commit replaces one learner's term:
+    P <- P + p_k - p'_k, W <- W + p_k w_k - p'_k w'_k, w_c = W / P. Where P is 0 the current model stays.
+    """
+
+    forget: bool = False
+    """Take a leaver's last model out of the sum; by default it stays."""
+
+    accumulates = True
+
+    def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
+        memory, total = self._recall(view)
+        changed = set(memory["changed"])
+        memory["changed"] = []
+        for update, weight in zip(updates, weights, strict=True):
+            latest = memory["latest"].setdefault(update.learner, {})
+            new = view.models.read(update.model.name)
+            for layers, old, old_p, p in _runs(update.layers, latest, weight):
+                for piece in view.layout.slices(layers):
+                    total[piece].add_(new[piece], alpha=p)
+                    if old is not None:
+                        total[piece].sub_(view.models.read(old)[piece], alpha=old_p)
+                for layer in layers:
+                    memory["weight"][layer] += p - old_p
+                    self._hold(memory, old, -1)
+                    self._hold(memory, update.model.name, +1)
+                    latest[str(layer)] = [update.model.name, p]
+            changed.update(update.layers)
+        covered = tuple(layer for layer in sorted(changed) if memory["weight"][layer] > 0)
+        proposal = torch.empty(view.layout.size)
+        for layer in covered:
+            for piece in view.layout.slices((layer,)):
+                proposal[piece] = total[piece] / memory["weight"][layer]
+        return Proposal(proposal, covered)
+
+    def left(self, view: View, learner: str) -> None:
+        if not self.forget or learner not in view.memory.get("latest", {}):
+            return
+        memory, total = self._recall(view)
+        for key, (name, p) in memory["latest"].pop(learner).items():
+            layer = int(key)
+            (piece,) = view.layout.slices((layer,))
+            if any(key in terms for terms in memory["latest"].values()):
+                total[piece].sub_(view.models.read(name)[piece], alpha=p)
+                memory["weight"][layer] -= p
+            else:  # nobody is left: what rounding would leave behind is no model
+                total[piece] = 0.0
+                memory["weight"][layer] = 0.0
+            self._hold(memory, name, -1)
+            memory["changed"].append(layer)
+
+    def holds(self, view: View) -> Collection[str]:
+        held: dict[str, int] = view.memory.get("held", {})
+        return held.keys()
+
+    def _recall(self, view: View) -> tuple[dict[str, Any], Tensor]:
+        """The part's memory and the vector W, both made at the first commit."""
+        memory = view.memory
+        if not memory:
+            view.models.write(view.name("sum"), torch.zeros(view.layout.size, dtype=torch.float64))
+            memory.update(latest={}, held={}, weight=[0.0] * len(view.layout.layers), changed=[])
+        return memory, view.models.read(view.name("sum"))
+
+    @staticmethod
+    def _hold(memory: dict[str, Any], name: str | None, by: int) -> None:
+        if name is not None:
+            memory["held"][name] = memory["held"].get(name, 0) + by
+            if memory["held"][name] == 0:
+                del memory["held"][name]
+
+
+def _alike(
+    updates: Sequence[Update], weights: Sequence[Sequence[float]], layers: int
+) -> list[tuple[list[int], dict[int, float]]]:
+    """Neighbouring layers that the same updates sent with the same weights: (layers, {update: weight})."""
+    runs: list[tuple[list[int], dict[int, float]]] = []
+    sent = [frozenset(update.layers) for update in updates]
+    for layer in range(layers):
+        shares = {k: weights[k][layer] for k in range(len(updates)) if layer in sent[k]}
+        if runs and runs[-1][1] == shares:
+            runs[-1][0].append(layer)
+        else:
+            runs.append(([layer], shares))
+    return runs
+
+
+def _runs(
+    layers: Iterable[int], latest: dict[str, list[Any]], weight: Sequence[float]
+) -> list[tuple[list[int], str | None, float, float]]:
+    """Layers with the same old term and the same new weight together: (layers, old name, old weight, new weight)."""
+    runs: list[tuple[list[int], str | None, float, float]] = []
+    for layer in layers:
+        old, old_p = latest.get(str(layer), (None, 0.0))
+        if runs and runs[-1][1:] == (old, old_p, weight[layer]):
+            runs[-1][0].append(layer)
+        else:
+            runs.append(([layer], old, old_p, weight[layer]))
+    return runs
+
+
+def weighted_sum(into: Tensor, rows: Sequence[Tensor], shares: Sequence[float]) -> None:
+    """into = sum of shares x rows, added up row by row from zero: the documented order of every mean."""
+    for start in range(0, len(into), CHUNK):
+        piece = slice(start, start + CHUNK)
+        running = into[piece].zero_()
+        for row, p in zip(rows, shares, strict=True):
+            running.add_(row[piece], alpha=p)

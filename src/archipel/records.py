@@ -1,0 +1,111 @@
+"""Records: what a run tells. The controller says what happened, the engine adds when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A new version of the community model."""
+
+    version: int
+    rounds: int
+    """Local-training rounds by then."""
+    learners: tuple[str, ...]
+    """Who contributed (under Relay: the last learner of each slot)."""
+    paths: tuple[tuple[str, ...], ...]
+    """All learners each contribution was trained by."""
+    tasks: tuple[int, ...]
+    weights: tuple[tuple[float, ...], ...]
+    """For each contribution its weight for each layer, as the weighting gave it."""
+    stale_versions: tuple[int, ...]
+    stale_steps: tuple[int, ...]
+    """Effective staleness (Metis section V and fig. 4)."""
+    layers: tuple[int, ...]
+    """Places of the layers that changed."""
+    traffic: dict[str, int]
+    """Bytes and models moved so far: train down/up, evaluate down, score down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """A version's score."""
+
+    version: int
+    rounds: int
+    metrics: dict[str, float]
+    examples: int
+    sites: int
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A learner was given a task."""
+
+    task: int
+    learner: str
+    version: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A learner's task came back."""
+
+    task: int
+    learner: str
+    version: int
+    """The version it had started from."""
+    steps: int
+    epochs: float
+    layers: tuple[str, ...]
+    losses: tuple[float, ...]
+    """Its validation cycle (Metis fig. 3): the loss before the first epoch and after each."""
+    recalled: bool
+    """It was asked to finish early (C3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Something was not applied: what, whose and why. The run went on without it."""
+
+    task: int
+    learner: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Layer-wise weight divergence of the local models of a commit (D&C figs. 5 and 7)."""
+
+    version: int
+    names: tuple[str, ...]
+    values: tuple[float, ...]
+    kind: str
+    split: str | None
+    """The first class-specific layer, once it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """A learner joined or left."""
+
+    learner: str
+    there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """RADFed's divergences, by choice and in simulation only.
+
+    DC(t) = ||w_FL - w_C|| / ||w_C|| from a centralised run on the same data; DL is formula 3 between local updates.
+    """
+
+    rounds: int
+    dc: float | None
+    dl: float | None
+
+
+Record: TypeAlias = Committed | Scores | Handed | Returned | Refused | Divergence | Membership | Shadow

@@ -1,0 +1,256 @@
+"""Everything a crash must not lose, as plain data, and the view of it that parts get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from archipel.layout import Layout
+from archipel.randomness import generator
+from archipel.types import Metrics, Model, Plan, Probe, Result, Role, Scored
+
+
+class Models(Protocol):
+    """Where vectors live: in memory, in memory-mapped files, in blobs on disk. The engine brings one.
+
+    Names are given by the controller and the parts, never drawn, so that a replay finds the same ones.
+    """
+
+    def read(self, name: str) -> Tensor:
+        """The vector itself; whoever owns the name may change it in place."""
+
+    def write(self, name: str, vector: Tensor) -> None: ...
+
+    def drop(self, name: str) -> None: ...
+
+    def names(self) -> list[str]: ...
+
+
+@dataclass(slots=True)
+class Member:
+    """A learner as the controller knows it."""
+
+    name: str
+    examples: int | None
+    validation: int
+    test: int
+    group: str
+    role: Role
+    active: bool = True
+    given: int = 0
+    """Training tasks it was given so far: the counter of its randomness."""
+
+
+@dataclass(slots=True)
+class Assignment:
+    """A training task that is out."""
+
+    task: int
+    learner: str
+    model: Model
+    plan: Plan
+    version: int
+    """Version of the community model when it was handed out."""
+    committed: int
+    """Steps committed to the community model by then (S_c^t of Metis section V)."""
+    slot: int
+    travels: bool
+    steps: int = 0
+    """Steps it is known to have made."""
+    finishing: bool = False
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class Inquiry:
+    """An evaluation that is out: evidence for an update, or an answer to a scoring."""
+
+    task: int
+    site: str
+    models: tuple[str, ...]
+    """Vectors that must stay until it is answered."""
+    update: int | None
+    question: int
+    """Place of the question in the update's evidence."""
+    scoring: int | None
+
+
+@dataclass(slots=True)
+class Evidence:
+    """One question about an update and its answer, if that has come."""
+
+    site: str
+    probe: Probe
+    result: Result | None = None
+
+
+@dataclass(slots=True)
+class Update:
+    """A trained model that waits to be committed (or, under Relay, to travel on)."""
+
+    task: int
+    learner: str
+    model: Model
+    layers: tuple[int, ...]
+    """Places of the layers that were sent."""
+    version: int
+    committed: int
+    examples: int | None
+    steps: int
+    slot: int
+    metrics: Metrics
+    path: tuple[str, ...] = ()
+    """All learners it has been trained by; their examples and steps add up."""
+    asked: bool = False
+    awaiting: int = 0
+    """Opinions still out."""
+    evidence: list[Evidence] = field(default_factory=list)
+    stale_versions: int = 0
+    """Versions between the model it started from and its commit; stamped at the commit."""
+    stale_steps: int = 0
+    """Effective staleness S_k of Metis section V; stamped at the commit."""
+
+    @property
+    def ready(self) -> bool:
+        return self.asked and self.awaiting == 0
+
+    def opinions(self, probe: Probe) -> list[Result | None]:
+        """The answers to this probe, in the order of asking; None where one is missing."""
+        return [item.result for item in self.evidence if item.probe == probe]
+
+
+@dataclass(slots=True)
+class Scoring:
+    """A model being scored for the records."""
+
+    version: int
+    rounds: int
+    awaiting: int
+    answers: dict[str, Scored] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class State:
+    """The controller's whole memory. Models are names; the vectors live in the engine's store."""
+
+    seed: int
+    model: Model
+    version: int = 0
+    """Commits so far."""
+    rounds: int = 0
+    """Local-training rounds so far: each hop of a Relay counts one."""
+    committed: int = 0
+    """Steps committed so far (S_c of Metis section V)."""
+    begun: bool = False
+    ending: str | None = None
+    """Why the run is about to end, while the last score is still out."""
+    stopped: str | None = None
+    next_task: int = 0
+    members: dict[str, Member] = field(default_factory=dict)
+    out: dict[int, Assignment] = field(default_factory=dict)
+    inquiries: dict[int, Inquiry] = field(default_factory=dict)
+    queue: list[Update] = field(default_factory=list)
+    """Updates offered for commit, in order of arrival."""
+    travelling: dict[int, Update] = field(default_factory=dict)
+    """Under Relay, the last model of each slot."""
+    scorings: dict[int, Scoring] = field(default_factory=dict)
+    scored: int = -1
+    """The last version that was sent to be scored."""
+    best: float | None = None
+    """Best score so far."""
+    since_best: int = 0
+    """Scores since then."""
+    traffic: dict[str, int] = field(default_factory=dict)
+    """Bytes and models moved so far, by kind."""
+    memory: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What the parts remember, each under its role: plain data only; vectors go into the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a part may look at, and the memory it may write to."""
+
+    state: State
+    layout: Layout
+    models: Models
+    role: str
+    """The part's own name in this algorithm, such as `merge` or `planner.1`."""
+
+    def inner(self, index: int) -> View:
+        """The view of a part inside a part, with a memory of its own."""
+        return View(self.state, self.layout, self.models, f"{self.role}.{index}")
+
+    @property
+    def memory(self) -> dict[str, Any]:
+        return self.state.memory.setdefault(self.role, {})
+
+    @property
+    def version(self) -> int:
+        return self.state.version
+
+    @property
+    def model(self) -> Model:
+        return self.state.model
+
+    @property
+    def out(self) -> dict[int, Assignment]:
+        return self.state.out
+
+    @property
+    def queue(self) -> list[Update]:
+        return self.state.queue
+
+    def name(self, what: str) -> str:
+        """The name of a vector that this part keeps in the store."""
+        return f"{self.role}/{what}"
+
+    def generator(self, *key: int | str) -> np.random.Generator:
+        return generator(self.state.seed, self.role, *key)
+
+    def active(self, role: Role = "train") -> list[str]:
+        """Learners of this role that are there, by name."""
+        return sorted(m.name for m in self.state.members.values() if m.active and m.role == role)
+
+    def idle(self) -> list[str]:
+        """Learners that may be given a training task now, by name."""
+        busy = {a.learner for a in self.out.values()} | {u.learner for u in self.queue}
+        return [name for name in self.active() if name not in busy]
+
+    def others_with_validation(self, learner: str) -> Iterator[str]:
+        for name in self.active():
+            if name != learner and self.state.members[name].validation > 0:
+                yield name
+
+
+def validate(state: State, models: Models) -> None:
+    """Raise if the state breaks a law that holds after every event; for tests and for finding bugs."""
+    at_work = [assignment.learner for assignment in state.out.values()]
+    _law(len(at_work) == len(set(at_work)), "a learner has two training tasks", at_work)
+    waiting = [update.task for update in (*state.queue, *state.travelling.values())]
+    _law(len(waiting) == len(set(waiting)), "an update stands for commit twice", waiting)
+    known = {*state.out, *state.inquiries, *waiting}
+    _law(len(known) == len(state.out) + len(state.inquiries) + len(waiting), "a task is in two places", known)
+    _law(all(task < state.next_task for task in known), "a task was never handed out", known)
+    for update in state.queue:
+        out = [i for i in state.inquiries.values() if i.update == update.task]
+        _law(update.awaiting == len(out), f"update {update.task} awaits {update.awaiting} opinions", out)
+        _law(update.version <= state.version, "an update is newer than the model", update)
+    for number, scoring in state.scorings.items():
+        out = [i for i in state.inquiries.values() if i.scoring == number]
+        _law(scoring.awaiting == len(out), f"scoring {number} awaits {scoring.awaiting} answers", out)
+    orphans = [i for i in state.inquiries.values() if i.scoring is None and i.update not in waiting]
+    _law(not orphans, "an inquiry is about no update", orphans)
+    stored = set(models.names())
+    needed = {state.model.name, *(assignment.model.name for assignment in state.out.values())}
+    needed |= {update.model.name for update in (*state.queue, *state.travelling.values())}
+    needed |= {name for inquiry in state.inquiries.values() for name in inquiry.models}
+    _law(needed <= stored, "vectors are missing from the store", needed - stored)
+
+
+def _law(holds: bool, broken: str, story: object) -> None:
+    if not holds:
+        raise AssertionError(f"{broken}: {story}")

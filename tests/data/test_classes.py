@@ -1,0 +1,176 @@
+"""Who holds which classes: laws over many splits, and the paper's cases by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from archipel.data.classes import allocate, class_table, deal
+
+CIFAR10 = np.full(10, 5000)
+CIFAR100 = np.full(100, 500)
+POWERLAW = [25058, 8860, 4823, 3132, 2241, 1705, 1353, 1108, 928, 792]
+
+shapes = st.sampled_from(["uniform", "skewed", "powerlaw"])
+seeds = st.integers(0, 1000)
+
+
+def held(table: np.ndarray) -> list[int]:
+    return (table > 0).sum(1).tolist()
+
+
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 6), shapes, seeds)
+@settings(max_examples=25, deadline=None)
+def test_balanced_classes(learners: int, classes: int, x: int, sizes: str, seed: int):
+    assume(x <= classes)
+    supply = np.full(classes, 60)
+    table = class_table(supply, learners, sizes, x, seed)
+    assert (table.sum(0) <= supply).all()
+    assert min(held(table)) >= x
+    if sizes == "uniform":
+        assert set(held(table)) == {x}
+    if learners * x >= classes:
+        assert (table.sum(0) > 0).all()
+    assert sorted(table.sum(1), reverse=True) == table.sum(1).tolist()
+
+
+@given(st.lists(st.integers(1, 80), min_size=1, max_size=6), st.data(), shapes, seeds)
+@settings(max_examples=25, deadline=None)
+def test_any_supply_and_one_number_per_learner(supply: list[int], data: st.DataObject, sizes: str, seed: int):
+    counts = data.draw(st.lists(st.integers(1, len(supply)), min_size=1, max_size=6))
+    assume(sum(counts) <= sum(supply))
+    assume(min(supply) >= len(counts))  # every class has room for everybody
+    table = class_table(np.array(supply), len(counts), sizes, counts, seed)
+    assert held(table) == counts
+    assert (table.sum(0) <= supply).all()
+    if sum(counts) >= len(supply):
+        assert (table.sum(0) > 0).all()
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 8), shapes, seeds)
+@settings(max_examples=25, deadline=None)
+def test_iid_uses_everything_in_proportion(supply: list[int], learners: int, sizes: str, seed: int):
+    assume(sum(supply) >= learners)
+    table = class_table(np.array(supply), learners, sizes, "iid", seed)
+    assert table.sum(0).tolist() == supply
+    exact = np.outer(table.sum(1), supply) / sum(supply)
+    assert np.abs(table - exact).max() < 1
+
+
+@given(
+    st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=3),
+    st.lists(st.integers(0, 4), min_size=3, max_size=3),
+    st.data(),
+)
+@settings(max_examples=25, deadline=None)
+def test_an_allocation_is_found_whenever_there_is_one(rows: list[list[bool]], supply: list[int], data: st.DataObject):
+    # Hall's condition, over all groups of learners: together they ask for no more than their classes hold
+    mask = np.array(rows)
+    sizes = np.array(data.draw(st.lists(st.integers(0, 5), min_size=len(rows), max_size=len(rows))))
+    groups = [[k for k in range(len(rows)) if number >> k & 1] for number in range(1, 2 ** len(rows))]
+    possible = all(sizes[group].sum() <= np.array(supply)[mask[group].any(0)].sum() for group in groups)
+    at_least = np.zeros(mask.shape, np.int64)
+    table = allocate(sizes, np.array(supply), at_least, at_most=mask * np.array(supply))
+    assert (table is not None) == possible
+    if table is not None:
+        assert table.sum(1).tolist() == sizes.tolist()
+        assert (table.sum(0) <= supply).all()
+        assert (table >= 0).all()
+        assert not table[~mask].any()
+
+
+@given(st.integers(1, 8), st.integers(1, 3), shapes, seeds)
+@settings(max_examples=12, deadline=None)
+def test_examples_are_dealt_once_at_most(learners: int, x: int, sizes: str, seed: int):
+    labels = np.arange(150) % 3
+    parts = deal(labels, learners, sizes, x, seed)
+    dealt = np.concatenate(parts)
+    assert len(np.unique(dealt)) == len(dealt)
+    supply = np.bincount(labels)
+    table = class_table(supply, learners, sizes, x, seed)
+    assert [np.bincount(labels[part], minlength=3).tolist() for part in parts] == table.tolist()
+    assert all((np.diff(part) > 0).all() for part in parts)
+
+
+# Metis, section VI, gives (8, 4, 3x8), (8, 7, 6, 5x7) and (84, 76, 68, 64, 55, 50x5) for the same goals: more
+# classes at the head than the sizes need. Our rule gives as few as will do; the paper's can be asked for.
+@pytest.mark.parametrize(
+    ("supply", "goal", "expected"),
+    [
+        (CIFAR10, 3, [6] + [3] * 9),
+        (CIFAR10, 5, [6] + [5] * 9),
+        (CIFAR100, 50, [51] + [50] * 9),
+        (CIFAR10, (8, 4, *[3] * 8), [8, 4, *[3] * 8]),
+        (CIFAR10, (8, 7, 6, *[5] * 7), [8, 7, 6, *[5] * 7]),
+        (CIFAR100, (84, 76, 68, 64, 55, *[50] * 5), [84, 76, 68, 64, 55, *[50] * 5]),
+    ],
+)
+def test_power_law_as_in_metis_uses_all_the_data(supply: np.ndarray, goal: object, expected: list[int]):
+    table = class_table(supply, 10, "powerlaw", goal, seed=0)
+    assert held(table) == expected
+    assert table.sum(1).tolist() == POWERLAW
+
+
+def test_equal_learners_use_every_class_equally_often():
+    for seed in range(5):
+        for x in (1, 2, 3, 5):
+            table = class_table(CIFAR10, 10, "uniform", x, seed)
+            assert (table > 0).sum(0).tolist() == [x] * 10
+            assert np.abs(table[table > 0] - 5000 / x).max() < 2
+
+
+def test_sizes_that_do_not_fit_are_scaled_down_together():
+    # the head wants 4/7 of 70, but its one class holds 10
+    table = class_table(np.full(7, 10), 3, "powerlaw", (1, 1, 1), seed=0)
+    assert table.sum(1).tolist() == [10, 4, 2]
+
+
+def test_too_few_places_for_all_classes_share_their_part_of_the_data():
+    assert class_table(CIFAR10, 2, "uniform", 2, seed=0).sum(1).tolist() == [10_000, 10_000]
+
+
+def test_numbers_are_honoured_and_the_rest_is_left():
+    table = class_table(np.full(5, 20), 3, (30, 7, 3), (2, 3, 1), seed=0)
+    assert table.sum(1).tolist() == [30, 7, 3]
+    assert held(table) == [2, 3, 1]
+
+
+def test_a_rare_class_is_held_by_no_more_learners_than_it_has_examples():
+    table = class_table(np.array([100, 1, 1]), 2, "uniform", 2, seed=0)
+    assert held(table) == [2, 2]
+    assert (table.sum(0) > 0).all()
+
+
+def test_the_seed_chooses_the_classes():
+    tables = {class_table(CIFAR10, 10, "powerlaw", 3, seed).tobytes() for seed in range(5)}
+    assert len(tables) == 5
+
+
+REFUSED = {
+    "sizes=[45, 5] do not fit into [1, 1] classes each, with [40, 40]": (
+        np.array([40, 40]),
+        2,
+        (45, 5),
+        (1, 1),
+    ),
+    "About these would: sizes=[40, 4]": (np.array([40, 40]), 2, (45, 5), (1, 1)),
+    "sizes add up to 90, but there are 80": (np.array([40, 40]), 2, (45, 45), "iid"),
+    "sizes[1]=1, but this learner holds 2 classes": (np.array([40, 40]), 2, (9, 1), 2),
+    "classes=3 asks for 3 classes, but the training examples have 2": (
+        np.array([40, 0, 40]),
+        2,
+        "uniform",
+        3,
+    ),
+    "6 classes are to be held by 3 learners together": (np.array([9, 1, 1]), 3, "uniform", 2),
+    "room for 5 at most": (np.array([9, 1, 1]), 3, "uniform", 2),
+    "2 learners need at least 4 training examples": (np.array([1, 2]), 2, "uniform", 2),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_the_impossible_is_refused_with_what_would_be_possible(message: str):
+    supply, learners, sizes, classes = REFUSED[message]
+    with pytest.raises(ValueError, match="split: ") as error:
+        class_table(supply, learners, sizes, classes, seed=0)
+    assert message in str(error.value)

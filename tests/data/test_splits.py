@@ -1,0 +1,102 @@
+"""What is held out: the validation part, the test set, the stimuli and the learners' own test parts."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from archipel.data import stratified_validation
+from archipel.data.splits import hold_out, own_test, take_stimuli
+
+labels = st.lists(st.integers(0, 5), min_size=1, max_size=80)
+fractions = st.floats(0.01, 0.99)
+
+
+@given(labels, fractions, st.integers(0, 100))
+@settings(max_examples=60)
+def test_validation_is_a_stratified_part(classes: list[int], fraction: float, seed: int):
+    y = torch.tensor(classes)
+    train, validation = stratified_validation(y, fraction, (seed, "validation"))
+    assert sorted(train.tolist() + validation.tolist()) == list(range(len(y)))
+    assert (train.diff() > 0).all()
+    assert (validation.diff() > 0).all()
+    assert len(train) >= 1
+    for number in set(classes):
+        have, taken = classes.count(number), int((y[validation] == number).sum())
+        assert taken == 0 if have == 1 else 1 <= taken <= have - 1
+        assert abs(taken - fraction * have) <= 1
+    again = stratified_validation(y, fraction, (seed, "validation"))
+    assert torch.equal(again[1], validation)
+
+
+def test_metis_five_per_cent_by_hand():
+    y = torch.tensor([7] * 40 + [9] * 100 + [3])
+    train, validation = stratified_validation(y, 0.05, (0, "validation"))
+    assert torch.bincount(y[validation]).tolist() == [0] * 7 + [2, 0, 5]
+    assert len(train) == 141 - 7
+
+
+@given(st.integers(0, 60), fractions)
+@settings(max_examples=50)
+def test_validation_without_classes_is_a_plain_part(examples: int, fraction: float):
+    train, validation = stratified_validation(None, fraction, (0, "v"), examples=examples)
+    assert sorted(train.tolist() + validation.tolist()) == list(range(examples))
+    assert len(train) >= min(1, examples)
+    assert len(validation) >= min(1, examples - 1)
+    targets = torch.linspace(0, 1, examples)
+    assert torch.equal(stratified_validation(targets, fraction, (0, "v"))[1], validation)
+
+
+def test_one_example_is_trained_on():
+    train, validation = stratified_validation(torch.tensor([4]), 0.5, (0,))
+    assert (train.tolist(), validation.tolist()) == ([0], [])
+    assert validation.dtype == torch.int64
+
+
+def test_validation_needs_a_number_of_examples():
+    with pytest.raises(ValueError, match=r"labels=None does not say how many .* Give examples="):
+        stratified_validation(None, 0.1, (0,))
+
+
+@pytest.mark.parametrize("fraction", [0, 1, 1.2, -0.1, float("nan")])
+def test_a_fraction_is_between_0_and_1(fraction: float):
+    with pytest.raises(ValueError, match=rf"fraction={fraction} is no part of a whole. Give a number between"):
+        stratified_validation(torch.tensor([0, 1]), fraction, (0,))
+
+
+@given(labels, fractions, st.integers(0, 9), st.integers(0, 100))
+@settings(max_examples=60)
+def test_the_test_set_is_stratified_and_leaves_every_class(
+    classes: list[int], fraction: float, per_class: int, seed: int
+):
+    y = np.array(classes)
+    tested = hold_out(y, fraction, seed)
+    shown = take_stimuli(y[tested], per_class, seed)
+    for number in set(classes):
+        mine = tested[y == number]
+        assert 0 <= mine.sum() < len(mine)
+        assert abs(mine.sum() - fraction * len(mine)) <= 1
+        assert shown[y[tested] == number].sum() == min(per_class, mine.sum() // 2)
+
+
+def test_an_own_test_part_has_the_learners_proportions():
+    # 30 of class 0 and 10 of class 2: with 12 and 6 test examples of them, 12 + 4 is the most at 3 to 1
+    train = np.array([0] * 30 + [2] * 10)
+    test = np.array([0] * 12 + [1] * 20 + [2] * 6)
+    assert np.bincount(test[own_test(train, test, (0, "own"))]).tolist() == [12, 0, 4]
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "expected"),
+    [
+        ([0] * 99 + [1], [0, 0, 1, 1, 1], [2]),  # too few for class 1 to get a share
+        ([0] * 2 + [1] * 30, [0, 1], [0, 1]),  # n = 1: the larger class
+        ([0] * 9 + [5], [0, 0, 0], [3]),  # class 5 is not in the test set
+        ([5], [0, 1], []),  # nothing to test on
+        ([5], [], []),
+    ],
+)
+def test_small_own_test_parts(train: list[int], test: list[int], expected: list[int]):
+    y = np.array(test, dtype=np.int64)
+    assert np.bincount(y[own_test(np.array(train), y, (0, "own"))]).tolist() == expected
