@@ -26,7 +26,7 @@ from archipel.parts.evaluation import Evaluation
 from archipel.parts.protocol import Commit, Count, GiveUp, Later, Offer, Send
 from archipel.parts.weighting import Weight
 from archipel.randomness import derive
-from archipel.records import Committed, Handed, Membership, Refused, Returned, Scores
+from archipel.records import Committed, Handed, Membership, Record, Refused, Returned, Scores
 from archipel.state import Assignment, Evidence, Inquiry, Member, Models, Scoring, State, Update, View
 from archipel.types import (
     Cancel,
@@ -41,6 +41,7 @@ from archipel.types import (
     Left,
     Model,
     Progress,
+    Result,
     Scored,
     Stop,
     Traffic,
@@ -140,7 +141,7 @@ class Controller:
             event.role,
             given=old.given if old else 0,
         )
-        self._keep(Membership(event.learner, there=True))
+        self._keep(Membership(event.learner, there=True, fresh=event.fresh))
 
     def _left(self, learner: str) -> None:
         member = self.state.members.get(learner)
@@ -194,7 +195,7 @@ class Controller:
         unknown = [name for name in event.layers if not self.layout.knows(name)]
         if unknown:
             return f"unknown layer {unknown[0]!r}; layers of this model: {', '.join(self.layout.names)}"
-        asked = self._uploads(assignment)
+        asked = plan.sends(self.layout.names)
         if set(event.layers) != set(asked):
             return f"sent the layers ({', '.join(event.layers)}), the plan asks for ({', '.join(asked)})"
         vector = self.models.read(event.model)
@@ -211,11 +212,6 @@ class Controller:
         ):
             return f"gradient norm {norm!r}, the plan asks for a finite one"
         return None
-
-    def _uploads(self, assignment: Assignment) -> tuple[str, ...]:
-        uploads = assignment.plan.uploads
-        names = self.layout.names if uploads is None else uploads
-        return tuple(name for name in names if name not in assignment.plan.private)
 
     def _receive(self, assignment: Assignment, event: Trained) -> Update:
         """The update as it will be weighed; layers that were not sent stand as in the model the task carried."""
@@ -310,14 +306,14 @@ class Controller:
         self._count("score" if inquiry.update is None else "evaluate", event.traffic)
         return self._answer(event.task, event.result)
 
-    def _answer(self, task: int, result: object) -> bool:
+    def _answer(self, task: int, result: Result | None) -> bool:
         inquiry = self.state.inquiries.pop(task)
         if inquiry.scoring is not None:
             return self._scored(inquiry.scoring, inquiry.site, result)
         for update in self.state.queue:
             if update.task == inquiry.update:
                 update.awaiting -= 1
-                update.evidence[inquiry.question].result = result  # type: ignore[assignment]
+                update.evidence[inquiry.question].result = result
                 return update.awaiting == 0
         return False
 
@@ -424,7 +420,7 @@ class Controller:
             state.inquiries[task] = Inquiry(task, site, (state.model.name,), None, 0, scoring)
             self._commands.append(Evaluate(task, site, state.model, self.evaluation.probe, record=True))
 
-    def _scored(self, number: int, site: str, result: object) -> bool:
+    def _scored(self, number: int, site: str, result: Result | None) -> bool:
         state, evaluation = self.state, self.evaluation
         scoring = state.scorings[number]
         scoring.awaiting -= 1
@@ -461,9 +457,7 @@ class Controller:
         for _ in range(10_000):
             if state.ending is not None:
                 break
-            decisions = self.algorithm.protocol.decide(
-                self._view("protocol"), self.algorithm.selection, self._view("selection")
-            )
+            decisions = self.algorithm.protocol.decide(self._view("protocol"), self._choose)
             if not decisions:
                 break
             for decision in decisions:
@@ -476,6 +470,9 @@ class Controller:
         if state.ending is not None and not state.scorings:
             state.stopped = state.ending
             self._commands.append(Stop(state.stopped))
+
+    def _choose(self, candidates: Sequence[str], count: int, draw: str) -> list[str]:
+        return self.algorithm.selection.select(self._view("selection"), candidates, count, draw)
 
     def _begin(self) -> None:
         self.state.begun = True
@@ -539,8 +536,8 @@ class Controller:
         self.state.next_task += 1
         return self.state.next_task - 1
 
-    def _keep(self, record: object) -> None:
-        self._commands.append(Keep(record))  # type: ignore[arg-type]
+    def _keep(self, record: Record) -> None:
+        self._commands.append(Keep(record))
 
     def _count(self, kind: str, traffic: Traffic) -> None:
         for way, amount in (("down", traffic.down), ("up", traffic.up)):

@@ -94,6 +94,8 @@ class Membership:
 
     learner: str
     there: bool
+    fresh: bool = False
+    """It has no private layers, or has lost them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ Reports: TypeAlias = Literal[
     "gradient norm per sample",
     "gradient norm per batch",
 ]
+AUC_BINS = 1024
+"""Bins of a histogram of class scores: AUC is exact up to ties within a bin."""
 Counts: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -121,6 +123,11 @@ class Plan:
             self.steps is None or self.cycle is None,
             f"Plan: steps={self.steps} and a validation cycle both say when to stop; give one of them.",
         )
+
+    def sends(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Which of these layers go back to the controller."""
+        uploads = names if self.uploads is None else self.uploads
+        return tuple(name for name in names if name in uploads and name not in self.private)
 
 
 class Local(TypedDict, total=False):

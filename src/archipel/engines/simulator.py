@@ -20,7 +20,8 @@ from archipel.engines.fleet import Group
 from archipel.engines.wire import Wire
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
 from archipel.learner.learner import Job, Learner, Work
-from archipel.learner.probes import consistency, score, score_parts, squared_gradient_norm
+from archipel.learner.probes import consistency, score, score_parts
+from archipel.learner.training import report
 from archipel.randomness import generator
 from archipel.records import Record
 from archipel.types import (
@@ -36,12 +37,10 @@ from archipel.types import (
     Joined,
     Keep,
     Left,
-    Metrics,
     Progress,
     Result,
     Role,
     Score,
-    Scored,
     Stop,
     Traffic,
     Train,
@@ -315,7 +314,8 @@ class Simulator:
     def _arrives_later(self, flight: Flight, seconds: float) -> None:
         """Schedule the answer of a task whose training ends in so many seconds."""
         site = self.sites[flight.train.learner]
-        plan, up = flight.train.plan, self.work.layout.bytes(self._uploads(flight.train))
+        plan, layout = flight.train.plan, self.work.layout
+        up = layout.bytes(layout.indices(plan.sends(layout.names)))
         if any(report.startswith("validation") for report in plan.reports):
             seconds += self._evaluation_seconds(site, len(site.learner.validation))
         self.clock.after(seconds + self.wire.seconds(site.group, up), Arrives(flight.train.task))
@@ -330,11 +330,6 @@ class Simulator:
 
     def _evaluation_seconds(self, site: Site, examples: int) -> float:
         return steps_of_epoch(examples, self.controller.algorithm.plan.batch) * site.group.evaluate_seconds
-
-    def _uploads(self, train: Train) -> tuple[int, ...]:
-        layout, plan = self.work.layout, train.plan
-        names = layout.names if plan.uploads is None else plan.uploads
-        return layout.indices(name for name in names if name not in plan.private)
 
     def _build(self, flights: Iterable[Flight], epochs: int | None) -> None:
         """Train these together."""
@@ -363,30 +358,17 @@ class Simulator:
         ahead = job.epochs > epochs
         vector = flight.before if ahead and flight.before is not None else job.vector
         vector = vector.cpu()
-        name, sent = f"t{task}", self._uploads(flight.train)
+        name, sent = f"t{task}", job.plan.sends(self.work.layout.names)
         job.learner.keep_private(self.work.layout, job.plan.private, vector)
         self.controller.models.write(name, vector)
         return Trained(
             task=task,
             model=name,
-            layers=tuple(self.work.layout.names[layer] for layer in sent),
+            layers=sent,
             steps=job.steps_at(epochs),
-            metrics=self._metrics(job, vector, epochs),
+            metrics=report(self.work, job, vector.to(self.work.x.device), epochs),
             traffic=Traffic(flight.down, self.wire.send(flight.train.learner, name, sent)),
         )
-
-    def _metrics(self, job: Job, vector: Tensor, epochs: int) -> Metrics:
-        reports, learner = job.plan.reports, job.learner
-        on_device = vector.to(self.work.x.device)
-        validation: Scored | None = None
-        if "validation" in reports or "validation scores" in reports:
-            validation = score(self.work, on_device, learner.validation, 1024 if "validation scores" in reports else 0)
-        norm: float | None = None
-        if "gradient norm per sample" in reports:
-            norm = squared_gradient_norm(self.work, on_device, learner.train, None)
-        elif "gradient norm per batch" in reports:
-            norm = squared_gradient_norm(self.work, on_device, learner.train, job.plan.batch)
-        return job.metrics(epochs, validation, norm)
 
     # ------------------------------------------------------------------------------------- tasks that are watched
 

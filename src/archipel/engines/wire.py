@@ -48,9 +48,9 @@ class Wire:
             layer for layer, stamp in enumerate(model.manifest) if layer not in keeps and not held.has(layer, stamp)
         )
 
-    def send(self, learner: str, name: str, layers: Iterable[int]) -> int:
-        """Bytes of a learner's answer."""
-        layers = tuple(layers)
+    def send(self, learner: str, name: str, sent: Iterable[str]) -> int:
+        """Bytes of a learner's answer that holds these layers."""
+        layers = self.layout.indices(sent)
         self.held.setdefault(learner, Held()).sent = dict.fromkeys(layers, name)
         return self.layout.bytes(layers)
 

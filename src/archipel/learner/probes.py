@@ -21,7 +21,8 @@ def mean_loss(work: Work, examples: Tensor) -> float:
     """Mean loss of the bound model; NaN on no examples."""
     if len(examples) == 0:
         return math.nan
-    return sum(loss for _, _, loss in _forward(work, examples)) / len(examples)
+    losses = [work.loss(outputs, targets) * len(targets) for outputs, targets in _forward(work, examples)]
+    return float(sum(losses)) / len(examples)
 
 
 def score(work: Work, vector: Tensor, examples: Tensor, bins: int = 0) -> Scored:
@@ -41,7 +42,7 @@ def score_parts(work: Work, vector: Tensor, parts: list[Tensor], bins: int = 0) 
     confusion = None if classes is None else np.zeros((len(parts), classes, classes), dtype=np.int64)
     histogram = None if classes is None or not bins else np.zeros((len(parts), classes, 2, bins), dtype=np.int64)
     place = 0
-    for outputs, targets, _ in _forward(work, together):
+    for outputs, targets in _forward(work, together):
         whose = owner[place : place + len(targets)]
         place += len(targets)
         losses += np.bincount(whose.numpy(), _each(work, outputs, targets).numpy(), minlength=len(parts))
@@ -65,12 +66,11 @@ def score_parts(work: Work, vector: Tensor, parts: list[Tensor], bins: int = 0) 
     ]
 
 
-def _forward(work: Work, examples: Tensor) -> Iterator[tuple[Tensor, Tensor, float]]:
+def _forward(work: Work, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     work.module.eval()
     with torch.no_grad():
         for chosen in examples.split(ROWS):
-            outputs, targets = work.module(work.x[chosen]), work.y[chosen]
-            yield outputs, targets, float(work.loss(outputs, targets)) * len(chosen)
+            yield work.module(work.x[chosen]), work.y[chosen]
 
 
 def _each(work: Work, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from archipel.learner.batches import batches
 from archipel.learner.learner import Job, Work, optimiser
-from archipel.learner.probes import mean_loss
+from archipel.learner.probes import mean_loss, score, squared_gradient_norm
+from archipel.types import AUC_BINS, Metrics
 
 
 def advance(work: Work, job: Job, epochs: int | None = None) -> None:
@@ -35,6 +36,19 @@ def advance(work: Work, job: Job, epochs: int | None = None) -> None:
         if steps is not None and not job.done:
             job.memory = {str(i): dict(state) for i, state in steps.state_dict()["state"].items()}
     layout.collect(module, job.vector)
+
+
+def report(work: Work, job: Job, vector: Tensor, epochs: int) -> Metrics:
+    """What the learner tells beside its model, which is the one it had after so many epochs."""
+    asked, learner = job.plan.reports, job.learner
+    validation = norm = None
+    if "validation" in asked or "validation scores" in asked:
+        validation = score(work, vector, learner.validation, AUC_BINS if "validation scores" in asked else 0)
+    if "gradient norm per sample" in asked:
+        norm = squared_gradient_norm(work, vector, learner.train, None)
+    elif "gradient norm per batch" in asked:
+        norm = squared_gradient_norm(work, vector, learner.train, job.plan.batch)
+    return job.metrics(epochs, validation, norm)
 
 
 def _epoch(

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from archipel.checks import at_least, more_than, one_of, require
 from archipel.metrics import METRICS
 from archipel.state import State
-from archipel.types import HOME, Score
+from archipel.types import AUC_BINS, HOME, Score
 
 Where: TypeAlias = Literal["home", "learners", "held-out validation", "held-out test"]
 
@@ -43,7 +43,7 @@ class Evaluation:
 
     @property
     def probe(self) -> Score:
-        return Score("test", bins=1024 if self.metric == "auc" else 0)
+        return Score("test", bins=AUC_BINS if self.metric == "auc" else 0)
 
     def sites(self, state: State) -> list[str]:
         if self.at == "home":

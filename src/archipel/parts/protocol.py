@@ -6,14 +6,13 @@ from the state alone; it does not matter which event led there, so it cannot mis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Literal, TypeAlias
 
 from archipel.checks import at_least, more_than, one_of, share
 from archipel.parts.part import Part
-from archipel.parts.selection import Selection
 from archipel.state import Update, View
 from archipel.types import Model
 
@@ -62,6 +61,9 @@ class Later:
     tag: str
 
 
+Choose: TypeAlias = Callable[[Sequence[str], int, str], list[str]]
+"""(candidates, how many, the draw's name) -> those whom the algorithm's selection picks, in order."""
+
 Decision: TypeAlias = Send | Offer | Commit | Count | GiveUp | Later
 
 
@@ -69,7 +71,7 @@ class Protocol(Part):
     updates_per_commit: int | None = None
     """How many updates a commit usually holds; None: as many as take part."""
 
-    def decide(self, view: View, selection: Selection, select_view: View) -> list[Decision]:
+    def decide(self, view: View, choose: Choose) -> list[Decision]:
         """What to do now; an empty list means: wait for the next event."""
         raise NotImplementedError
 
@@ -100,10 +102,10 @@ class Rounds(Protocol):
         if self.deadline is not None:
             more_than(0, "Rounds", deadline=self.deadline)
 
-    def decide(self, view: View, selection: Selection, select_view: View) -> list[Decision]:
+    def decide(self, view: View, choose: Choose) -> list[Decision]:
         memory = view.memory
         if not memory.get("open"):
-            return self._open(view, selection, select_view)
+            return self._open(view, choose)
         if memory.pop("overdue", False):
             return [GiveUp(tuple(sorted(view.out)))]
         if view.out or not all(update.ready for update in view.queue):
@@ -112,14 +114,14 @@ class Rounds(Protocol):
         memory["number"] = memory.get("number", 0) + 1
         return [Count(), Commit(tuple(update.task for update in view.queue))]
 
-    def _open(self, view: View, selection: Selection, select_view: View) -> list[Decision]:
+    def _open(self, view: View, choose: Choose) -> list[Decision]:
         memory = view.memory
         idle = view.idle()
         if len(idle) < self.at_least:
             return []
         number = memory.get("number", 0)
         count = participants(self.fraction, self.at_least, len(idle))
-        chosen = selection.select(select_view, idle, count, f"round {number}")
+        chosen = choose(idle, count, f"round {number}")
         memory["open"] = bool(chosen)
         sends: list[Decision] = [Send(learner, view.model) for learner in sorted(chosen)]
         if sends and self.deadline is not None:
@@ -160,7 +162,7 @@ class Stream(Protocol):
     def updates_per_commit(self) -> int:  # type: ignore[override]
         return self.buffer
 
-    def decide(self, view: View, selection: Selection, select_view: View) -> list[Decision]:
+    def decide(self, view: View, choose: Choose) -> list[Decision]:
         active = len(view.active())
         limit = active if self.concurrency is None else min(self.concurrency, active)
         ready = self._ready(view.queue)
@@ -174,7 +176,7 @@ class Stream(Protocol):
         free = limit - len(view.out)
         idle = view.idle()
         if free > 0 and idle:
-            chosen = selection.select(select_view, idle, free, f"task {view.state.next_task}")
+            chosen = choose(idle, free, f"task {view.state.next_task}")
             decisions += [Send(learner, view.model) for learner in sorted(chosen[:free])]
         if self.max_wait is not None and view.queue and view.memory.get("timer") != view.version:
             view.memory["timer"] = view.version
@@ -218,7 +220,7 @@ class Relay(Protocol):
         at_least(1, "Relay", hops=self.hops)
         at_least(1, "Relay", at_least=self.at_least)
 
-    def decide(self, view: View, selection: Selection, select_view: View) -> list[Decision]:
+    def decide(self, view: View, choose: Choose) -> list[Decision]:
         memory = view.memory
         if view.out:
             return []
@@ -229,7 +231,7 @@ class Relay(Protocol):
             memory["slots"] = participants(self.fraction, self.at_least, len(idle))
             memory["hop"] = 0
         if memory["hop"] < self.hops:
-            return self._hop(view, selection, select_view)
+            return self._hop(view, choose)
         if view.state.travelling:
             return [Offer()]
         if not all(update.ready for update in view.queue):
@@ -237,10 +239,10 @@ class Relay(Protocol):
         memory["slots"] = 0
         return [Commit(tuple(update.task for update in view.queue))]
 
-    def _hop(self, view: View, selection: Selection, select_view: View) -> list[Decision]:
+    def _hop(self, view: View, choose: Choose) -> list[Decision]:
         memory = view.memory
         number = memory.get("number", 0)
-        chosen = selection.select(select_view, view.idle(), memory["slots"], f"round {number}")
+        chosen = choose(view.idle(), memory["slots"], f"round {number}")
         if not chosen:
             return []
         memory["hop"] += 1

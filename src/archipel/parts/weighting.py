@@ -15,13 +15,11 @@ from archipel.checks import at_least, more_than, one_of, require, share
 from archipel.metrics import METRICS, mean_loss, metric, pooled
 from archipel.parts.part import Part
 from archipel.state import Update, View
-from archipel.types import HOME, Consistency, Consistent, Distance, Model, Probe, Reports, Score, Scored
+from archipel.types import AUC_BINS, HOME, Consistency, Consistent, Distance, Model, Probe, Reports, Score, Scored
 
 Weight: TypeAlias = float | tuple[float, ...]
 Question: TypeAlias = tuple[str, Probe, Model | None]
 """Site, probe and, for probes that compare, the reference model."""
-
-AUC_BINS = 1024
 
 
 class Weighting(Part):

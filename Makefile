@@ -1,0 +1,34 @@
+# Every target sets up its own virtual environment, so that on a fresh machine one command is enough.
+PYTHON ?= python3
+VENV   := .venv
+RUN    := $(VENV)/bin/python -m
+READY  := $(VENV)/.ready
+
+.PHONY: help demo test check format clean
+
+help:  ## Show what can be made
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
+	@touch $(READY)
+
+demo: $(READY)  ## Run the methods of the five papers side by side on digits
+	$(VENV)/bin/python examples/side_by_side.py
+
+test: $(READY)  ## Run all tests
+	$(RUN) pytest -n 2 --dist worksteal
+
+check: $(READY)  ## Format, lint, types and the fast tests
+	$(RUN) ruff format --check src tests examples
+	$(RUN) ruff check src tests examples
+	$(RUN) mypy
+	$(RUN) pytest -n 2 --dist worksteal -m "not slow"
+
+format: $(READY)  ## Put the code into its one format
+	$(RUN) ruff format src tests examples
+	$(RUN) ruff check --fix src tests examples
+
+clean:  ## Remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
