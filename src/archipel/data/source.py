@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,11 +28,21 @@ class Source:
     name: str
     test: Tensor | None = None
     """int64 indices of the official test set, if there is one."""
+    sites: Tensor | None = None
+    """int64 number of the natural site (writer, role, hospital, track …) of every example, if there are such."""
+    site_names: tuple[str, ...] = ()
+    """Names of the sites, by number."""
+    categories: Mapping[str, Tensor] = field(default_factory=dict)
+    """int64 codes of categorical features, by name, that a feature skew can be drawn over (RADFed formula 2)."""
 
     def __post_init__(self) -> None:
         check_examples(self.x, self.y, self.classes, f"Source {self.name!r}")
         if self.test is not None:
             check_indices(f"Source {self.name!r}: test", self.test, len(self.x))
+        if self.sites is not None:
+            check_codes(f"Source {self.name!r}: sites", self.sites, len(self.x), len(self.site_names))
+        for feature, codes in self.categories.items():
+            check_codes(f"Source {self.name!r}: category {feature!r}", codes, len(self.x), None)
 
     def __repr__(self) -> str:
         task = "no classes" if self.classes is None else f"{self.classes} classes"
@@ -81,6 +91,20 @@ class Source:
             for number, part in enumerate(parts)
         )
         return Islands(self.x, self.y, islands, torch.from_numpy(home), torch.from_numpy(seen), self.classes, self.name)
+
+
+def check_codes(what: str, codes: Tensor, examples: int, known: int | None) -> None:
+    """Refuse what is not one int64 number of a kind for every example."""
+    if codes.dtype != torch.int64 or tuple(codes.shape) != (examples,):
+        raise ValueError(
+            f"{what} must be one int64 number for each of the {examples} examples, got {codes.dtype} of shape "
+            f"{tuple(codes.shape)}. Number the kinds with np.unique(values, return_inverse=True)[1]."
+        )
+    if int(codes.min()) < 0 or (known is not None and int(codes.max()) >= known):
+        raise ValueError(
+            f"{what} are numbered from {int(codes.min())} to {int(codes.max())}, and there are {known} names. "
+            "Number them from 0, with a name for each."
+        )
 
 
 def from_arrays(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, name: str = "arrays") -> Source:
