@@ -199,13 +199,11 @@ class Layout:
         for layer in self.layers:
             for entry in layer.entries:
                 owner, name = _owner(module, entry.name)
-                view = vector[entry.start : entry.stop].view(entry.shape)
-                if not layer.buffers:
-                    getattr(owner, name).data = view
-                elif entry.dtype == torch.float32:
-                    owner._buffers[name] = view
-                else:  # counters are integers: they cannot be a view, `collect` brings them back
-                    owner._buffers[name] = view.round().to(entry.dtype)
+                tensor = _tensor(vector, entry)
+                if layer.buffers:
+                    owner._buffers[name] = tensor
+                else:
+                    getattr(owner, name).data = tensor
 
     def collect(self, module: nn.Module, vector: Tensor) -> None:
         """Bring back into the vector what `bind` could not make a view of."""
@@ -217,11 +215,7 @@ class Layout:
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """The vector as named tensors, for `torch.func` and `load_state_dict`; float tensors are views."""
-        return {
-            entry.name: vector[entry.start : entry.stop].view(entry.shape).to(entry.dtype)
-            for layer in self.layers
-            for entry in layer.entries
-        }
+        return {entry.name: _tensor(vector, entry) for layer in self.layers for entry in layer.entries}
 
     def check(self, owner: str, vector: Tensor) -> None:
         require(
@@ -235,6 +229,12 @@ def finite(vector: Tensor) -> bool:
     """True if no number is NaN or infinite."""
     # the sum is finite only if all terms are: one fast pass; a sum that overflows asks for the slow one
     return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
+
+
+def _tensor(vector: Tensor, entry: Entry) -> Tensor:
+    """A view into the vector; counters are integers, which cannot be one: `collect` brings them back."""
+    view = vector[entry.start : entry.stop].view(entry.shape)
+    return view if entry.dtype == torch.float32 else view.round().to(entry.dtype)
 
 
 def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
