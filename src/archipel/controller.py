@@ -265,6 +265,7 @@ class Controller:
 
     def _failed(self, event: Failed) -> None:
         if event.task in self.state.inquiries:
+            self._count_inquiry(event.task, event.traffic)
             self._answer(event.task, None)
             return
         assignment = self._close(event.task)
@@ -299,11 +300,10 @@ class Controller:
 
     def _evaluated(self, event: Evaluated) -> bool:
         """True if something may follow from it."""
-        inquiry = self.state.inquiries.get(event.task)
-        if inquiry is None:
+        if event.task not in self.state.inquiries:
             self._close(event.task)  # tells a late answer from an impossible one
             return False
-        self._count("score" if inquiry.update is None else "evaluate", event.traffic)
+        self._count_inquiry(event.task, event.traffic)
         return self._answer(event.task, event.result)
 
     def _answer(self, task: int, result: Result | None) -> bool:
@@ -538,6 +538,9 @@ class Controller:
 
     def _keep(self, record: Record) -> None:
         self._commands.append(Keep(record))
+
+    def _count_inquiry(self, task: int, traffic: Traffic) -> None:
+        self._count("score" if self.state.inquiries[task].update is None else "evaluate", traffic)
 
     def _count(self, kind: str, traffic: Traffic) -> None:
         for way, amount in (("down", traffic.down), ("up", traffic.up)):

@@ -26,7 +26,6 @@ HOME = "home"
 """The controller's own site: where stimuli and a global test set live, if there is one."""
 
 Role: TypeAlias = Literal["train", "validation", "test"]
-Part: TypeAlias = Literal["validation", "test"]
 Distance: TypeAlias = Literal["correlation", "cosine", "euclidean"]
 Reports: TypeAlias = Literal[
     "validation",
@@ -146,7 +145,7 @@ class Local(TypedDict, total=False):
 class Score:
     """Probe: how well does this model do on that site's own validation or test part?"""
 
-    part: Part
+    part: Literal["validation", "test"]
     bins: int = 0
     """Bins of the histogram of class scores, which AUC is computed from; 0: none."""
 

@@ -1,8 +1,7 @@
 """FedProx: T. Li et al., Federated Optimization in Heterogeneous Networks, 2020.
 
 Implemented: FedAvg with (mu / 2) ||w - w'||^2 in every local loss, w' being the model the task carried. Not
-implemented: gamma-inexactness; a learner does the epochs its plan asks for, or what it gets done by the round's
-deadline.
+implemented: gamma-inexactness; a learner does the epochs its plan asks for.
 """
 
 from __future__ import annotations

@@ -8,13 +8,19 @@ Laws, checked when islands are made:
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from archipel.checks import require
+from archipel.data.folds import Fold, folds
+from archipel.data.splits import carve_test, check_fraction, indices, nobody_elses
+from archipel.data.standardise import Statistics, standardised
 from archipel.types import Role
 
 ROLES = ("train", "validation", "test")
@@ -52,24 +58,27 @@ class Islands:
     def __post_init__(self) -> None:
         check_examples(self.x, self.y, self.classes, f"Islands {self.name!r}")
         names = [learner.name for learner in self.learners]
-        if len(set(names)) < len(names):
-            twice = next(name for name, times in Counter(names).items() if times > 1)
-            raise ValueError(f"Islands: two learners are called {twice!r}. Give every learner its own name.")
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        require(
+            not twice, f"Islands: two learners are called {', '.join(map(repr, twice[:1]))}. Give every learner its own name."
+        )
         for learner in self.learners:
-            if learner.role not in ROLES:
-                raise ValueError(
-                    f"Islands: learner {learner.name!r} has the unknown role {learner.role!r}. "
-                    f"Known roles: {', '.join(ROLES)}."
-                )
+            require(
+                learner.role in ROLES,
+                f"Islands: learner {learner.name!r} has the unknown role {learner.role!r}. "
+                f"Known roles: {', '.join(ROLES)}.",
+            )
             self._check_indices(f"train of learner {learner.name!r}", learner.train)
             self._check_indices(f"test of learner {learner.name!r}", learner.test)
-            if len(learner.train) == 0:
-                raise ValueError(
-                    f"Islands: learner {learner.name!r} has no training examples: "
-                    "leave it out, or split over fewer learners."
-                )
-        if not any(learner.role == "train" for learner in self.learners):
-            raise ValueError(f"Islands: none of the {len(names)} learners trains. Give at least one the role 'train'.")
+            require(
+                len(learner.train) > 0,
+                f"Islands: learner {learner.name!r} has no training examples: "
+                "leave it out, or split over fewer learners.",
+            )
+        require(
+            any(learner.role == "train" for learner in self.learners),
+            f"Islands: none of the {len(names)} learners trains. Give at least one the role 'train'.",
+        )
         self._check_indices("test", self.test)
         self._check_indices("stimuli", self.stimuli)
         self._check_laws()
@@ -136,7 +145,76 @@ class Islands:
             for learner in self.learners
             if learner is trainers[0] or learner.role != "train"
         )
-        return Islands(self.x, self.y, learners, self.test, self.stimuli, self.classes, self.name)
+        return replace(self, learners=learners)
+
+    def with_own_test(self, fraction: float = 0.2, seed: int = 0) -> Islands:
+        """Every learner's own test part, taken out of its own data: training examples move to its test part.
+
+        Class by class: the fraction of each to the example, one of each is left to train on, and a learner with two
+        or more examples of a class has at least one to test on. One with a single example keeps it and is not tested.
+        It takes the place of the own test parts there were (`without_own_test` says what happens to those), so doing
+        it twice is doing it once. Learners that are held out stay as they are.
+        """
+        check_fraction("with_own_test: fraction", fraction)
+        learners = []
+        for learner, undivided in zip(self.learners, self.without_own_test().learners, strict=True):
+            if learner.role == "train":
+                mine = undivided.train
+                labels = np.zeros(len(mine), dtype=np.int64) if self.classes is None else self.y[mine].numpy()
+                tested = carve_test(labels, fraction, (seed, "data", "carved test", learner.name))
+                learner = replace(learner, train=mine[indices(~tested)], test=mine[indices(tested)])
+            learners.append(learner)
+        return replace(self, learners=tuple(learners))
+
+    def without_own_test(self) -> Islands:
+        """Learners without own test parts: they train on what only they had tested on, and on nothing else more.
+
+        Examples of the test set at HOME, and examples that several learners tested on, are not trained on.
+        """
+        own = nobody_elses((learner.test for learner in self.learners), self.test, len(self.x))
+        learners = tuple(
+            replace(
+                learner,
+                train=union((learner.train, learner.test[own[learner.test]])),
+                test=learner.test[:0],
+            )
+            for learner in self.learners
+        )
+        return replace(self, learners=learners)
+
+    def folds(self, count: int = 5, seed: int = 0, rotations: int | None = None) -> tuple[Fold, ...]:
+        """Cross-validation by learner (RADFed): every fold once as test, the others in turn as validation.
+
+        Learners are dealt into so many folds at random; of five folds come 20 combinations of 60/20/20, in a fixed
+        order. `rotations` says how many of the other folds take a turn as validation beside each test fold: all of
+        them, or with rotations=1 only the next one, for studies that cannot afford 20. A learner that is held out is
+        tried on all it has, also on what `with_own_test` had put aside.
+
+            for fold in islands.folds():
+                run = simulate(algorithm, fold.islands.standardised("global"))
+        """
+        return folds(self, count, seed, rotations)
+
+    def standardised(self, statistics: Statistics) -> Islands:
+        """Features of mean 0 and deviation 1, by nobody's, everybody's or every learner's own statistics.
+
+        "none": as they are. "global": by the training learners' training parts, as if pooled. "local": every learner
+        by its own training part (RADFed section V.D). Islands that are standardised are new: these stay as they are.
+        Take folds and own test parts first, since statistics are of what is trained on; save a split first, since
+        its checksum is of x. The file `standardise.py` tells the rest.
+        """
+        return standardised(self, statistics)
+
+    def save_split(self, path: str | os.PathLike[str]) -> None:
+        """Save who has which examples, but no data, into one small file; `load_split(source, path)` reads it.
+
+        It holds a checksum of x and y as they are here. So save before standardising, or any other change of x, and
+        do the same after loading: nobody could load it from the source otherwise.
+        """
+        # imported late: the file is read into islands, so it needs this module
+        from archipel.data.split_file import save_split
+
+        save_split(self, path)
 
 
 def union(parts: Iterable[Tensor]) -> Tensor:

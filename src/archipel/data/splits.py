@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from archipel.checks import require
 from archipel.data.classes import Held
 from archipel.data.sizes import Counts, apportion
 from archipel.randomness import generator
@@ -17,7 +20,7 @@ def stratified_validation(
     """Divide one learner's examples into positions to train on and positions to validate on, class by class.
 
     Every class of two or more has at least one on either side, a single example is trained on. Without
-    classes (labels None and a number of examples, or float targets) it is a plain random part.
+    classes (labels None and a number of examples, or targets that are no classes) it is a plain random part.
     """
     check_fraction("stratified_validation: fraction", fraction)
     if labels is None:
@@ -27,7 +30,7 @@ def stratified_validation(
                 "Give examples=..., or pass the targets."
             )
         strata = np.zeros(examples, dtype=np.int64)
-    elif labels.is_floating_point():
+    elif labels.is_floating_point() or labels.ndim != 1:
         strata = np.zeros(len(labels), dtype=np.int64)
     else:
         # numbered by rank, so that a learner that holds only classes 7 and 9 has two strata
@@ -70,6 +73,37 @@ def own_test(train: Counts, labels: Counts, key: tuple[int | str, ...]) -> Held:
     return draw(labels, counts, generator(*key))
 
 
+def carve_test(labels: Counts, fraction: float, key: tuple[int | str, ...]) -> Held:
+    """Mark a test part of a learner's own examples, so much of every class as the fraction says, to the example.
+
+    Every class keeps one to train on. A learner with two or more of a class has at least one to test on.
+    """
+    check_fraction("with_own_test: fraction", fraction)
+    random = generator(*key)
+    strata = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+    supply = np.bincount(strata)
+    shares = fraction * supply
+    # the small addend: a share that is whole but for rounding errors must not lose its last example
+    counts = np.floor(shares + 1e-9).astype(np.int64)
+    # equal remainders by lot: many small learners would otherwise all be tested on their first classes
+    order = np.lexsort((random.permutation(len(supply)), -np.round(shares - counts, 9)))
+    counts[order[: max(0, round(fraction * len(labels)) - int(counts.sum()))]] += 1
+    counts = np.minimum(counts, supply - 1)
+    if not counts.any():
+        most = order[supply[order].argmax()]
+        counts[most] = min(1, supply[most] - 1)
+    return draw(strata, counts, random)
+
+
+def nobody_elses(tests: Iterable[Tensor], home: Tensor, examples: int) -> Tensor:
+    """Mark the examples that are in one learner's own test part, and in no other and not in the test set at HOME."""
+    times = torch.zeros(examples, dtype=torch.int64)
+    for test in tests:
+        times[test] += 1
+    times[home] = 0
+    return times == 1
+
+
 def draw(labels: Counts, counts: Counts, random: np.random.Generator) -> Held:
     """Mark so many examples of every class, drawn at random."""
     shuffled = random.permutation(len(labels))
@@ -88,5 +122,7 @@ def indices(mask: Held) -> Tensor:
 
 def check_fraction(what: str, fraction: float) -> None:
     """Refuse a fraction that would leave one side empty."""
-    if not 0 < fraction < 1:
-        raise ValueError(f"{what}={fraction} is no part of a whole. Give a number between 0 and 1, such as 0.2.")
+    require(
+        0 < fraction < 1,
+        f"{what}={fraction} is no part of a whole. Give a number between 0 and 1, such as 0.2.",
+    )

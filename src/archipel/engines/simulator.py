@@ -223,8 +223,7 @@ class Simulator:
                 case Finish(task):
                     self._finish(task)
                 case Cancel(task):
-                    self.flights.pop(task, None)
-                    self.clock.after(0.0, Failed(task, "cancelled"))
+                    self._give_up(task, "cancelled")
                 case Wake(after, tag):
                     self.clock.after(after, Woke(tag))
                 case Keep(record):
@@ -279,11 +278,14 @@ class Simulator:
         site.there = False
         site.away += 1
         for task in sorted(task for task, where in self.pending.items() if where == name):
-            self.flights.pop(task, None)
-            self.clock.after(0.0, Failed(task, "left"))
+            self._give_up(task, "left")
         draw = generator(self.seed, "returns", name, site.away)
         self.clock.after(float(draw.exponential(site.group.down)), Returns(name))
         return Left(name)
+
+    def _give_up(self, task: int, reason: str) -> None:
+        flight = self.flights.pop(task, None)
+        self.clock.after(0.0, Failed(task, reason, Traffic(flight.down if flight else 0)))
 
     def _is_lost(self, task: int, site: Site) -> bool:
         return site.group.loss > 0 and generator(self.seed, "loss", task).random() < site.group.loss
@@ -316,8 +318,10 @@ class Simulator:
         site = self.sites[flight.train.learner]
         plan, layout = flight.train.plan, self.work.layout
         up = layout.bytes(layout.indices(plan.sends(layout.names)))
-        if any(report.startswith("validation") for report in plan.reports):
+        if any(asked.startswith("validation") for asked in plan.reports):
             seconds += self._evaluation_seconds(site, len(site.learner.validation))
+        if any(asked.startswith("gradient norm") for asked in plan.reports):  # one more pass over its data
+            seconds += steps_of_epoch(len(site.learner.train), plan.batch) * site.group.train_seconds
         self.clock.after(seconds + self.wire.seconds(site.group, up), Arrives(flight.train.task))
 
     def _epoch_seconds(self, flight: Flight, epoch: int) -> float:
@@ -325,8 +329,8 @@ class Simulator:
         examples = len(site.learner.train)
         steps = steps_after(plan, examples, epoch + 1) - steps_after(plan, examples, epoch)
         watching = plan.cycle is not None or "losses" in plan.reports
-        validating = self._evaluation_seconds(site, len(site.learner.validation)) if watching else 0.0
-        return steps * site.group.train_seconds + validating
+        looks = (2 if epoch == 0 else 1) if watching else 0  # the first epoch also looks at the received model
+        return steps * site.group.train_seconds + looks * self._evaluation_seconds(site, len(site.learner.validation))
 
     def _evaluation_seconds(self, site: Site, examples: int) -> float:
         return steps_of_epoch(examples, self.controller.algorithm.plan.batch) * site.group.evaluate_seconds

@@ -200,8 +200,9 @@ class DivideAndConquer(Planner):
     divergence: Literal["cosine", "euclidean"] = "cosine"
     """EQ3: cosine distance / ||W_1||, or EQ2: ||W_1 - W_2|| / ||W_1||."""
     threshold: float = 0.5
-    """A layer has left the low plateau when its divergence, measured from the lowest layer's to the highest's,
-    exceeds this share; the split is before the first such layer."""
+    """A layer has left the low plateau when its divergence exceeds this share of the way from the lowest layer's to the
+    highest's; the split is before the first such layer. There is a plateau if the lowest is below this share of the
+    highest; else only the last layer is fine-tuned."""
 
     def __post_init__(self) -> None:
         at_least(0, "DivideAndConquer", prepass=self.prepass)
@@ -322,7 +323,7 @@ def first_divergent(layout: Layout, divergence: Sequence[float], threshold: floa
     weighty = _weighty(layout)
     values = [divergence[place] for place in weighty]
     known = [value for value in values if math.isfinite(value)]
-    if known and max(known) > min(known):
+    if known and min(known) < threshold * max(known):  # else all diverge alike: there is no plateau to leave
         bar = min(known) + threshold * (max(known) - min(known))
         for place, value in zip(weighty[1:], values[1:], strict=True):  # one layer at least learns features
             if value > bar:

@@ -36,7 +36,7 @@ class Offer:
 class Commit:
     """Make these offered updates a new version."""
 
-    updates: tuple[int, ...]
+    tasks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

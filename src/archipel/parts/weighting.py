@@ -7,11 +7,12 @@ sites asked gather it and calls `weigh` when the answers are in or have failed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from archipel.checks import at_least, more_than, one_of, require, share
+from archipel.layout import Layout
 from archipel.metrics import METRICS, mean_loss, metric, pooled
 from archipel.parts.part import Part
 from archipel.state import Update, View
@@ -149,8 +150,10 @@ class ByDistributedValidation(Weighting):
     def weigh(self, view: View, update: Update) -> Weight | None:
         opinions = update.opinions(self.probe)
         own = update.metrics.validation
-        answers = [answer for answer in (own, *opinions) if isinstance(answer, Scored) and answer.count > 0]
-        if not answers or len(answers) < self.quorum * (len(opinions) + (own is not None)):
+        if own is not None and own.count > 0:
+            opinions = [own, *opinions]
+        answers = [answer for answer in opinions if isinstance(answer, Scored) and answer.count > 0]
+        if not answers or len(answers) < self.quorum * len(opinions):
             return None
         together = pooled(answers)
         if self.metric == "loss":
@@ -231,7 +234,8 @@ class Product(Weighting):
         return all(factor.at_most_one for factor in self.factors)
 
     def ask(self, view: View, update: Update) -> Iterable[Question]:
-        return [q for i, factor in enumerate(self.factors) for q in factor.ask(view.inner(i), update)]
+        # what two factors ask alike is asked once, and both read the answer
+        return dict.fromkeys(q for i, factor in enumerate(self.factors) for q in factor.ask(view.inner(i), update))
 
     def weigh(self, view: View, update: Update) -> Weight | None:
         product: Weight = 1.0
@@ -241,6 +245,25 @@ class Product(Weighting):
                 return None
             product = _times(product, weight)
         return product
+
+    def check(self, layout: Layout) -> None:
+        for factor in self.factors:
+            factor.check(layout)
+
+    def observe(self, view: View, update: Update) -> None:
+        for i, factor in enumerate(self.factors):
+            factor.observe(view.inner(i), update)
+
+    def committed(self, view: View, updates: Sequence[Update]) -> None:
+        for i, factor in enumerate(self.factors):
+            factor.committed(view.inner(i), updates)
+
+    def left(self, view: View, learner: str) -> None:
+        for i, factor in enumerate(self.factors):
+            factor.left(view.inner(i), learner)
+
+    def holds(self, view: View) -> Collection[str]:
+        return {name for i, factor in enumerate(self.factors) for name in factor.holds(view.inner(i))}
 
 
 def _times(a: Weight, b: Weight) -> Weight:
