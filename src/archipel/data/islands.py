@@ -19,7 +19,7 @@ from torch import Tensor
 
 from archipel.checks import require
 from archipel.data.folds import Fold, folds
-from archipel.data.splits import carve_test, check_fraction, indices, nobody_elses
+from archipel.data.splits import carve_test, check_fraction, nobody_elses
 from archipel.data.standardise import Statistics, standardised
 from archipel.types import Role
 
@@ -58,10 +58,8 @@ class Islands:
     def __post_init__(self) -> None:
         check_examples(self.x, self.y, self.classes, f"Islands {self.name!r}")
         names = [learner.name for learner in self.learners]
-        twice = [name for name, times in Counter(names).items() if times > 1]
-        require(
-            not twice, f"Islands: two learners are called {', '.join(map(repr, twice[:1]))}. Give every learner its own name."
-        )
+        for name, times in Counter(names).items():
+            require(times == 1, f"Islands: two learners are called {name!r}. Give every learner its own name.")
         for learner in self.learners:
             require(
                 learner.role in ROLES,
@@ -161,8 +159,8 @@ class Islands:
             if learner.role == "train":
                 mine = undivided.train
                 labels = np.zeros(len(mine), dtype=np.int64) if self.classes is None else self.y[mine].numpy()
-                tested = carve_test(labels, fraction, (seed, "data", "carved test", learner.name))
-                learner = replace(learner, train=mine[indices(~tested)], test=mine[indices(tested)])
+                tested = torch.from_numpy(carve_test(labels, fraction, (seed, "data", "carved test", learner.name)))
+                learner = replace(learner, train=mine[~tested], test=mine[tested])
             learners.append(learner)
         return replace(self, learners=tuple(learners))
 

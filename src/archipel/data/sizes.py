@@ -1,23 +1,30 @@
 """How many training examples every learner gets.
 
-  uniform    the same for all (the first few get one more when the total does not divide)
-  skewed     linearly falling shares N, N-1, ..., 1, so no two learners are alike (from N(N+1)/2 examples on).
-             Metis (section VI) says only "rightly skewed"; this is the plainest rule that fits its words.
-  powerlaw   shares proportional to rank ** -1.5, Metis' exponent
-  a sequence of whole numbers, one per learner, taken as they are
+  "uniform"         the same for all (the first few get one more when the total does not divide)
+  "skewed"          linearly falling shares N, N-1, ..., 1, so no two learners are alike (from N(N+1)/2 examples on).
+                    Metis (section VI) says only "rightly skewed"; this is the plainest rule that fits its words.
+  "powerlaw"        shares proportional to rank ** -1.5, Metis' exponent; "powerlaw(2)" is rank ** -2
+  "1500-2500"       a number from the range for every learner, each equally likely (Fed2A section 4.1)
+  "dirichlet(1)"    shares drawn from a Dirichlet distribution, RADFed's mu
+  (300, 200, 100)   one whole number per learner, taken as it is; also "300,200,100" or "300x1,200x2"
 
-The largest learner comes first. A later shape is one more function from a number of learners to their shares.
+The largest learner comes first, except where numbers are given. A range gives away what its numbers add up to. Where
+that is more than there is (30 learners with 1,500 to 2,500 want 60,000 on average, all that Fashion-MNIST has), what
+they want above the lower end is scaled down by a common factor: they stay in the range.
 """
 
 from __future__ import annotations
 
-import difflib
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from archipel.data.forms import call, numbers, positive, span, unknown
+from archipel.randomness import generator
 
 Counts: TypeAlias = NDArray[np.int64]
 Shares: TypeAlias = NDArray[np.float64]
@@ -33,24 +40,96 @@ def skewed(learners: int) -> Shares:
     return np.arange(learners, 0, -1.0)
 
 
-def powerlaw(learners: int) -> Shares:
-    """Shares proportional to rank ** -1.5."""
-    return np.arange(1.0, learners + 1) ** -1.5
+def powerlaw(learners: int, exponent: float = 1.5) -> Shares:
+    """Shares proportional to rank ** -exponent."""
+    return np.arange(1.0, learners + 1) ** -exponent
 
 
 SHAPES: dict[str, Callable[[int], Shares]] = {"uniform": uniform, "skewed": skewed, "powerlaw": powerlaw}
+FORMS = (*SHAPES, "powerlaw(1.5)", "1500-2500", "dirichlet(1)")
 
 
-def shape_of(sizes: str | Sequence[int], learners: int) -> Shares:
+@dataclass(frozen=True, eq=False)
+class Wish:
+    """The sizes that are wished for: shares of what is above a least size."""
+
+    shares: Shares
+    """Up to a common factor."""
+    least: int = 0
+    """The lower end of a range; nobody gets fewer."""
+    total: int | None = None
+    """What a range or numbers add up to; None: all there is."""
+    exact: bool = False
+    """Numbers, which are never changed."""
+
+    def divide(self, total: int, at_least: Counts) -> Counts:
+        """Sizes that add up to a total, nobody below their minimum."""
+        above = total - self.least * len(self.shares)
+        sizes: Counts = self.least + apportion(above, self.shares, np.maximum(at_least - self.least, 0))
+        return sizes
+
+    def fitted(self, available: int, at_least: Counts) -> Counts:
+        """Sizes for so many examples."""
+        if self.exact:
+            return self.shares.astype(np.int64)
+        return self.divide(available if self.total is None else min(available, self.total), at_least)
+
+
+def wish(sizes: str | Sequence[int], learners: int, seed: int) -> Wish:
+    """What the setting wishes for."""
+    listed = numbers(sizes) if isinstance(sizes, str) else sizes
+    if listed is not None:
+        exact = np.array(one_per_learner("sizes", listed, learners), dtype=np.float64)
+        return Wish(exact, total=int(exact.sum()), exact=True)
+    assert isinstance(sizes, str)
+    ends = span(sizes)
+    if ends is None:
+        return Wish(shape_of(sizes, learners, seed))
+    low, high = ends
+    if not 1 <= low <= high:
+        raise ValueError(
+            f"split: sizes={sizes!r} is no range of sizes. Give the lower end, at least 1, and then the higher."
+        )
+    drawn = -np.sort(-generator(seed, "data", "sizes").integers(low, high + 1, learners))
+    return Wish((drawn - low).astype(np.float64), low, int(drawn.sum()))
+
+
+def shape_of(sizes: str | Sequence[int], learners: int, seed: int = 0) -> Shares:
     """The learners' shares of the data, up to a common factor."""
     if not isinstance(sizes, str):
         return np.array(one_per_learner("sizes", sizes, learners), dtype=np.float64)
-    if sizes not in SHAPES:
+    if sizes in SHAPES:
+        return SHAPES[sizes](learners)
+    match call(sizes):
+        case "powerlaw", exponent:
+            return powerlaw(learners, positive(f"sizes={sizes!r}", exponent, "the exponent"))
+        case "dirichlet", concentration:
+            concentration = positive(f"sizes={sizes!r}", concentration, "the concentration")
+            drawn = generator(seed, "data", "sizes").dirichlet(np.full(learners, concentration))
+            return -np.sort(-drawn)
+        case _:
+            unknown("sizes", sizes, FORMS, ", or one whole number per learner")
+
+
+def check_total(asked: Wish, sizes: str | Sequence[int], available: int) -> None:
+    """Refuse sizes of which even the least are more than there is."""
+    learners = len(asked.shares)
+    if learners > available:
         raise ValueError(
-            f"split: sizes={sizes!r} is not known. Did you mean {nearest(sizes, SHAPES)!r}? "
-            f"Known: {', '.join(SHAPES)}, or one whole number per learner."
+            f"split: learners={learners}, but there are only {available} training examples. "
+            "Ask for fewer learners, or hold out less."
         )
-    return SHAPES[sizes](learners)
+    if asked.exact and asked.total is not None and asked.total > available:
+        raise ValueError(
+            f"split: sizes add up to {asked.total}, but there are {available} training examples. "
+            f"Ask for at most {available} together, or name a shape such as 'powerlaw'."
+        )
+    if asked.least * learners > available:
+        raise ValueError(
+            f"split: sizes={sizes!r} gives {learners} learners at least {asked.least * learners} together, but there "
+            f"are {available} training examples. Ask for {available // asked.least} learners at most, or a range that "
+            f"begins at {available // learners} or below."
+        )
 
 
 def apportion(total: int, shares: Shares, at_least: Counts) -> Counts:
@@ -80,12 +159,12 @@ def one_per_learner(what: str, values: Iterable[int], learners: int) -> list[int
     """The values as whole numbers from 1, one for each learner."""
     if not isinstance(values, Iterable):
         raise ValueError(f"split: {what}={values!r} is no list. Give one whole number per learner.")
-    numbers = list(values)
-    if len(numbers) != learners:
+    listed = list(values)
+    if len(listed) != learners:
         raise ValueError(
-            f"split: {what} has {len(numbers)} numbers for {learners} learners. Give one number per learner."
+            f"split: {what} has {len(listed)} numbers for {learners} learners. Give one number per learner."
         )
-    return [whole_number(f"{what}[{place}]", value) for place, value in enumerate(numbers)]
+    return [whole_number(f"{what}[{place}]", value) for place, value in enumerate(listed)]
 
 
 def whole_number(what: str, value: object, at_least: int = 1) -> int:
@@ -97,8 +176,3 @@ def whole_number(what: str, value: object, at_least: int = 1) -> int:
     if number < at_least:
         raise ValueError(f"split: {what}={number} is too small. Give a number of at least {at_least}.")
     return number
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that looks most like this one."""
-    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]

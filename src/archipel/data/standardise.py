@@ -100,11 +100,11 @@ def standardised(islands: Islands, statistics: Statistics) -> Islands:
     )
     measured = [moments(x, learner.train) for learner in learners]
     for learner, mine in zip(learners, measured, strict=True):
-        wrong = (~(mine.sum + mine.squares).isfinite()).flatten().nonzero().flatten().tolist()
+        wrong = int((~(mine.sum + mine.squares).isfinite()).sum())
         require(
-            not wrong,
-            f"standardised: of learner {learner.name!r} {len(wrong)} features have no finite mean and deviation, the "
-            f"first is feature {wrong[:1]}. Fill in NaN and infinite values, or leave those examples out.",
+            wrong == 0,
+            f"standardised: learner {learner.name!r} has {wrong} features of {mine.sum.numel()} without a finite mean "
+            "and deviation. Fill in NaN and infinite values, or leave those examples out.",
         )
     common = combine(mine for mine, learner in zip(measured, learners, strict=True) if learner.role == "train")
     everyone = torch.arange(len(x))

@@ -35,7 +35,7 @@ class Server(Part):
         full = view.name(name)
         if not view.memory.get(name):
             view.memory[name] = True
-            view.models.write(full, torch.full((view.layout.size,), initial))
+            view.models.write(full, torch.full((view.layout.size,), float(initial)))
         return view.models.read(full)
 
 

@@ -1,0 +1,246 @@
+"""One tensor for all examples: in memory, or in a file mapped into memory when it is large.
+
+Laws:
+  1. Up to LARGE bytes the examples are in memory; above, they are in a file under the user's cache, and only
+     what is used is read.
+  2. A mapped tensor may be written to like any other, but the file stays as it is (copy on write).
+  3. What was decoded is remembered by what it was decoded from: path, size and time of every file, the
+     options, and the code that reads. A folder under its own name is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import math
+import os
+import shutil
+import tempfile
+import time
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+from torch import Tensor
+
+from archipel.checks import ArchipelWarning
+from archipel.data.fetch import cache
+from archipel.data.source import Source
+
+LARGE = 256 * 2**20
+"""Bytes above which examples are kept on disk."""
+
+CHUNK = 4096
+"""So many images are scaled at a time: the decoded set is never in memory as a whole."""
+
+
+class Rows:
+    """Examples added block by block, that become one tensor."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: DTypeLike = np.float32,
+        folder: Path | None = None,
+        expected: int = 0,
+    ) -> None:
+        self.shape = shape
+        """Of one example."""
+        self.dtype = np.dtype(dtype)
+        self.folder = folder
+        """Where a large tensor is to stay; without it, the file goes with the process."""
+        self.count = 0
+        self._blocks: list[NDArray[Any]] = []
+        self._bytes = 0
+        self._file: BinaryIO | None = None
+        self._in_memory = False
+        self._array: NDArray[Any] | None = None
+        """All of them, when their number is known before and they fit into memory."""
+        if expected * math.prod(shape) * self.dtype.itemsize <= LARGE and expected:
+            self._array = np.empty((expected, *shape), self.dtype)
+
+    def add(self, block: NDArray[Any]) -> None:
+        """Add examples at the end."""
+        if block.shape[1:] != self.shape:
+            raise ValueError(f"examples of shape {block.shape[1:]} do not fit to those of shape {self.shape}")
+        if self._array is not None:
+            self._array[self.count : self.count + len(block)] = block
+            self.count += len(block)
+            return
+        block = np.ascontiguousarray(block, dtype=self.dtype)
+        self.count += len(block)
+        self._bytes += block.nbytes
+        if self._file is None:
+            self._blocks.append(block)
+            if self._bytes > LARGE and not self._in_memory:
+                self._spill()
+        else:
+            self._file.write(block.data)
+
+    def add_images(self, images: NDArray[np.uint8]) -> None:
+        """Add images of bytes, with values from 0 to 1."""
+        for start in range(0, len(images), CHUNK):
+            block = images[start : start + CHUNK].reshape(-1, *self.shape).astype(np.float32)
+            block /= 255
+            self.add(block)
+
+    def tensor(self) -> Tensor:
+        """All examples; there is no adding afterwards."""
+        if self._array is not None:
+            assert self.count == len(self._array), "as many examples as were expected"
+            return torch.from_numpy(self._array)
+        if self._file is None:
+            if not self._blocks:
+                return torch.from_numpy(np.empty((0, *self.shape), self.dtype))
+            # one block is not copied
+            return torch.from_numpy(self._blocks[0] if len(self._blocks) == 1 else np.concatenate(self._blocks))
+        if self.folder is not None:
+            self._head()
+            self._file.close()
+            return mapped(self.folder / "x.npy")
+        self._file.flush()
+        shape = (self.count, *self.shape)
+        with self._file:
+            return torch.from_numpy(np.memmap(self._file, self.dtype, "c", shape=shape))
+
+    def _spill(self) -> None:
+        try:
+            if self.folder is not None:
+                self._file = (self.folder / "x.npy").open("wb")
+                self._head()
+            else:
+                # it has no name, so that nothing is left of it whatever happens
+                self._file = cast(BinaryIO, tempfile.TemporaryFile(dir=decoded()))
+        except OSError as error:
+            self._in_memory = True
+            warnings.warn(
+                f"the examples take more than {LARGE // 2**20} MB and should be kept on disk, but {cache()} cannot be "
+                f"written: {error}. They are kept in memory; set XDG_CACHE_HOME to a folder with room.",
+                ArchipelWarning,
+                stacklevel=4,
+            )
+            return
+        for block in self._blocks:
+            self._file.write(block.data)
+        self._blocks = []
+
+    def _head(self) -> None:
+        """Write the .npy header; numpy leaves room in it for the number of examples to grow."""
+        assert self._file is not None
+        self._file.seek(0)
+        header = {
+            "descr": np.lib.format.dtype_to_descr(self.dtype),
+            "fortran_order": False,
+            "shape": (self.count, *self.shape),
+        }
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
+def mapped(path: Path) -> Tensor:
+    """The array of a .npy file, read from disk when it is used; writing to it does not change the file."""
+    return torch.from_numpy(np.load(path, mmap_mode="c"))
+
+
+def decoded() -> Path:
+    """The folder of what was decoded, without what a killed process left there more than a day ago."""
+    folder = cache() / "decoded"
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(".*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > 24 * 3600:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+    return folder
+
+
+def remembered(name: str, files: Sequence[Path], options: object, decode: Callable[[Path | None], Source]) -> Source:
+    """The source that `decode` makes of these files; a large one is decoded once only.
+
+    `decode` gets the folder for its `Rows`.
+    """
+    home = cache() / "decoded" / f"{name}-{key(files, options)}"
+    if home.is_dir():
+        try:
+            return recall(home)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            shutil.rmtree(home, ignore_errors=True)
+    with workspace(name) as folder:
+        source = decode(folder)
+        if folder is not None and (folder / "x.npy").exists():
+            keep(source, folder)
+            # another process may have been faster: then its folder, which is the same, stays
+            with contextlib.suppress(OSError):
+                os.rename(folder, home)
+    return source
+
+
+@contextlib.contextmanager
+def workspace(name: str) -> Iterator[Path | None]:
+    """A folder under the cache that is gone afterwards if it still has this name; None if there can be none."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=decoded()))
+    except OSError:
+        yield None
+        return
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def keep(source: Source, folder: Path) -> None:
+    """Write everything but x beside it."""
+    parts: dict[str, NDArray[Any]] = {
+        "name": np.array(source.name),
+        "classes": np.array(-1 if source.classes is None else source.classes),
+        "y": source.y.numpy(),
+        "site_names": np.array(source.site_names, dtype=np.str_),
+    }
+    if source.test is not None:
+        parts["test"] = source.test.numpy()
+    if source.sites is not None:
+        parts["sites"] = source.sites.numpy()
+    parts |= {f"category {feature}": codes.numpy() for feature, codes in source.categories.items()}
+    with (folder / "rest.npz").open("wb") as stream:
+        np.savez(stream, **parts)  # type: ignore[arg-type]
+
+
+def recall(folder: Path) -> Source:
+    """The source that was kept in a folder."""
+    x = mapped(folder / "x.npy")
+    with np.load(folder / "rest.npz") as parts:
+        classes = int(parts["classes"])
+        return Source(
+            x,
+            torch.from_numpy(parts["y"]),
+            None if classes < 0 else classes,
+            str(parts["name"]),
+            test=torch.from_numpy(parts["test"]) if "test" in parts else None,
+            sites=torch.from_numpy(parts["sites"]) if "sites" in parts else None,
+            site_names=tuple(str(site) for site in parts["site_names"]),
+            categories={
+                part.removeprefix("category "): torch.from_numpy(parts[part])
+                for part in parts.files
+                if part.startswith("category ")
+            },
+        )
+
+
+def key(files: Sequence[Path], options: object) -> str:
+    """What a decoded source is remembered by."""
+    stats = [(path, path.stat()) for path in files]
+    told = [(str(path.resolve()), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+    return hashlib.sha256(repr((told, options, readers())).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def readers() -> str:
+    """A checksum of the code that reads: what older code decoded is not taken for what this code would."""
+    here = Path(__file__)
+    files = [here, *sorted((here.parent / "sources").glob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -1,0 +1,83 @@
+"""EMNIST: handwritten digits and letters of 28 x 28 from NIST's Special Database 19.
+
+The official archive of idx files (gzip.zip), or the four idx files of a split beside each other. Images are
+stored transposed; here they are upright, as MNIST's. Values are between 0 and 1, shape [examples, 1, 28, 28];
+the official test images come last and are the source's test set.
+
+  byclass   62 classes: 0-9, A-Z, a-z    697,932 + 116,323
+  bymerge   47 classes, capital and small letters of one shape merged, the same images
+  balanced  47 classes, as many of each  112,800 + 18,800
+  letters   26 classes, a to z           124,800 + 20,800; numbered from 1 in the file, from 0 here
+  digits    10 classes                   240,000 + 40,000
+  mnist     10 classes                    60,000 + 10,000
+"""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from archipel.checks import one_of
+from archipel.data.fetch import File, Found, Wanted, fetch, whole
+from archipel.data.lazy import remembered
+from archipel.data.source import Source
+from archipel.data.sources.idx import Part, idx_array, official_split, pair
+
+CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
+
+ARCHIVE = File(
+    "gzip.zip",
+    ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
+    "md5:58c8d27c78d21e728a6bc7b3cc06412e",
+    also=("emnist-gzip.zip", "emnist.zip"),
+)
+
+
+def emnist(split: str = "byclass", verify: bool = True) -> Source:
+    """Handwritten digits and letters of 28 x 28: the split byclass (62 classes) or one of the five others."""
+    one_of("emnist", "split", split, CLASSES)
+    names = [
+        f"emnist-{split}-{part}-{kind}-ubyte.gz"
+        for part in ("train", "test")
+        for kind in ("images-idx3", "labels-idx1")
+    ]
+    loose = tuple(File(name, also=(f"gzip/{name}",)) for name in names)
+    found = fetch(Wanted("emnist", ((ARCHIVE,), loose)), verify)
+
+    def decode(folder: Path | None) -> Source:
+        contents = members(found, names) if found.files[0] is ARCHIVE else [found.read(n) for n in range(4)]
+        arrays = [
+            idx_array(data, f"{found.paths[0].parent / name}") for name, data in zip(names, contents, strict=True)
+        ]
+        train, test = pair(*arrays[:2], names[0]), pair(*arrays[2:], names[2])
+        first = 1 if split == "letters" else 0
+        return official_split(
+            f"emnist-{split}", CLASSES[split], folder, lambda: (upright(train, first), upright(test, first))
+        )
+
+    return remembered(f"emnist-{split}", found.paths, verify, decode)
+
+
+def upright(part: Part, first: int) -> Part:
+    """Images as they were written, labels from 0."""
+    images, labels = part
+    return images.swapaxes(1, 2), labels - np.uint8(first)
+
+
+def members(found: Found, names: list[str]) -> list[bytes]:
+    """The contents of the archive's files of these names, in whatever folder they are."""
+    path = found.check()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inside = {Path(name).name: name for name in archive.namelist()}
+            missing = [name for name in names if name not in inside]
+            if missing:
+                raise ValueError(f"{path} lacks {', '.join(missing)}. Is it EMNIST's archive of idx files?")
+            return [whole(path, lambda name=name: gzip.decompress(archive.read(inside[name]))) for name in names]  # type: ignore[misc]
+    except zipfile.BadZipFile as error:
+        raise ValueError(
+            f"{path} is cut short or damaged: {error}. Delete it and copy or download it again."
+        ) from error

@@ -1,0 +1,76 @@
+"""LEAF's JSON: files with `users`, `num_samples` and `user_data`, in which every user has `x` and `y`.
+
+LEAF's scripts write into `data/`: `train/` and `test/` when asked to split, `all_data/` before. All are read
+from the data set's folder or its `data/` inside; a test part becomes the source's test set.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archipel.data.fetch import Wanted, missing, places
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The JSON files of a LEAF data set."""
+
+    train: tuple[Path, ...]
+    test: tuple[Path, ...]
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return self.train + self.test
+
+
+@dataclass(frozen=True)
+class User:
+    """One user's examples in one file."""
+
+    name: str
+    x: list[Any]
+    y: list[Any]
+    test: bool
+    path: Path
+
+
+def find_leaf(wanted: Wanted) -> Leaf:
+    """The JSON files in the first place that has some, or one error that says how they are made."""
+    for place in places():
+        for folder in wanted.inside(place):
+            for inner in (folder, folder / "data"):
+                train, test = (tuple(sorted((inner / part).glob("*.json"))) for part in ("train", "test"))
+                if train:
+                    return Leaf(train, test)
+                whole = tuple(sorted((inner / "all_data").glob("*.json"))) or tuple(
+                    sorted(inner.glob("all_data*.json"))
+                )
+                if whole:
+                    return Leaf(whole, ())
+    raise FileNotFoundError(missing(wanted, ""))
+
+
+def users(leaf: Leaf) -> Iterator[User]:
+    """Every user of every file, one file in memory at a time."""
+    for path in leaf.paths:
+        try:
+            content = json.loads(path.read_bytes())
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"{path} is cut short or damaged: {error}. Make it again with LEAF's preprocess.sh."
+            ) from error
+        if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
+            raise ValueError(f"{path} is not LEAF's JSON: it lacks 'users' or 'user_data'.")
+        for name in content["users"]:
+            data = content["user_data"].get(name, {})
+            x, y = data.get("x"), data.get("y")
+            if x is None or y is None or len(x) != len(y):
+                raise ValueError(
+                    f"{path}: user {name!r} should have as many x as y, got {len(x or ())} and {len(y or ())}. "
+                    "Make the file again with LEAF's preprocess.sh."
+                )
+            yield User(str(name), x, y, path in leaf.test, path)
