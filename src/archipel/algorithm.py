@@ -51,6 +51,10 @@ class Algorithm:
             )
         for planner in self.planners:
             require(isinstance(planner, Planner), f"{self.name}: {planner!r} in planners is no Planner.")
+        require(
+            self.recall is None or isinstance(self.recall, Recall),
+            f"{self.name}: recall should be a Recall such as MedianStaleness(20), or None, got {self.recall!r}.",
+        )
         self._refuse_nonsense()
 
     def _refuse_nonsense(self) -> None:
@@ -87,10 +91,12 @@ class Algorithm:
             not (divides and any(isinstance(planner, ValidationCycle) for planner in self.planners)),
             f"{self.name}: DivideAndConquer and ValidationCycle both say how many epochs a task has; use one.",
         )
-        require(
-            not (divides and self.plan.steps is not None),
-            f"{self.name}: DivideAndConquer counts epochs; the plan's steps={self.plan.steps} would override them.",
-        )
+        for planner in self.planners:
+            require(
+                self.plan.steps is None or not isinstance(planner, DivideAndConquer | ValidationCycle),
+                f"{self.name}: {type(planner).__name__} says how many epochs a task has, and the plan's "
+                f"steps={self.plan.steps} how many steps; leave steps out.",
+            )
 
     def check(self, layout: Layout) -> None:
         """Refuse a model that a part cannot work with."""

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from archipel.checks import require
 
 BUFFERS = ".buffers"
+ROOT = "."
+"""The layer of parameters that the network itself holds: no module inside it can have that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,10 @@ class Layer:
     name: str
     kind: str
     """The module's class, such as Conv2d."""
+    module: str
+    """The module's path in the network; "" for the network itself."""
+    buffers: bool
+    """These are the module's statistics, not its parameters."""
     entries: tuple[Entry, ...]
 
     @property
@@ -49,10 +55,6 @@ class Layer:
     @property
     def size(self) -> int:
         return self.stop - self.start
-
-    @property
-    def buffers(self) -> bool:
-        return self.name.endswith(BUFFERS)
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ class Layout:
                             Entry(tensor_name, tuple(tensor.shape), tensor.dtype, place, place + tensor.numel())
                         )
                         place += tensor.numel()
-                    layers.append(Layer((name or "model") + suffix, type(part).__name__, tuple(entries)))
+                    kind, called = type(part).__name__, (name or ROOT) + suffix
+                    layers.append(Layer(called, kind, name, suffix == BUFFERS, tuple(entries)))
         require(
             any(not layer.buffers for layer in layers),
             f"Layout: {type(module).__name__} has no parameters, so there is nothing to train; "

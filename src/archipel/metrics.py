@@ -78,7 +78,7 @@ def matthews(confusion: Counts) -> float:
         return math.nan
     above = np.trace(c) * n - actual @ predicted
     below = math.sqrt(max(n * n - predicted @ predicted, 0.0)) * math.sqrt(max(n * n - actual @ actual, 0.0))
-    return float(above / below) if below > 0 else 0.0
+    return max(-1.0, min(1.0, float(above / below))) if below > 0 else 0.0  # rounding must not pass 1
 
 
 def auc(histogram: Counts) -> float:

@@ -117,6 +117,10 @@ def optimiser(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Optimiz
         isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer),
         f"Plan: torch.optim has no optimiser {plan.optimiser!r}; it has SGD, Adam, AdamW, RMSprop …",
     )
+    require(
+        plan.optimiser != "LBFGS",
+        "Plan: LBFGS needs to try a step several times, which a task of fixed steps does not allow; use SGD or Adam.",
+    )
     settings: Mapping[str, Any] = {"lr": plan.rate, **plan.options}
     if plan.momentum:
         settings = {**settings, "momentum": plan.momentum}

@@ -99,18 +99,16 @@ def layer_outputs(work: Work, vector: Tensor, stimuli: Tensor) -> list[Tensor]:
     work.layout.bind(work.module, vector)
     work.module.eval()
     seen: dict[str, Tensor] = {}
-    names = dict.fromkeys(layer.name.removesuffix(".buffers") for layer in work.layout.layers)
+    paths = dict.fromkeys(layer.module for layer in work.layout.layers)
 
-    def keep(name: str, output: object) -> None:
+    def keep(path: str, output: object) -> None:
         tensor = output[0] if isinstance(output, tuple) else output
         assert isinstance(tensor, Tensor)
-        seen[name] = tensor.detach().reshape(len(stimuli), -1).double()
+        seen[path] = tensor.detach().reshape(len(stimuli), -1).double()
 
     hooks = [
-        work.module.get_submodule("" if name == "model" else name).register_forward_hook(
-            lambda _, __, output, name=name: keep(name, output)
-        )
-        for name in names
+        work.module.get_submodule(path).register_forward_hook(lambda _, __, output, path=path: keep(path, output))
+        for path in paths
     ]
     try:
         with torch.no_grad():
@@ -119,7 +117,7 @@ def layer_outputs(work: Work, vector: Tensor, stimuli: Tensor) -> list[Tensor]:
         for hook in hooks:
             hook.remove()
     silent = torch.zeros(len(stimuli), 1, dtype=torch.float64)  # a layer that was never called
-    return [seen.get(layer.name.removesuffix(".buffers"), silent) for layer in work.layout.layers]
+    return [seen.get(layer.module, silent) for layer in work.layout.layers]
 
 
 def dissimilarities(outputs: Tensor, distance: Distance) -> Tensor:

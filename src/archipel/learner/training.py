@@ -55,7 +55,7 @@ def _epoch(
     work: Work, job: Job, steps: torch.optim.Optimizer, parameters: list[nn.Parameter], anchors: list[Tensor]
 ) -> None:
     module, plan = work.module, job.plan
-    module.train()
+    _training_mode(work, plan.trains)
     with torch.random.fork_rng(devices=[]):  # dropout draws from the task's key, and leaves no trace outside
         torch.manual_seed(plan.key + job.epochs)
         for positions in batches(plan, job.examples, job.epochs):
@@ -67,6 +67,14 @@ def _epoch(
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter.detach() - anchor, alpha=plan.proximal)
             steps.step()
+
+
+def _training_mode(work: Work, layers: tuple[str, ...] | None) -> None:
+    """Batch norm of a frozen layer keeps its statistics and uses them."""
+    work.module.train()
+    for layer in work.layout.layers:
+        if layer.buffers and layers is not None and layer.name not in layers:
+            work.module.get_submodule(layer.module).eval()
 
 
 def _anchors(work: Work, job: Job, parameters: list[nn.Parameter]) -> list[Tensor]:

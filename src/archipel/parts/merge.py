@@ -111,7 +111,7 @@ class Community(Merge):
                     if old is not None:
                         total[piece].sub_(view.models.read(old)[piece], alpha=old_p)
                 for layer in layers:
-                    memory["weight"][layer] += p - old_p
+                    self._reweigh(view, layer, old_p, p)
                     self._hold(memory, old, -1)
                     self._hold(memory, update.model.name, +1)
                     latest[str(layer)] = [update.model.name, p]
@@ -130,12 +130,8 @@ class Community(Merge):
         for key, (name, p) in memory["latest"].pop(learner).items():
             layer = int(key)
             (piece,) = view.layout.slices((layer,))
-            if any(key in terms for terms in memory["latest"].values()):
-                total[piece].sub_(view.models.read(name)[piece], alpha=p)
-                memory["weight"][layer] -= p
-            else:  # nobody is left: what rounding would leave behind is no model
-                total[piece] = 0.0
-                memory["weight"][layer] = 0.0
+            total[piece].sub_(view.models.read(name)[piece], alpha=p)
+            self._reweigh(view, layer, p, 0.0)
             self._hold(memory, name, -1)
             memory["changed"].append(layer)
 
@@ -148,8 +144,19 @@ class Community(Merge):
         memory = view.memory
         if not memory:
             view.models.write(view.name("sum"), torch.zeros(view.layout.size, dtype=torch.float64))
-            memory.update(latest={}, held={}, weight=[0.0] * len(view.layout.layers), changed=[])
+            layers = len(view.layout.layers)
+            memory.update(latest={}, held={}, weight=[0.0] * layers, terms=[0] * layers, changed=[])
         return memory, view.models.read(view.name("sum"))
+
+    def _reweigh(self, view: View, layer: int, old: float, new: float) -> None:
+        """P <- P + p_k - p'_k for a layer, by the number of terms that weigh anything."""
+        memory, total = self._recall(view)
+        memory["weight"][layer] += new - old
+        memory["terms"][layer] += (new > 0) - (old > 0)
+        if memory["terms"][layer] == 0:  # what rounding would leave behind is no model
+            memory["weight"][layer] = 0.0
+            for piece in view.layout.slices((layer,)):
+                total[piece] = 0.0
 
     @staticmethod
     def _hold(memory: dict[str, Any], name: str | None, by: int) -> None:

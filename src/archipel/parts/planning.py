@@ -234,7 +234,7 @@ class DivideAndConquer(Planner):
         if view.version < self.prepass or split is None:
             return replace(plan, epochs=self.epochs)
         features, classifier = view.layout.names[:split], view.layout.names[split:]
-        if (view.version - self.prepass) % 2 == 0:
+        if (view.version - view.memory.get("since", self.prepass)) % 2 == 0:
             mine, epochs, rate = features, self.epochs, plan.rate
         else:
             mine, epochs, rate = classifier, self.tuning_epochs, plan.rate * self.tuning_rate
@@ -260,6 +260,7 @@ class DivideAndConquer(Planner):
         view.memory["divergence"] = divergence = layer_divergence(view, updates, self.divergence)
         if self.split is None and view.version >= self.prepass and "split" not in view.memory and divergence:
             view.memory["split"] = first_divergent(view.layout, divergence, self.threshold)
+            view.memory["since"] = view.version  # feature learning comes first, however late the split is found
 
     def notes(self, view: View) -> list[Record]:
         divergence = view.memory.get("divergence")

@@ -1,0 +1,123 @@
+"""The first program, and every method on easy data: the smoke before the experiments."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+import archipel as ap
+from archipel.types import Local
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+FIRST_PROGRAM, *FURTHER_PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.slow
+def test_the_first_program_prints_a_summary():
+    told = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", FIRST_PROGRAM], capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0, told.stderr
+    assert told.stderr == ""
+    lines = told.stdout.splitlines()
+    assert len(lines) == 4
+    score = re.match(r"async_dvw: accuracy (0\.\d{4}) \(best 0\.\d{4}\) after [\d.,]+ s$", lines[0])
+    assert score is not None, lines[0]
+    assert float(score[1]) > 0.3, "ten classes: chance is 0.1"
+    assert "200 commits, 20 local rounds" in lines[1]
+    assert "ended because 20 local rounds made; executed stacked; model " in lines[3]
+
+
+def test_the_first_program_is_short():
+    assert "ap.simulate(" in FIRST_PROGRAM
+    assert "print(run.summary())" in FIRST_PROGRAM
+    assert len(FIRST_PROGRAM.splitlines()) <= 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", FURTHER_PROGRAMS, ids=range(2, 2 + len(FURTHER_PROGRAMS)))
+def test_the_readmes_other_programs_run(program, capsys):
+    exec(compile(program, "README.md", "exec"), {"__name__": "program"})
+    assert "accuracy 0." in capsys.readouterr().out
+
+
+def test_everything_the_first_program_names_is_documented():
+    for thing in (ap.simulate, ap.async_dvw, ap.data.digits, ap.data.Source.split, ap.Fleet, ap.Run.summary):
+        assert thing.__doc__, thing
+
+
+# --------------------------------------------------------------------------------------------------- every method
+
+LOCAL: Local = {"epochs": 4, "batch": 16, "rate": 0.1}
+EASY: dict[str, Callable[[], ap.Algorithm]] = {
+    "async_dvw": lambda: ap.async_dvw(batch=16, rate=0.1, at_most=4),
+    "async_fedavg": lambda: ap.async_fedavg(batch=16),
+    "centralised": lambda: ap.centralised(**LOCAL),
+    "divide_and_conquer": lambda: ap.divide_and_conquer(prepass=2, tuning_epochs=2, decay=1.0, **LOCAL),
+    "fed2a": lambda: ap.fed2a(**LOCAL),
+    "fedadagrad": lambda: ap.fedadagrad(eta=0.1, **LOCAL),
+    "fedadam": lambda: ap.fedadam(eta=0.03, **LOCAL),
+    "fedasync": lambda: ap.fedasync(**LOCAL),
+    "fedavg": lambda: ap.fedavg(**LOCAL),
+    "fedprox": lambda: ap.fedprox(**LOCAL),
+    "fedyogi": lambda: ap.fedyogi(eta=0.03, **LOCAL),
+    "hdafl": lambda: ap.hdafl(**LOCAL),
+    "lg_fedavg": lambda: ap.lg_fedavg(**LOCAL),
+    "local_only": lambda: ap.local_only(**LOCAL),
+    "plu": lambda: ap.plu(**LOCAL),
+    "radfed": lambda: ap.radfed(fraction=0.5, hops=3, **LOCAL),
+    "radfed_a": lambda: ap.radfed_a(fraction=0.5, hops=2, eta=0.03, **LOCAL),
+    "radfed_i": lambda: ap.radfed_i(fraction=0.5, hops=3, **LOCAL),
+    "radfed_m": lambda: ap.radfed_m(fraction=0.5, hops=2, **LOCAL),
+    "radfed_p": lambda: ap.radfed_p(fraction=0.5, hops=3, **LOCAL),
+    "rce": lambda: ap.rce(**LOCAL),
+    "sync_dvw": lambda: ap.sync_dvw(batch=16),
+    "tvw": lambda: ap.tvw(**LOCAL),
+}
+
+
+@cache
+def easy() -> ap.data.Islands:
+    return ap.data.digits().split(learners=6, sizes=(120,) * 6)
+
+
+def test_every_method_is_tried():
+    assert sorted(EASY) == sorted(ap.algorithms.__all__)
+
+
+@pytest.mark.parametrize("name", EASY)
+def test_every_method_beats_chance_on_easy_data(name):
+    algorithm = EASY[name]()
+    run = ap.simulate(algorithm, easy(), fleet=ap.Fleet(fast=3, slow=3), ending=ap.Ending(rounds=6))
+    assert algorithm.name.startswith(name)
+    assert not run.refusals
+    assert run.scores[0][1].metrics["accuracy"] < 0.25, "the model should not know the digits to begin with"
+    assert run.score > 0.3, "ten classes: chance is 0.1"
+    assert run.summary().startswith(f"{algorithm.name}: accuracy {run.score:.4f}")
+
+
+@pytest.mark.parametrize("name", EASY)
+def test_every_method_runs_as_its_constructor_makes_it(name):
+    """With the defaults, whatever they are good for: a few commits that move the model."""
+    algorithm = getattr(ap, name)()
+    run = ap.simulate(algorithm, easy(), ending=ap.Ending(rounds=1))
+    assert run.commits
+    assert not run.refusals
+    assert run.model.isfinite().all()
+    assert name == "local_only" or any(commit.layers for _, commit in run.commits)
+    assert eval(repr(algorithm), vars(ap).copy()) == algorithm, "an algorithm's repr rebuilds it"
