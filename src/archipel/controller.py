@@ -179,7 +179,7 @@ class Controller:
         wrong = self._wrong(assignment, event)
         if wrong is not None:
             self.models.drop(event.model)
-            self._keep(Refused(event.task, assignment.learner, wrong))
+            self._waste(assignment, wrong)
             return
         update = self._receive(assignment, event)
         for role, part in self.algorithm.parts():
@@ -271,15 +271,20 @@ class Controller:
         assignment = self._close(event.task)
         if assignment is not None:
             self._count("train", event.traffic)
-            self._keep(Refused(event.task, assignment.learner, event.reason))
+            self._waste(assignment, event.reason)
+
+    def _waste(self, assignment: Assignment, reason: str) -> None:
+        self.algorithm.protocol.wasted(self._view("protocol"))
+        self._keep(Refused(assignment.task, assignment.learner, reason))
 
     def _close(self, task: int) -> Assignment | None:
         """Take a task off the list; None, and a record, if it was answered before."""
         assignment = self.state.out.pop(task, None)
         if assignment is None:
-            if task >= self.state.next_task:
+            if not self.state.next_score < task < self.state.next_task:
                 raise ImpossibleEvent(
-                    f"An answer to task {task}, but only {self.state.next_task} tasks were ever handed out."
+                    f"An answer to task {task}, but only tasks 0 to {self.state.next_task - 1} were ever handed out, "
+                    f"and scores are numbered from -1 to {self.state.next_score + 1}."
                 )
             self._keep(Refused(task, "", "late: the task was closed before, its answer is not applied"))
         return assignment
@@ -413,12 +418,12 @@ class Controller:
         sites = self.evaluation.sites(state)
         if not sites:
             return
-        scoring = self._next_task()
+        scoring = state.next_score
         state.scorings[scoring] = Scoring(state.version, state.rounds, len(sites))
-        for site in sites:
-            task = self._next_task()
+        for task, site in enumerate(sites, start=scoring - len(sites)):
             state.inquiries[task] = Inquiry(task, site, (state.model.name,), None, 0, scoring)
             self._commands.append(Evaluate(task, site, state.model, self.evaluation.probe, record=True))
+        state.next_score = scoring - len(sites) - 1
 
     def _scored(self, number: int, site: str, result: Result | None) -> bool:
         state, evaluation = self.state, self.evaluation
@@ -462,6 +467,7 @@ class Controller:
                 break
             for decision in decisions:
                 self._do(decision)
+            self._look_at_ending()
         else:
             raise RuntimeError(
                 f"{self.algorithm.protocol!r} still finds something to do after 10,000 decisions at version "
@@ -497,7 +503,6 @@ class Controller:
                 every = None if self.evaluation is None else self.evaluation.every
                 if every is not None and state.version > before and state.version % every == 0:
                     self._score()
-                self._look_at_ending()
             case Count(rounds):
                 state.rounds += rounds
             case GiveUp(tasks):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from archipel.algorithm import Algorithm
 from archipel.checks import ArchipelWarning, between, one_of, require
@@ -27,6 +27,7 @@ from archipel.learner.learner import Learner, Loss, Work
 from archipel.models import small_mlp
 from archipel.parts.ending import Ending
 from archipel.parts.evaluation import Evaluation
+from archipel.parts.weighting import ByDistributedValidation, Product, Weighting
 from archipel.randomness import derive
 from archipel.run import Run
 
@@ -103,8 +104,7 @@ def finished(simulator: Simulator) -> Run:
 
 def prepare(algorithm: Algorithm, data: Islands, **settings: Unpack[Settings]) -> Simulator:
     """A simulator that is ready to begin; `simulate` documents the settings."""
-    for name in settings:
-        one_of("simulate", "setting", name, Settings.__annotations__)
+    _look_at_settings(algorithm, data, settings)
     seed, device = settings.get("seed", 0), settings.get("device", "cpu")
     if algorithm.pooled:
         data = data.pooled()
@@ -114,12 +114,14 @@ def prepare(algorithm: Algorithm, data: Islands, **settings: Unpack[Settings]) -
         fleet = Fleet(fast=len(data.learners))
     sites = _sites(algorithm, data, fleet, settings.get("validation", 0.05), seed)
     _look_at_data(algorithm, data, sites)
+    evaluation = settings.get("evaluation") or _evaluation(algorithm, data, work.layout)
+    _look_at_evaluation(evaluation, data)
     controller = Controller(
         algorithm,
         work.layout,
         MemoryModels(),
         ending=settings.get("ending") or Ending(rounds=20),
-        evaluation=settings.get("evaluation") or _evaluation(algorithm, data, work.layout),
+        evaluation=evaluation,
         learners=sum(site.role == "train" for site in sites.values()),
         seed=seed,
         initial=work.layout.vector(work.module),
@@ -138,6 +140,29 @@ def prepare(algorithm: Algorithm, data: Islands, **settings: Unpack[Settings]) -
     return simulator
 
 
+def _look_at_settings(algorithm: Algorithm, data: Islands, settings: Settings) -> None:
+    require(
+        isinstance(algorithm, Algorithm),
+        f"simulate: algorithm should be an Algorithm such as archipel.fedavg(), got {algorithm!r}.",
+    )
+    require(
+        isinstance(data, Islands),
+        f"simulate: data should be Islands, got {data!r}; split a source with .split(learners=10).",
+    )
+    kinds = {"fleet": Fleet(fast=10), "ending": Ending(rounds=20), "evaluation": Evaluation()}
+    for name, value in settings.items():
+        one_of("simulate", "setting", name, Settings.__annotations__)
+        if name in kinds:
+            such = kinds[name]
+            require(isinstance(value, type(such)), f"simulate: {name} should be such as {such!r}, got {value!r}.")
+    loss = settings.get("loss")
+    require(
+        loss is None or callable(loss),
+        f"simulate: loss should be a function of outputs and targets such as torch.nn.functional.cross_entropy, "
+        f"got {loss!r}.",
+    )
+
+
 def _work(
     data: Islands,
     model: nn.Module | Callable[[], nn.Module] | None,
@@ -146,11 +171,17 @@ def _work(
     device: str,
 ) -> Work:
     module = _module(data, model, seed)
-    layout = Layout.of(module, data.x[:2])
+    try:
+        layout = Layout.of(module, data.x[:2])
+        with torch.no_grad():
+            outputs = copy.deepcopy(module).eval()(data.x[:2])
+    except (RuntimeError, TypeError, IndexError) as error:
+        raise ValueError(
+            f"simulate: the model does not take the data's examples, of shape {tuple(data.x.shape[1:])} and "
+            f"{data.x.dtype}; give a model that fits them. It says: {error}"
+        ) from None
     if loss is None:
         loss = nn.functional.mse_loss if data.classes is None else nn.functional.cross_entropy
-    with torch.no_grad():
-        outputs = copy.deepcopy(module).eval()(data.x[:2])
     if data.classes is None:
         require(
             outputs.shape == data.y[:2].shape,
@@ -159,21 +190,37 @@ def _work(
         )
     else:
         require(
-            outputs.dim() == 2 and outputs.shape[1] >= data.classes,
+            tuple(outputs.shape[1:]) == (data.classes,),
             f"simulate: the model puts out {tuple(outputs.shape[1:])} for an example, the data have {data.classes} "
             "classes; give the last layer one output a class.",
         )
-        require(
-            outputs.shape[1] == data.classes,
-            f"simulate: the model has {outputs.shape[1]} outputs, the data have {data.classes} classes; "
-            "give the last layer one output a class.",
-        )
+    _look_at_loss(loss, outputs, data.y[:2])
     return Work(module.to(device), layout, loss, data.x.to(device), data.y.to(device), data.classes)
+
+
+def _look_at_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of a broadcast before it fails on it
+            value = loss(outputs, targets)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        raise ValueError(
+            f"simulate: the loss {loss!r} does not take outputs of shape {tuple(outputs.shape)} and targets of shape "
+            f"{tuple(targets.shape)} and {targets.dtype}; give one that fits the task. It says: {error}"
+        ) from None
+    require(
+        isinstance(value, Tensor) and value.numel() == 1,
+        f"simulate: the loss gave {value!r}; it should give one number, the mean over the batch.",
+    )
 
 
 def _module(data: Islands, model: nn.Module | Callable[[], nn.Module] | None, seed: int) -> nn.Module:
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
+    require(
+        model is None or callable(model),
+        f"simulate: model should be a torch.nn.Module or a function that makes one, got {model!r}.",
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "model"))
         if model is not None:
@@ -227,6 +274,8 @@ def _look_at_data(algorithm: Algorithm, data: Islands, sites: dict[str, Site]) -
             any(len(learner.validation) for learner in training),
             f"simulate: {algorithm.name} needs validation parts, and no learner has examples enough to reserve one.",
         )
+    for name in _weighting_metrics(algorithm.weighting):
+        _look_at_metric(f"{algorithm.name} weighs by", name, data)
     batch = algorithm.plan.batch
     small = [learner.name for learner in training if len(learner.train) < batch]
     if len(small) == len(training):
@@ -237,6 +286,32 @@ def _look_at_data(algorithm: Algorithm, data: Islands, sites: dict[str, Site]) -
             ArchipelWarning,
             stacklevel=4,
         )
+
+
+def _weighting_metrics(weighting: Weighting) -> list[str]:
+    if isinstance(weighting, Product):
+        return [name for factor in weighting.factors for name in _weighting_metrics(factor)]
+    return [weighting.metric] if isinstance(weighting, ByDistributedValidation) else []
+
+
+def _look_at_metric(who: str, metric: str, data: Islands) -> None:
+    require(
+        data.classes is not None or metric == "loss",
+        f"simulate: {who} {metric}, which needs classes, and {data.name!r} has none; use the metric 'loss'.",
+    )
+    require(
+        metric != "binary_f1" or data.classes == 2,
+        f"simulate: {who} binary_f1, which is for two classes, and {data.name!r} has {data.classes}; use 'macro_f1'.",
+    )
+
+
+def _look_at_evaluation(evaluation: Evaluation, data: Islands) -> None:
+    _look_at_metric("it is scored by", evaluation.metric, data)
+    require(
+        evaluation.at != "home" or len(data.test) > 0,
+        "simulate: it is scored at home, and the data have no global test set; split with a test part, "
+        "or score with Evaluation(at='learners').",
+    )
 
 
 def _evaluation(algorithm: Algorithm, data: Islands, layout: Layout) -> Evaluation:

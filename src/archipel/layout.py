@@ -8,8 +8,8 @@ that wants them local names them private.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -62,10 +62,18 @@ class Layout:
     """Names, shapes and places of a module's layers in its vector."""
 
     layers: tuple[Layer, ...]
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Further names of parameters that two modules share, and the name they have here."""
 
     @staticmethod
     def of(module: nn.Module, example: Tensor | None = None) -> Layout:
         """Read the layout off a module; with an example input, layers stand in the order they are called."""
+        for name, parameter in module.named_parameters():
+            require(
+                parameter.dtype == torch.float32,
+                f"Layout: parameter {name!r} is {parameter.dtype}, models are float32 vectors; "
+                "convert the module with module.float().",
+            )
         order = _registration_order(module) if example is None else _forward_order(module, example)
         layers: list[Layer] = []
         place = 0
@@ -76,12 +84,6 @@ class Layout:
                 (prefix + n, p) for n, p in part.named_parameters(recurse=False) if id(p) not in seen
             ]
             seen.update(id(p) for _, p in own)
-            for tensor_name, tensor in own:
-                require(
-                    tensor.dtype == torch.float32,
-                    f"Layout: parameter {tensor_name!r} is {tensor.dtype}, models are float32 vectors; "
-                    "convert the module with module.float().",
-                )
             unsaved = part._non_persistent_buffers_set
             kept = [(prefix + n, b) for n, b in part.named_buffers(recurse=False) if n not in unsaved]
             groups: list[tuple[str, list[tuple[str, Tensor]]]] = [("", own), (BUFFERS, kept)]
@@ -100,7 +102,11 @@ class Layout:
             f"Layout: {type(module).__name__} has no parameters, so there is nothing to train; "
             "give a module with at least one layer.",
         )
-        return Layout(tuple(layers))
+        every = dict(module.named_parameters(remove_duplicate=False))
+        placed = {entry.name for layer in layers for entry in layer.entries}
+        owners = {id(parameter): name for name, parameter in every.items() if name in placed}
+        tied = {name: owners[id(parameter)] for name, parameter in every.items() if name not in placed}
+        return Layout(tuple(layers), tied)
 
     # ---------------------------------------------------------------------------------------------------- names
 

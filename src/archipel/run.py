@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,6 +12,7 @@ from torch import Tensor
 from archipel.algorithm import Algorithm
 from archipel.engines.simulator import Stamped
 from archipel.layout import Layout
+from archipel.metrics import higher_is_better
 from archipel.records import Committed, Divergence, Handed, Refused, Returned, Scores, Shadow
 
 R = TypeVar("R")
@@ -86,12 +88,12 @@ class Run:
 
     def state_dict(self) -> dict[str, Tensor]:
         """The model for `module.load_state_dict`."""
-        return {name: tensor.clone() for name, tensor in self.layout.tensors(self.model).items()}
+        tensors = self.layout.tensors(self.model)
+        tensors |= {name: tensors[owner] for name, owner in self.layout.tied.items()}
+        return {name: tensor.clone() for name, tensor in tensors.items()}
 
     def fingerprint(self) -> str:
         """A hash of the model's bits: two runs with the same one ended with the same model."""
-        import hashlib
-
         return hashlib.sha256(self.model.contiguous().numpy().tobytes()).hexdigest()[:16]
 
     def summary(self) -> str:
@@ -101,7 +103,8 @@ class Run:
         models = sum(moved.get(f"{kind} models", 0) for kind in ("train down", "train up", "evaluate down"))
         commits = self.commits
         scores = self.scores
-        best = max((s.metrics.get(self.metric, float("nan")) for _, s in scores), default=float("nan"))
+        pick = max if higher_is_better(self.metric) else min
+        best = pick((s.metrics[self.metric] for _, s in scores if self.metric in s.metrics), default=float("nan"))
         handed = self.of(Handed)
         lines = [
             f"{self.algorithm.name}: {self.metric} {self.score:.4f} (best {best:.4f}) after {self.seconds:,.1f} s",

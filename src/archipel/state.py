@@ -150,6 +150,8 @@ class State:
     """Why the run is about to end, while the last score is still out."""
     stopped: str | None = None
     next_task: int = 0
+    next_score: int = -1
+    """Scores are numbered downwards, so that how often a model is scored changes no draw that a task's number keys."""
     members: dict[str, Member] = field(default_factory=dict)
     out: dict[int, Assignment] = field(default_factory=dict)
     inquiries: dict[int, Inquiry] = field(default_factory=dict)
@@ -234,7 +236,8 @@ def validate(state: State, models: Models) -> None:
     _law(len(waiting) == len(set(waiting)), "an update stands for commit twice", waiting)
     known = {*state.out, *state.inquiries, *waiting}
     _law(len(known) == len(state.out) + len(state.inquiries) + len(waiting), "a task is in two places", known)
-    _law(all(task < state.next_task for task in known), "a task was never handed out", known)
+    handed_out = all(state.next_score < task < state.next_task for task in known)
+    _law(handed_out, "a task was never handed out", known)
     for update in state.queue:
         out = [i for i in state.inquiries.values() if i.update == update.task]
         _law(update.awaiting == len(out), f"update {update.task} awaits {update.awaiting} opinions", out)

@@ -8,6 +8,13 @@ from hypothesis import strategies as st
 from archipel.data.classes import allocate, class_table, deal
 
 CIFAR10 = np.full(10, 5000)
+FMNIST = np.full(10, 6000)
+# fmt: off
+GERMANTS = np.array([
+    180, 1980, 2010, 1260, 1770, 1650, 360, 1290, 1260, 1320, 1800, 1170, 1890, 1920, 690, 540, 360, 990, 1080, 180, 300,
+    270, 330, 450, 240, 1350, 540, 210, 480, 240, 390, 690, 210, 599, 360, 1080, 330, 180, 1860, 270, 300, 210, 210,
+])
+# fmt: on
 CIFAR100 = np.full(100, 500)
 POWERLAW = [25058, 8860, 4823, 3132, 2241, 1705, 1353, 1108, 928, 792]
 
@@ -173,4 +180,107 @@ def test_the_impossible_is_refused_with_what_would_be_possible(message: str):
     supply, learners, sizes, classes = REFUSED[message]
     with pytest.raises(ValueError, match="split: ") as error:
         class_table(supply, learners, sizes, classes, seed=0)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("supply", "sizes", "classes"),
+    [(FMNIST, (1500, 2500), (2, 6)), (CIFAR10, (1600, 2400), (2, 6)), (GERMANTS, (900, 1500), (4, 12))],
+    ids=["FMNIST", "CIFAR-10", "GermanTS"],
+)
+def test_fed2a_ranges(supply: np.ndarray, sizes: tuple[int, int], classes: tuple[int, int]):
+    # section 4.1: 30 clients; what the middle of the range asks for is all that there is, and more
+    for seed in range(3):
+        table = class_table(supply, 30, "{}-{}".format(*sizes), "{}-{}".format(*classes), seed)
+        assert sizes[0] <= table.sum(1).min() <= table.sum(1).max() <= sizes[1]
+        assert classes[0] <= min(held(table)) < max(held(table)) <= classes[1]
+        assert (table.sum(0) <= supply).all()
+        assert table.sum() > 0.95 * supply.sum()
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 9), st.sampled_from([None, "uniform", "powerlaw"]), seeds)
+@settings(max_examples=25, deadline=None)
+def test_disjoint_classes_are_shared_by_nobody(learners: int, x: int, more: int, sizes: str | None, seed: int):
+    supply = np.random.default_rng(seed).integers(x, 60, learners * x + more)
+    table = class_table(supply, learners, sizes, f"disjoint({x})", seed)
+    assert held(table) == [x] * learners
+    assert ((table > 0).sum(0) <= 1).all()
+    if sizes is None:
+        assert table.sum(0).tolist() == [*supply[: learners * x], *[0] * more]
+    if sizes == "uniform":
+        assert table.sum(1).max() - table.sum(1).min() <= 1
+
+
+def test_hdafl_disjoint_by_hand():
+    # 62 classes, two each: 31 learners, the first holds classes 0 and 1
+    table = class_table(np.arange(10, 72), 31, None, "disjoint(2)", seed=0)
+    assert table.sum(1).tolist() == [21 + 4 * learner for learner in range(31)]
+    assert table[0].nonzero()[0].tolist() == [0, 1]
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=6),
+    st.integers(1, 9),
+    st.sampled_from(["uniform", "powerlaw", "dirichlet(1)", "dirichlet(0.1)"]),
+    st.sampled_from([0.01, 0.1, 1, 100]),
+    seeds,
+)
+@settings(max_examples=25, deadline=None)
+def test_dirichlet_classes_use_every_example_once(
+    supply: list[int], learners: int, sizes: str, concentration: float, seed: int
+):
+    assume(sum(supply) >= learners)
+    labels = np.repeat(np.arange(len(supply)), supply)
+    parts = deal(labels, learners, sizes, f"dirichlet({concentration})", seed)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+    iid = class_table(np.array(supply), learners, sizes, "iid", seed)
+    assert [len(part) for part in parts] == iid.sum(1).tolist()  # the same sizes, whatever the classes
+
+
+def test_a_dirichlet_with_numbers_takes_its_part_of_every_class():
+    table = class_table(np.array([100, 50, 50]), 3, (60, 30, 10), "dirichlet(0.5)", seed=1)
+    assert table.sum(1).tolist() == [60, 30, 10]
+    assert table.sum(0).tolist() == [50, 25, 25]
+
+
+def test_a_smaller_dirichlet_is_further_from_iid():
+    scores = []
+    for concentration in (0.05, 0.5, 5, 1000):
+        table = class_table(FMNIST, 50, "uniform", f"dirichlet({concentration})", seed=0)
+        scores.append(np.abs(table / table.sum(1, keepdims=True) - 0.1).sum(1).mean())
+    assert scores == sorted(scores, reverse=True)
+    assert scores[0] > 1.3
+    assert scores[-1] < 0.05
+
+
+def test_settings_as_text_are_those_of_python():
+    for text, value in {"3": 3, "8x1,4x1,3x8": (8, 4, *[3] * 8), "1": 1, "3,3,3,3,3,3,3,3,3,2": (*[3] * 9, 2)}.items():
+        one, other = (class_table(CIFAR10, 10, "uniform", classes, seed=0) for classes in (text, value))
+        assert one.tolist() == other.tolist()
+    counts = held(class_table(CIFAR10, 10, "uniform", "2-6", seed=0))
+    assert set(counts) <= {2, 3, 4, 5, 6}
+    assert held(class_table(CIFAR10, 10, "uniform", "2-6", seed=1)) != counts
+
+
+REFUSED_TOO = {
+    "classes='dirichlet' is not known. Did you mean 'dirichlet(0.1)'?": ("uniform", "dirichlet"),
+    "classes='disjont(2)' is not known. Did you mean 'disjoint(2)'?": ("uniform", "disjont(2)"),
+    "classes='disjoint(1.5)' is not known": ("uniform", "disjoint(1.5)"),
+    "classes='dirichlet(-0.1)': the concentration should be more than 0": ("uniform", "dirichlet(-0.1)"),
+    "classes='disjoint(3)' with 2 learners needs 6 classes, but the training examples have 4": (None, "disjoint(3)"),
+    "Ask for 1 learners or disjoint(2) at most": (None, "disjoint(3)"),
+    "classes='6-2' is no range": ("uniform", "6-2"),
+    "classes='5-6' asks for 6 classes, but the training examples have 4": ("uniform", "5-6"),
+    "classes has 3 numbers for 2 learners": ("uniform", "2x3"),
+    "sizes='1-2', but a learner holds 3 classes and needs an example of each": ("1-2", 3),
+    "sizes='30-35' do not fit into [1, 1] classes each, with [20, 20, 20, 20]": ("30-35", (1, 1)),
+    "sizes=[25, 5] do not fit into [1, 1] classes each": ((25, 5), "disjoint(1)"),
+    "sizes='90-99' gives 2 learners at least 180 together, but there are 80": ("90-99", "dirichlet(1)"),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED_TOO)
+def test_settings_that_cannot_be_are_refused(message: str):
+    with pytest.raises(ValueError, match="split: ") as error:
+        class_table(np.full(4, 20), 2, *REFUSED_TOO[message], seed=0)
     assert message in str(error.value)

@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
-from archipel.data import Island, Islands
+import archipel as ap
+from archipel.data import Island, Islands, digits, from_arrays
 
 
 def at(*indices: int) -> Tensor:
@@ -90,3 +93,78 @@ def test_a_broken_law_is_refused(message: str):
     with pytest.raises(ValueError, match="Islands") as error:
         replace(islands(), **BROKEN[message])
     assert message in str(error.value)
+
+
+# ------------------------------------------------------------------------------------- own test parts of own data
+
+
+@given(
+    st.integers(1, 12),
+    st.sampled_from(["uniform", "powerlaw"]),
+    st.sampled_from(["iid", 2]),
+    st.floats(0.05, 0.9),
+    st.integers(0, 50),
+)
+@settings(max_examples=25, deadline=None)
+def test_own_tests_move_examples_and_lose_none(learners: int, sizes: str, classes: str | int, part: float, seed: int):
+    y = torch.arange(120) % 6
+    before = from_arrays(torch.zeros(120, 1), y).split(learners, sizes, classes, seed=seed, stimuli=1)
+    after = before.with_own_test(part, seed)
+    used = torch.cat([torch.cat([learner.train, learner.test]) for learner in after.learners])
+    assert len(used.unique()) == len(used)
+    for old, new in zip(before.learners, after.learners, strict=True):
+        assert sorted(new.train.tolist() + new.test.tolist()) == old.train.tolist()
+        assert set(y[new.train].tolist()) == set(y[old.train].tolist())
+        assert len(new.test) > 0 or len(y[old.train].unique()) == len(old.train)
+        assert abs(len(new.test) - part * len(old.train)) <= 6
+    assert (after.x is before.x, after.test is before.test, after.stimuli is before.stimuli) == (True, True, True)
+    twice, back = after.with_own_test(part, seed), after.without_own_test()
+    for old, once, again, whole in zip(before.learners, after.learners, twice.learners, back.learners, strict=True):
+        assert once.train.tolist() == again.train.tolist()
+        assert once.test.tolist() == again.test.tolist()
+        assert (whole.train.tolist(), whole.test.tolist()) == (old.train.tolist(), [])
+
+
+def test_another_seed_carves_otherwise():
+    islands = digits().split(3)
+    one, other = (islands.with_own_test(seed=seed).learners[0].test.tolist() for seed in (0, 1))
+    assert one != other
+    assert len(one) == len(other) == round(0.2 * 480)
+
+
+def test_a_single_example_is_kept():
+    whole = replace(islands(), learners=(Island("00", at(3), at(6)), Island("01", at(0, 1, 2), at())))
+    single, three = whole.with_own_test().learners
+    assert (single.train.tolist(), single.test.tolist()) == ([3], [])
+    assert (len(three.train), len(three.test)) == (2, 1)  # of class 0 there are two
+
+
+def test_held_out_learners_are_not_divided():
+    learners = (Island("00", at(0, 1, 2), at(6, 7)), Island("01", at(5, 4, 3), at(7), "test"))
+    after = replace(islands(), learners=learners).with_own_test()
+    assert after.learners[1] is learners[1]
+
+
+def test_a_task_without_classes_is_divided_as_one():
+    after = replace(islands(), y=torch.rand(10), classes=None).with_own_test(0.5)
+    assert [(len(learner.train), len(learner.test)) for learner in after.learners] == [(1, 2), (1, 2)]
+
+
+def test_shared_tests_do_not_become_training_examples():
+    # without a test set at HOME, example 7 is tested on by both and 6 by one learner only
+    whole = replace(islands(), test=at()).without_own_test()
+    assert [learner.train.tolist() for learner in whole.learners] == [[0, 1, 2, 6], [3, 4, 5]]
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.2, float("nan")])
+def test_a_fraction_is_a_part(fraction: float):
+    with pytest.raises(ValueError, match=rf"with_own_test: fraction={fraction} is no part of a whole"):
+        islands().with_own_test(fraction)
+
+
+def test_own_tests_are_simulated():
+    data = digits().split(4, classes=3).with_own_test().standardised("local")
+    run = ap.simulate(ap.hdafl(batch=16, rate=0.1, epochs=2), data, ending=ap.Ending(rounds=8))
+    scores = run.scores[-1][1]
+    assert (scores.sites, scores.examples) == (4, sum(len(learner.test) for learner in data.learners))
+    assert run.score > 0.5

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archipel.data import stratified_validation
-from archipel.data.splits import hold_out, own_test, take_stimuli
+from archipel.data.splits import carve_test, hold_out, nobody_elses, own_test, take_stimuli
 
 labels = st.lists(st.integers(0, 5), min_size=1, max_size=80)
 fractions = st.floats(0.01, 0.99)
@@ -54,6 +54,12 @@ def test_one_example_is_trained_on():
     assert validation.dtype == torch.int64
 
 
+def test_targets_that_are_no_classes_are_a_plain_part():
+    words = torch.arange(40).reshape(10, 4)
+    train, validation = stratified_validation(words, 0.2, (0, "v"))
+    assert (len(train), len(validation)) == (8, 2)
+
+
 def test_validation_needs_a_number_of_examples():
     with pytest.raises(ValueError, match=r"labels=None does not say how many .* Give examples="):
         stratified_validation(None, 0.1, (0,))
@@ -76,7 +82,8 @@ def test_the_test_set_is_stratified_and_leaves_every_class(
     for number in set(classes):
         mine = tested[y == number]
         assert 0 <= mine.sum() < len(mine)
-        assert abs(mine.sum() - fraction * len(mine)) <= 1
+        # the total is rounded first, and its shares are rounded up or down
+        assert abs(mine.sum() - round(fraction * len(y)) * len(mine) / len(y)) <= 1
         assert shown[y[tested] == number].sum() == min(per_class, mine.sum() // 2)
 
 
@@ -100,3 +107,38 @@ def test_an_own_test_part_has_the_learners_proportions():
 def test_small_own_test_parts(train: list[int], test: list[int], expected: list[int]):
     y = np.array(test, dtype=np.int64)
     assert np.bincount(y[own_test(np.array(train), y, (0, "own"))]).tolist() == expected
+
+
+@given(labels, fractions, st.integers(0, 100))
+@settings(max_examples=100)
+def test_a_carved_test_part_is_stratified(classes: list[int], fraction: float, seed: int):
+    y = np.array(classes)
+    tested = carve_test(y, fraction, (seed, "carved"))
+    supply = np.bincount(y)
+    taken = np.bincount(y[tested], minlength=len(supply))
+    assert (taken <= np.maximum(supply - 1, 0)).all()
+    assert (np.abs(taken - fraction * supply) <= 1).all()
+    assert taken.sum() <= max(1, round(fraction * len(y)))
+    assert tested.any() == (supply.max() >= 2)
+    if (supply != 1).all() and 1 / supply[supply > 0].min() <= fraction <= 1 - 1 / supply[supply > 0].min():
+        assert taken.sum() == round(fraction * len(y))  # no class is too small for its share: exact
+    assert np.array_equal(carve_test(y, fraction, (seed, "carved")), tested)
+
+
+def test_a_fifth_by_hand():
+    y = np.array([0] * 10 + [3] * 4 + [7] * 4 + [8])
+    # 2, 0.8, 0.8, 0.2: four of nineteen
+    assert np.bincount(y[carve_test(y, 0.2, (0,))], minlength=9).tolist() == [2, 0, 0, 1, 0, 0, 0, 1, 0]
+
+
+def test_small_classes_are_tested_at_one_learner_or_another():
+    # FEMNIST's writers have one or two of most classes: were ties not by lot, all would be tested on the same ones
+    pairs = np.repeat(np.arange(20), 2)
+    tested = [set(pairs[carve_test(pairs, 0.2, (0, learner))].tolist()) for learner in range(30)]
+    assert {len(classes) for classes in tested} == {8}
+    assert set().union(*tested) == set(range(20))
+
+
+def test_what_is_nobody_elses():
+    tests = [torch.tensor([0, 1, 2]), torch.tensor([2, 3]), torch.tensor([], dtype=torch.int64)]
+    assert nobody_elses(tests, torch.tensor([0, 5]), 6).tolist() == [False, True, False, True, False, False]

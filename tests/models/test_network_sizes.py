@@ -116,9 +116,7 @@ def test_the_packet_cnn_shares_what_table_5_implies() -> None:
 
 def test_the_small_cnn() -> None:
     assert parameters(models.small_cnn()) == (9 * 8 + 8) + (9 * 8 * 16 + 16) + (7 * 7 * 16 * 10 + 10)
-    assert parameters(models.small_cnn(channels=3, size=8, classes=5)) == (9 * 3 * 8 + 8) + 1168 + (
-        64 * 5 + 5
-    )
+    assert parameters(models.small_cnn(channels=3, size=8, classes=5)) == (9 * 3 * 8 + 8) + 1168 + (64 * 5 + 5)
 
 
 def test_resnet50_has_eight_basic_blocks_a_stage() -> None:

@@ -59,11 +59,7 @@ def test_a_batch_goes_through_and_back_and_layers_run_as_they_are_listed(
 ) -> None:
     torch.manual_seed(0)
     network = build()
-    listed = [
-        name
-        for name, module in network.named_modules()
-        if any(True for _ in module.parameters(recurse=False))
-    ]
+    listed = [name for name, module in network.named_modules() if any(True for _ in module.parameters(recurse=False))]
     ran: list[str] = []
     for name in listed:
         network.get_submodule(name).register_forward_hook(lambda *_, name=name: ran.append(name))

@@ -1,7 +1,11 @@
 """Data on islands: take a source, split it over learners, and every learner is an index array."""
 
+from archipel.data.features import bucketed
 from archipel.data.folds import Fold
+from archipel.data.heatmap import heat_map
 from archipel.data.islands import Island, Islands
+from archipel.data.own import from_csv, from_dataset, from_hf, from_npz_folder, from_parquet
+from archipel.data.scores import SizeStatistics, c_score, class_distances, size_statistics
 from archipel.data.source import Source, from_arrays
 from archipel.data.sources import (
     cifar10,
@@ -27,9 +31,13 @@ __all__ = [
     "Island",
     "Islands",
     "Moments",
+    "SizeStatistics",
     "Source",
+    "bucketed",
+    "c_score",
     "cifar10",
     "cifar100",
+    "class_distances",
     "combine",
     "covertype",
     "digits",
@@ -38,12 +46,19 @@ __all__ = [
     "femnist",
     "fmnist",
     "from_arrays",
+    "from_csv",
+    "from_dataset",
+    "from_hf",
+    "from_npz_folder",
+    "from_parquet",
     "gtsrb",
     "heart_disease",
+    "heat_map",
     "iscx_vpn",
     "load_split",
     "mnist",
     "moments",
     "shakespeare",
+    "size_statistics",
     "stratified_validation",
 ]

@@ -1,123 +1,286 @@
 """Which classes every learner holds, and how many examples of each.
 
-  "iid"          every learner holds all classes in the data's own proportions
-  x              Non-IID(x): x classes for every learner, except where x classes cannot hold a learner's size
-  (8, 4, 3, 3)   exactly so many classes for each learner: Metis' Non-IID(8x1,4x1,3x2)
+  "iid"             every learner holds all classes in the data's own proportions
+  3                 Non-IID(3): 3 classes for every learner, except where 3 classes cannot hold a learner's size
+  (8, 4, 3, 3)      exactly so many classes for each learner: Metis' Non-IID(8x1,4x1,3x2), also "8x1,4x1,3x2"
+  "2-6"             a number of classes from the range for every learner, each equally likely (Fed2A section 4.1)
+  "dirichlet(0.1)"  every learner's own distribution over all classes, RADFed's lambda; every example is given away
+  "disjoint(2)"     2 classes for every learner, none shared (HDAFL section 5.1): the first learner holds the first 2
 
-The exception is Metis' "to preserve scale invariance" (section VI): that learner gets the smallest number of
+The exception for 3 is Metis' "to preserve scale invariance" (section VI): that learner gets the smallest number of
 classes that can hold its size beside one example for each of the others that share them. Places for fewer
 classes than there are (learners * x < classes) can hold that part of the data only, and sizes are then shares
 of that part; so learners of one named size, "uniform", always hold exactly x.
 
 Every class is held by somebody when there are places enough. When sizes do not fit into the classes, all are
 scaled down by a common factor as little as possible: the shape stays, the remainder is dropped. Sizes given
-as numbers are never changed: if they do not fit, the error says which would.
+as numbers are never changed, and those of a range never leave it: if they do not fit, the error says which would.
+
+Dirichlet classes, and features of any classes, are reconciled with the sizes by RADFed's quadratic programme. With
+Dirichlet classes a learner's classes are what is as near as possible to what was drawn (formula 2); with any other
+setting they are exactly as asked, and only the features give way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from archipel.data.sizes import Counts, Shares, apportion, nearest, one_per_learner, shape_of, whole_number
+from archipel.data.features import configurations, drawn
+from archipel.data.forms import call, numbers, positive, span, unknown
+from archipel.data.reconcile import Margins, Wanted, reconcile
+from archipel.data.sizes import Counts, Shares, Wish, apportion, check_total, one_per_learner, whole_number, wish
+from archipel.data.transport import allocate
 from archipel.randomness import generator
 
 Held: TypeAlias = NDArray[np.bool_]
 
 DRAWS = 8
 """So many choices of classes are tried before sizes are scaled down: some pairings hold more than others."""
+FORMS = ("iid", "3", "8x1,4x1,3x8", "2-6", "dirichlet(0.1)", "disjoint(2)")
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Every learner's own distribution over all classes."""
+
+    concentration: float
+
+
+@dataclass(frozen=True)
+class Disjoint:
+    """So many classes for every learner, none shared."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A categorical feature of the training examples that is skewed."""
+
+    name: str
+    codes: Counts
+    """The category of every example."""
+    concentration: float
+
+
+Kind: TypeAlias = str | int | tuple[int, ...] | Dirichlet | Disjoint
+"""A setting that was read: "iid", one number for everyone, one per learner, or one of the two above."""
 
 
 def deal(
-    labels: Counts, learners: int, sizes: str | Sequence[int], classes: str | int | Sequence[int], seed: int
+    labels: Counts,
+    learners: int,
+    sizes: str | Sequence[int] | None,
+    classes: str | int | Sequence[int],
+    seed: int,
+    features: Sequence[Feature] = (),
 ) -> list[Counts]:
     """Deal the examples out: every learner's positions in the labels, ascending, none given twice."""
-    table = class_table(np.bincount(labels), learners, sizes, classes, seed)
+    kind = read(classes, learners, seed)
+    if isinstance(kind, Dirichlet) or features:
+        kinds, table = skewed_table(labels, learners, sizes, classes, seed, features)
+    else:
+        kinds, table = labels, class_table(np.bincount(labels), learners, sizes, classes, seed)
     shuffled = generator(seed, "data", "examples").permutation(len(labels))
-    parts: list[list[Counts]] = [[] for _ in range(learners)]
-    for number in range(table.shape[1]):
-        stack = shuffled[labels[shuffled] == number]
-        for part, positions in zip(parts, np.split(stack, np.cumsum(table[:, number]))[:-1], strict=True):
-            part.append(positions)
-    return [np.sort(np.concatenate(part)) for part in parts]
+    stacks = shuffled[np.argsort(kinds[shuffled], kind="stable")]
+    # every kind's stack is dealt to the learners in turn, and what is over to nobody
+    supply = np.bincount(kinds, minlength=table.shape[1])
+    dealt = np.vstack([table, supply - table.sum(0)])
+    owner = np.repeat(np.tile(np.arange(learners + 1), table.shape[1]), dealt.T.ravel())
+    hands = stacks[np.argsort(owner, kind="stable")]
+    return [np.sort(part) for part in np.split(hands, np.cumsum(table.sum(1)))[:-1]]
+
+
+def read(classes: str | int | Sequence[int], learners: int, seed: int) -> Kind:
+    """What the setting asks for."""
+    if not isinstance(classes, str):
+        if isinstance(classes, Iterable):
+            return tuple(one_per_learner("classes", classes, learners))
+        return whole_number("classes", classes)
+    if classes == "iid":
+        return "iid"
+    listed, ends = numbers(classes), span(classes)
+    if listed is not None and len(listed) == 1 and "x" not in classes:
+        return whole_number("classes", listed[0])
+    if listed is not None:
+        return tuple(one_per_learner("classes", listed, learners))
+    if ends is not None:
+        low, high = ends
+        if not 1 <= low <= high:
+            raise ValueError(
+                f"split: classes={classes!r} is no range. Give the lower end, at least 1, and then the higher."
+            )
+        return tuple(generator(seed, "data", "numbers of classes").integers(low, high + 1, learners).tolist())
+    match call(classes):
+        case "dirichlet", concentration:
+            return Dirichlet(positive(f"classes={classes!r}", concentration, "the concentration"))
+        case "disjoint", count if count == int(count):
+            return Disjoint(whole_number("classes: disjoint", int(count)))
+        case _:
+            raise unknown("classes", classes, FORMS, ", or one number of classes per learner")
 
 
 def class_table(
-    supply: Counts, learners: int, sizes: str | Sequence[int], classes: str | int | Sequence[int], seed: int
+    supply: Counts,
+    learners: int,
+    sizes: str | Sequence[int] | None,
+    classes: str | int | Sequence[int],
+    seed: int,
 ) -> Counts:
     """How many examples of every class every learner gets: [learners, classes]."""
-    available = int(supply.sum())
-    if learners > available:
-        raise ValueError(
-            f"split: learners={learners}, but there are only {available} training examples. "
-            "Ask for fewer learners, or hold out less."
-        )
-    shape = shape_of(sizes, learners)
-    asked = None if isinstance(sizes, str) else shape.astype(np.int64)
-    if asked is not None and asked.sum() > available:
-        raise ValueError(
-            f"split: sizes add up to {asked.sum()}, but there are {available} training examples. "
-            f"Ask for at most {available} together, or name a shape such as 'powerlaw'."
-        )
-    if not isinstance(classes, str):
-        return table_by_class(supply, shape, asked, classes, seed)
-    if classes != "iid":
-        raise ValueError(
-            f"split: classes={classes!r} is not known. Did you mean {nearest(classes, ['iid'])!r}? "
-            "Known: iid, a number of classes, or one number per learner."
-        )
-    wanted = apportion(available, shape, np.ones(learners, np.int64)) if asked is None else asked
+    kind, available = read(classes, learners, seed), int(supply.sum())
+    if isinstance(kind, Disjoint):
+        return disjoint_table(supply, learners, sizes, kind.count, seed)
+    if isinstance(kind, Dirichlet):
+        margins, aims = drawn_classes(supply, np.arange(len(supply)), learners, sizes, kind, seed)
+        return reconcile(margins, [aims], generator(seed, "data", "reconciled"))
+    sizes = "uniform" if sizes is None else sizes
+    asked = wish(sizes, learners, seed)
+    check_total(asked, sizes, available)
+    if isinstance(kind, int | tuple):
+        return table_by_class(supply, asked, sizes, kind, classes, seed)
+    wanted = asked.fitted(available, np.ones(learners, np.int64))
     shares = np.outer(wanted, supply)
     table = allocate(wanted, supply, at_least=shares // available, at_most=-(-shares // available))
     assert table is not None, "a table with whole margins can always be rounded to whole numbers"
     return table
 
 
+def drawn_classes(
+    supply: Counts, codes: Counts, learners: int, sizes: str | Sequence[int] | None, kind: Dirichlet, seed: int
+) -> tuple[Margins, Wanted]:
+    """What a table has to keep and should be near, when classes are drawn; codes are the configurations' classes."""
+    sizes = "uniform" if sizes is None else sizes
+    asked = wish(sizes, learners, seed)
+    check_total(asked, sizes, int(supply.sum()))
+    wanted = asked.fitted(int(supply.sum()), np.ones(learners, np.int64))
+    # of what is not given away, every kind has its part
+    used = apportion(int(wanted.sum()), supply.astype(np.float64), np.zeros_like(supply))
+    present = np.unique(codes[supply > 0])
+    examples = np.zeros((learners, int(codes.max()) + 1))
+    shares = drawn(len(present), kind.concentration, learners, (seed, "data", "class shares"))
+    examples[:, present] = shares * wanted[:, None]
+    return Margins(wanted[:, None], used, np.zeros_like(used)), Wanted(codes, examples)
+
+
+def skewed_table(
+    labels: Counts,
+    learners: int,
+    sizes: str | Sequence[int] | None,
+    classes: str | int | Sequence[int],
+    seed: int,
+    features: Sequence[Feature],
+) -> tuple[Counts, Counts]:
+    """Every example's configuration, and how many of every configuration every learner gets."""
+    number, kinds = configurations(labels, [feature.codes for feature in features])
+    supply, kind = np.bincount(number), read(classes, learners, seed)
+    aims: list[Wanted] = []
+    if isinstance(kind, Dirichlet):
+        margins, in_classes = drawn_classes(supply, kinds[:, 0], learners, sizes, kind, seed)
+        aims.append(in_classes)
+    else:
+        table = class_table(np.bincount(labels), learners, sizes, classes, seed)
+        used = np.zeros_like(supply)
+        for c in np.flatnonzero(table.sum(0)):
+            mine = kinds[:, 0] == c
+            used[mine] = apportion(int(table[:, c].sum()), supply[mine].astype(np.float64), 0 * supply[mine])
+        margins = Margins(table, used, kinds[:, 0])
+    for place, feature in enumerate(features):
+        values, codes = np.unique(kinds[:, place + 1], return_inverse=True)
+        shares = drawn(len(values), feature.concentration, learners, (seed, "data", "feature", feature.name))
+        aims.append(Wanted(codes.astype(np.int64), shares * margins.rows.sum(1)[:, None]))
+    return number, reconcile(margins, aims, generator(seed, "data", "reconciled"))
+
+
+def disjoint_table(supply: Counts, learners: int, sizes: str | Sequence[int] | None, count: int, seed: int) -> Counts:
+    """The table when no class is shared: all examples of a learner's classes, or sizes that fit into them."""
+    present = np.flatnonzero(supply)
+    if learners * count > len(present):
+        feasible = [f"{len(present) // count} learners"] if count <= len(present) else []
+        feasible += [f"disjoint({len(present) // learners})"] if learners <= len(present) else []
+        raise ValueError(
+            f"split: classes='disjoint({count})' with {learners} learners needs {learners * count} classes, but the "
+            f"training examples have {len(present)}. Ask for {' or '.join(feasible) or 'fewer of both'} at most."
+        )
+    held = np.zeros((learners, len(supply)), dtype=bool)
+    held[np.repeat(np.arange(learners), count), present[: learners * count]] = True
+    everything: Counts = held * supply
+    if sizes is None:
+        return everything
+    asked, counts = wish(sizes, learners, seed), np.full(learners, count)
+    check_total(asked, sizes, int(everything.sum()))
+    wanted = asked.fitted(int(everything.sum()), counts)
+    check_room(wanted, counts, asked, sizes)
+    return fitting(fill(wanted, asked, supply, held), wanted, asked, sizes, counts, supply)
+
+
 def table_by_class(
-    supply: Counts, shape: Shares, asked: Counts | None, classes: int | Sequence[int], seed: int
+    supply: Counts, asked: Wish, sizes: str | Sequence[int], kind: int | tuple[int, ...], classes: object, seed: int
 ) -> Counts:
     """The table when learners hold some of the classes only."""
-    learners, available, present = len(shape), int(supply.sum()), int((supply > 0).sum())
-    one_number = not isinstance(classes, Iterable)
-    if isinstance(classes, Iterable):
-        counts = np.array(one_per_learner("classes", classes, learners), dtype=np.int64)
-    else:
-        counts = np.full(learners, whole_number("classes", classes), dtype=np.int64)
+    learners, available, present = len(asked.shares), int(supply.sum()), int((supply > 0).sum())
+    one_number = isinstance(kind, int)
+    counts = np.full(learners, kind, dtype=np.int64) if one_number else np.array(kind, dtype=np.int64)
     if counts.max() > present:
         raise ValueError(
             f"split: classes={classes!r} asks for {counts.max()} classes, but the training examples have "
             f"{present}. Ask for 1 to {present}, or 'iid'."
         )
     places = int(counts.sum())
-    total = min(available, available * places // present) if one_number else available
-    wanted = apportion(total, shape, counts) if asked is None else asked
+    total = min(available, available * places // present) if one_number and asked.total is None else available
+    wanted = asked.fitted(total, counts)
     if one_number:
         shared = max(0, places // present - 1)
         holding = np.cumsum(np.sort(np.maximum(supply - shared, 0))[::-1])
         counts = np.maximum(counts, np.minimum(np.searchsorted(holding, wanted) + 1, present))
+    check_room(wanted, counts, asked, sizes)
+    random = generator(seed, "data", "classes")
+    best = np.zeros((learners, len(supply)), np.int64)
+    for _ in range(DRAWS):
+        table = fill(wanted, asked, supply, choose(counts, wanted, supply, random))
+        if table.sum() > best.sum():
+            best = table
+        if best.sum() == wanted.sum():
+            break
+    return fitting(best, wanted, asked, sizes, counts, supply)
+
+
+def check_room(wanted: Counts, counts: Counts, asked: Wish, sizes: str | Sequence[int]) -> None:
+    """Refuse sizes that are smaller than the numbers of classes."""
     if (wanted < counts).any():
         k = int(np.argmax(wanted < counts))
         raise ValueError(
             f"split: sizes[{k}]={wanted[k]}, but this learner holds {counts[k]} classes and needs an example "
             f"of each. Give it at least {counts[k]} examples, or fewer classes."
         )
-    random = generator(seed, "data", "classes")
-    best = np.zeros((learners, len(supply)), np.int64)
-    for _ in range(DRAWS):
-        table = fill(wanted, shape, supply, choose(counts, wanted, supply, random))
-        if table.sum() > best.sum():
-            best = table
-        if best.sum() == wanted.sum():
-            return best
-    if asked is not None:
+    if asked.most is not None and wanted.max() > asked.most:
         raise ValueError(
-            f"split: sizes={asked.tolist()} do not fit into {counts.tolist()} classes each, with "
-            f"{supply.tolist()} training examples per class. About these would: sizes={best.sum(1).tolist()}."
+            f"split: sizes={sizes!r}, but a learner holds {counts.max()} classes and needs an example of each. "
+            f"Give a range that ends at {counts.max()} or above, or fewer classes."
         )
-    return best
+
+
+def fitting(
+    table: Counts, wanted: Counts, asked: Wish, sizes: str | Sequence[int], counts: Counts, supply: Counts
+) -> Counts:
+    """The table, refused when it lacks what may not be scaled down."""
+    if asked.exact and table.sum() < wanted.sum():
+        raise ValueError(
+            f"split: sizes={wanted.tolist()} do not fit into {counts.tolist()} classes each, with "
+            f"{supply.tolist()} training examples per class. About these would: sizes={table.sum(1).tolist()}."
+        )
+    if table.sum(1).min() < asked.least:
+        raise ValueError(
+            f"split: sizes={sizes!r} do not fit into {counts.tolist()} classes each, with {supply.tolist()} training "
+            f"examples per class: {asked.least} for everyone is too much. Ask for smaller sizes, fewer learners or "
+            "more classes per learner."
+        )
+    return table
 
 
 def choose(counts: Counts, sizes: Counts, supply: Counts, random: np.random.Generator) -> Held:
@@ -171,7 +334,7 @@ def pick(count: int, order: list[int], picked: list[int], left: Shares, size: in
     return picked
 
 
-def fill(wanted: Counts, shape: Shares, supply: Counts, held: Held) -> Counts:
+def fill(wanted: Counts, asked: Wish, supply: Counts, held: Held) -> Counts:
     """Fill the learners' classes up to the wanted sizes, or to sizes of the same shape that fit."""
     one_each = held.astype(np.int64)
     all_there_is: Counts = held * supply
@@ -179,77 +342,17 @@ def fill(wanted: Counts, shape: Shares, supply: Counts, held: Held) -> Counts:
     if table is not None:
         return table
     table, fits, too_much = one_each, int(held.sum()), int(wanted.sum())
+    if asked.least:
+        fits = asked.least * len(wanted)
+        attempt = allocate(asked.divide(fits, held.sum(1)), supply, one_each, all_there_is)
+        if attempt is None:
+            return one_each
+        table = attempt
     while too_much - fits > 1:
         middle = (fits + too_much) // 2
-        attempt = allocate(apportion(middle, shape, held.sum(1)), supply, one_each, all_there_is)
+        attempt = allocate(asked.divide(middle, held.sum(1)), supply, one_each, all_there_is)
         if attempt is None:
             too_much = middle
         else:
             table, fits = attempt, middle
     return table
-
-
-def allocate(sizes: Counts, supply: Counts, at_least: Counts, at_most: Counts) -> Counts | None:
-    """Fill every size within bounds, near the data's own proportions; None when it cannot be done.
-
-    A maximum flow, so the answer is exact: proportional shares are the start, augmenting paths do the rest.
-    """
-    rows, columns = sizes - at_least.sum(1), supply - at_least.sum(0)
-    room: Counts = at_most - at_least
-    shares = (room > 0) * columns.astype(np.float64)
-    for _ in range(50):
-        shares *= (rows / np.maximum(shares.sum(1), 1e-12))[:, None]
-        shares *= np.minimum(1, columns / np.maximum(shares.sum(0), 1e-12))
-    # the small addend: a share that is whole but for rounding errors must not lose its last example
-    table = np.minimum(np.floor(shares + 1e-6).astype(np.int64), room)
-    room -= table
-    spare: Counts = columns - table.sum(0)
-    for k in range(len(rows)):
-        by_remainder = np.argsort(table[k] - shares[k], kind="stable")
-        one_more = by_remainder[((room[k] > 0) & (spare > 0))[by_remainder]][: rows[k] - table[k].sum()]
-        table[k, one_more] += 1
-        room[k, one_more] -= 1
-        spare[one_more] -= 1
-    for k in range(len(rows)):
-        while (lack := int(rows[k] - table[k].sum())) > 0:
-            if not augment(k, lack, table, room, spare):
-                return None
-    filled: Counts = table + at_least
-    return filled
-
-
-def augment(start: int, lack: int, table: Counts, room: Counts, spare: Counts) -> bool:
-    """Give a learner more by the shortest chain of exchanges that ends in a class with spare examples."""
-    taker: dict[int, int] = {}  # class -> the learner that would take of it
-    gives: dict[int, int] = {}  # learner -> the class it would give to the taker of that class
-    queue = [start]
-    for learner in queue:
-        for c in np.flatnonzero(room[learner]).tolist():
-            if c in taker:
-                continue
-            taker[c] = learner
-            if spare[c] > 0:
-                chain = [(learner, c)]
-                while chain[-1][0] != start:
-                    given = gives[chain[-1][0]]
-                    chain.append((taker[given], given))
-                bounds = [int(room[k, taken]) for k, taken in chain]
-                bounds += [int(table[k, gives[k]]) for k, _ in chain[:-1]]
-                amount = min(lack, int(spare[c]), *bounds)
-                spare[c] -= amount
-                for k, taken in chain:
-                    move(k, taken, amount, table, room)
-                    if k != start:
-                        move(k, gives[k], -amount, table, room)
-                return True
-            for other in np.flatnonzero(table[:, c]).tolist():
-                if other != start and other not in gives:
-                    gives[other] = c
-                    queue.append(other)
-    return False
-
-
-def move(learner: int, taken: int, amount: int, table: Counts, room: Counts) -> None:
-    """Give a learner more of a class, or less."""
-    table[learner, taken] += amount
-    room[learner, taken] -= amount

@@ -166,10 +166,11 @@ def missing(wanted: Wanted, tried: str) -> str:
     refused = ""
     for place in places():
         for folder in wanted.inside(place):
-            absent = [[file.name for file in form if locate(folder, file) is None] for form in wanted.forms]
-            parts = [gone for gone, form in zip(absent, wanted.forms, strict=True) if len(gone) < len(form)]
-            note = f", which lacks {', '.join(min(parts, key=len))}" if parts else ""
-            lines.append(f"  {folder}{note}")
+            lines.append(f"  {folder}")
+            for form in wanted.forms:
+                absent = [file.name for file in form if locate(folder, file) is None]
+                if len(absent) < len(form):
+                    lines[-1] += f", which lacks {', '.join(absent)}"
             for name, why in wanted.refused:
                 if (folder / name).exists():
                     refused = f"{folder / name} is there, but {why}"
@@ -297,17 +298,22 @@ def lock(stream: BinaryIO) -> None:
 
 def transfer(file: File, stream: BinaryIO) -> None:
     """Write a file to a stream that may hold its beginning already, from the first address that answers."""
-    for number, url in enumerate(file.urls):
-        for again in range(TRIES):
-            try:
-                return receive(file.name, url, stream)
-            except (OSError, http.client.HTTPException) as error:
-                stream.flush()
-                refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
-                if (refused or again == TRIES - 1) and number == len(file.urls) - 1:
-                    raise
-                if refused:
-                    break
+    attempts = [url for url in file.urls for _ in range(TRIES)]
+    refused = set()
+    while attempts:
+        url = attempts.pop(0)
+        if url in refused:
+            continue
+        try:
+            receive(file.name, url, stream)
+            return
+        except (OSError, http.client.HTTPException) as error:
+            stream.flush()
+            # a server that says no says it again
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
+                refused.add(url)
+            if set(attempts) <= refused:
+                raise
 
 
 def receive(name: str, url: str, stream: BinaryIO) -> None:

@@ -1,9 +1,9 @@
 """How settings are written as text, so that one flag says what one argument of Python says.
 
-  name           "iid", "powerlaw"
-  name(number)   "dirichlet(0.1)", "disjoint(2)"
-  low-high       "1500-2500", "2-6": a whole number from here to there, both included
-  numbers        "8,4,3,3" or "8x1,4x1,3x8", where 3x8 is eight times 3
+name           "iid", "powerlaw"
+name(number)   "dirichlet(0.1)", "disjoint(2)"
+low-high       "1500-2500", "2-6": a whole number from here to there, both included
+numbers        "8,4,3,3" or "8x1,4x1,3x8", where 3x8 is eight times 3
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import difflib
 import math
 import re
 from collections.abc import Iterable
-from typing import NoReturn
 
 MOST = 10**6
 """So many numbers a text can stand for: "3x99999999999" is a slip, and no reason to run out of memory."""
@@ -60,10 +59,10 @@ def positive(what: str, value: object, meaning: str) -> float:
     return float(number)
 
 
-def unknown(what: str, value: object, known: Iterable[str], otherwise: str = "") -> NoReturn:
-    """Refuse a text in none of the known forms, naming the one it looks most like."""
+def unknown(what: str, value: object, known: Iterable[str], otherwise: str = "") -> ValueError:
+    """The error for a text in none of the known forms, naming the one it looks most like."""
     forms = list(known)
-    raise ValueError(
+    return ValueError(
         f"split: {what}={value!r} is not known. Did you mean {nearest(str(value), forms)!r}? "
         f"Known: {', '.join(forms)}{otherwise}."
     )

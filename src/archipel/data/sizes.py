@@ -57,6 +57,8 @@ class Wish:
     """Up to a common factor."""
     least: int = 0
     """The lower end of a range; nobody gets fewer."""
+    most: int | None = None
+    """Its higher end; nobody gets more."""
     total: int | None = None
     """What a range or numbers add up to; None: all there is."""
     exact: bool = False
@@ -64,8 +66,11 @@ class Wish:
 
     def divide(self, total: int, at_least: Counts) -> Counts:
         """Sizes that add up to a total, nobody below their minimum."""
-        above = total - self.least * len(self.shares)
-        sizes: Counts = self.least + apportion(above, self.shares, np.maximum(at_least - self.least, 0))
+        if not self.least:
+            return apportion(total, self.shares, at_least)
+        more = np.maximum(at_least - self.least, 0)
+        above = max(total - self.least * len(self.shares), int(more.sum()))
+        sizes: Counts = self.least + apportion(above, self.shares, more)
         return sizes
 
     def fitted(self, available: int, at_least: Counts) -> Counts:
@@ -91,7 +96,7 @@ def wish(sizes: str | Sequence[int], learners: int, seed: int) -> Wish:
             f"split: sizes={sizes!r} is no range of sizes. Give the lower end, at least 1, and then the higher."
         )
     drawn = -np.sort(-generator(seed, "data", "sizes").integers(low, high + 1, learners))
-    return Wish((drawn - low).astype(np.float64), low, int(drawn.sum()))
+    return Wish((drawn - low).astype(np.float64), low, high, int(drawn.sum()))
 
 
 def shape_of(sizes: str | Sequence[int], learners: int, seed: int = 0) -> Shares:
@@ -108,7 +113,7 @@ def shape_of(sizes: str | Sequence[int], learners: int, seed: int = 0) -> Shares
             drawn = generator(seed, "data", "sizes").dirichlet(np.full(learners, concentration))
             return -np.sort(-drawn)
         case _:
-            unknown("sizes", sizes, FORMS, ", or one whole number per learner")
+            raise unknown("sizes", sizes, FORMS, ", or one whole number per learner")
 
 
 def check_total(asked: Wish, sizes: str | Sequence[int], available: int) -> None:

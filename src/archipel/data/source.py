@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from archipel.data.classes import deal
+from archipel.data.classes import Feature, deal
+from archipel.data.colour import colour_skewed
+from archipel.data.features import concentrations
+from archipel.data.forms import a_number, call, unknown
 from archipel.data.islands import Island, Islands, check_examples, check_indices
-from archipel.data.sizes import whole_number
-from archipel.data.splits import hold_out, own_test, take_stimuli
+from archipel.data.natural import gathered, named, owners
+from archipel.data.sizes import Counts, whole_number
+from archipel.data.splits import check_fraction, hold_out, own_test, take_stimuli
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,46 +55,163 @@ class Source:
     def split(
         self,
         learners: int,
-        sizes: str | Sequence[int] = "uniform",
+        sizes: str | Sequence[int] | None = None,
         classes: str | int | Sequence[int] = "iid",
-        test: float = 0.2,
+        test: float | str | None = 0.2,
         stimuli: int = 5,
         seed: int = 0,
+        features: str | Mapping[str, float] | None = None,
     ) -> Islands:
         """Split the data over learners: how many examples each gets, of which classes, and what is held out.
 
-        `sizes` is "uniform", "skewed", "powerlaw" or one number per learner; `classes` is "iid", a number of
-        classes for everyone, or one number per learner. `test` is the part held out as the global test set;
-        a source with an official test set uses that one. `stimuli` is a number per class, taken out of the
+        `sizes`: "uniform" (as without it), "skewed", "powerlaw" or "powerlaw(1.5)", "1500-2500", "dirichlet(1)", or
+        one number per learner. `classes`: "iid", a number of classes for everyone, or one per learner ("8x1,4x1,3x8"),
+        "2-6", "dirichlet(0.1)", or "disjoint(2)", which gives every learner all examples of its classes unless sizes
+        are named. `features`: "dirichlet(0.1)" for all of the source's categories, or {"soil": 0.1} for some. The files
+        `sizes.py`, `classes.py` and `features.py` say more about each.
+
+        `test`: the part held out as the global test set (a source with an official test set uses that one); "none":
+        nothing is held out, and official test images are dealt out with the rest; "own" or "own(0.2)": that part of
+        every learner's own examples is its own test part. `stimuli` is a number per class, taken out of the global
         test set.
         """
         learners = whole_number("learners", learners)
-        stimuli = whole_number("stimuli", stimuli, at_least=0)
         seed = whole_number("seed", seed, at_least=0)
         if self.classes is None and not (isinstance(classes, str) and classes == "iid"):
             raise ValueError(f"split: classes={classes!r}, but {self.name!r} has no classes. Leave classes at 'iid'.")
-        # a task without classes is split as one class
-        labels = np.zeros(len(self.y), dtype=np.int64) if self.classes is None else self.y.numpy()
-        if self.test is None:
-            tested = hold_out(labels, test, seed)
-        else:
-            tested = np.zeros(len(labels), dtype=bool)
-            tested[self.test.numpy()] = True
-        pool, home = np.flatnonzero(~tested), np.flatnonzero(tested)
-        shown = take_stimuli(labels[home], stimuli, seed)
-        home, seen = home[~shown], home[shown]
+        labels = self._labels()
+        part, own = held_out(test)
+        pool, home, seen = self._hold_out(labels, np.arange(len(labels)), labels, part, stimuli, seed)
+        skewed = {} if features is None else concentrations(features, self.categories, self.name)
+        columns = [
+            Feature(feature, self.categories[feature].numpy()[pool], concentration)
+            for feature, concentration in skewed.items()
+        ]
+        parts = [pool[positions] for positions in deal(labels[pool], learners, sizes, classes, seed, columns)]
+        tests = own_tests(labels, parts, home, seed)
+        return self._islands(numbered(learners), parts, tests, home, seen, own, seed)
 
-        parts = [pool[positions] for positions in deal(labels[pool], learners, sizes, classes, seed)]
-        digits = max(2, len(str(learners - 1)))
-        islands = tuple(
-            Island(
-                name=f"{number:0{digits}}",
-                train=torch.from_numpy(part),
-                test=torch.from_numpy(home[own_test(labels[part], labels[home], (seed, "data", "own test", number))]),
-            )
-            for number, part in enumerate(parts)
+    def natural(
+        self,
+        learners: int | None = None,
+        at_least: int = 1,
+        test: float | str | None = 0.2,
+        stimuli: int = 5,
+        seed: int = 0,
+        merged: bool = False,
+    ) -> Islands:
+        """Every site (writer, role, hospital …) is a learner: all of them, or so many drawn at random.
+
+        Sites with fewer than `at_least` examples are left out. With `merged`, all sites are dealt out to the learners,
+        several to each (HDAFL puts FEMNIST's writers on 100 learners like this). `test` and `stimuli` are those of
+        `split`: the global test set has every site's and every class's part, and a learner's own test part is what of
+        it is from its site; where the test set is an official one, it is as much as has the learner's proportions.
+        """
+        seed = whole_number("seed", seed, at_least=0)
+        if self.sites is None:
+            raise ValueError(f"natural: {self.name!r} has no sites. Use split(), or give the source its sites.")
+        labels, sites = self._labels(), self.sites.numpy()
+        part, own = held_out(test)
+        official = np.zeros(len(labels), dtype=bool)
+        if part is not None and self.test is not None:
+            official[self.test.numpy()] = True
+        counts = np.bincount(sites[~official], minlength=len(self.site_names))
+        owner = owners(self.name, counts, at_least, learners, merged, seed)
+        names = numbered(int(owner.max()) + 1)
+        here = np.flatnonzero((owner[sites] >= 0) | official)
+        # a stratum for every class at every site
+        strata = np.unique(sites[here] * (int(labels.max()) + 1) + labels[here], return_inverse=True)[1]
+        pool, home, seen = self._hold_out(labels, here, strata.astype(np.int64), part, stimuli, seed)
+        parts = gathered(pool, owner[sites[pool]], len(names))
+        if official.any():
+            tests = own_tests(labels, parts, home, seed)
+        else:
+            tests = gathered(home, owner[sites[home]], len(names))
+        if not merged:
+            names = named(names, owner, self.site_names)
+        return self._islands(names, parts, tests, home, seen, own, seed)
+
+    def colour_skew(self, share: float | str = 0.95, test: str = "alike", seed: int = 0) -> Source:
+        """Colour images, mostly grey in the first half of the classes and mostly not in the others (D&C).
+
+        `share` is the part of the first half's images turned to grey, and 1 - share that of the others; "95-5" says
+        the same. The official `test` images are turned "alike", or all stay in "colour", or are all "grey". With
+        `.split(learners=2, classes="disjoint(5)")` each half of ten classes is at one learner.
+        """
+        return colour_skewed(self, share, test, whole_number("seed", seed, at_least=0))
+
+    def with_category(self, feature: str, codes: Tensor) -> Source:
+        """The source with one more category to skew: `source.with_category("height", bucketed(source.x[:, 0], 4))`."""
+        return replace(self, categories={**self.categories, feature: codes})
+
+    def _labels(self) -> Counts:
+        """Every example's class; a task without classes is split as one class."""
+        return np.zeros(len(self.y), dtype=np.int64) if self.classes is None else self.y.numpy()
+
+    def _hold_out(
+        self, labels: Counts, here: Counts, strata: Counts, part: float | None, stimuli: int, seed: int
+    ) -> tuple[Counts, Counts, Counts]:
+        """Which of the examples here, each in a stratum, are for training, for the global test set, and stimuli."""
+        stimuli = whole_number("stimuli", stimuli, at_least=0)
+        tested = np.zeros(len(labels), dtype=bool)
+        if part is not None and self.test is not None:
+            tested[self.test.numpy()] = True
+        elif part is not None:
+            tested[here] = hold_out(strata, part, seed)
+        pool, home = here[~tested[here]], here[tested[here]]
+        shown = take_stimuli(labels[home], stimuli, seed)
+        return pool, home[~shown], home[shown]
+
+    def _islands(
+        self,
+        names: list[str],
+        parts: list[Counts],
+        tests: list[Counts],
+        home: Counts,
+        seen: Counts,
+        own: float | None,
+        seed: int,
+    ) -> Islands:
+        """The islands with these names and parts."""
+        learners = tuple(
+            Island(name, torch.from_numpy(train), torch.from_numpy(test))
+            for name, train, test in zip(names, parts, tests, strict=True)
         )
-        return Islands(self.x, self.y, islands, torch.from_numpy(home), torch.from_numpy(seen), self.classes, self.name)
+        home_test, stimuli = torch.from_numpy(home), torch.from_numpy(seen)
+        islands = Islands(self.x, self.y, learners, home_test, stimuli, self.classes, self.name)
+        return islands if own is None else islands.with_own_test(own, seed)
+
+
+def numbered(learners: int) -> list[str]:
+    """Names that sort in the order of the numbers."""
+    digits = max(2, len(str(learners - 1)))
+    return [f"{number:0{digits}}" for number in range(learners)]
+
+
+def own_tests(labels: Counts, parts: list[Counts], home: Counts, seed: int) -> list[Counts]:
+    """Every learner's own test part, taken from the test set at HOME."""
+    return [
+        home[own_test(labels[part], labels[home], (seed, "data", "own test", number))]
+        for number, part in enumerate(parts)
+    ]
+
+
+def held_out(test: float | str | None) -> tuple[float | None, float | None]:
+    """The part held out as the global test set, or of every learner's own examples, or neither."""
+    if test is None or test == "none":
+        return None, None
+    if test == "own":
+        return None, 0.2
+    number = a_number(test) if isinstance(test, str) else test
+    if number is not None:
+        check_fraction("split: test", number)
+        return number, None
+    match call(str(test)):
+        case "own", part:
+            check_fraction("split: test: own", part)
+            return None, part
+        case _:
+            raise unknown("test", test, ("0.2", "none", "own", "own(0.2)"))
 
 
 def check_codes(what: str, codes: Tensor, examples: int, known: int | None) -> None:

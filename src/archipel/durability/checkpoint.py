@@ -101,6 +101,8 @@ def _identity(simulator: Simulator) -> dict[str, Any]:
         "seed": controller.state.seed,
         "layers": ", ".join(f"{layer.name}:{layer.size}" for layer in work.layout.layers),
         "execution": simulator.execution.name,
+        "loss": getattr(work.loss, "__qualname__", repr(work.loss)),
+        "shadow or other observers": [type(observer).__name__ for observer in simulator.observers],
         "data and fleet": examples.hexdigest(),
     }
 
@@ -115,6 +117,7 @@ def _flight(flight: Flight) -> dict[str, Any]:
         "before": flight.before,
         "finishing": flight.finishing,
         "arriving": flight.arriving,
+        "lost": flight.lost,
         "job": None
         if job is None
         else {

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from archipel.checks import one_of, require
 from archipel.engines.stacked import Stacked, can_stack
-from archipel.learner.learner import Job, Work
+from archipel.learner.learner import Job, Work, optimiser
 from archipel.learner.training import advance
 from archipel.types import Plan
 
@@ -68,7 +68,8 @@ class Workers:
     def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
         # the largest first, so that nobody waits for it at the end; results do not depend on the order
         ordered = sorted(jobs, key=lambda job: -job.examples)
-        with threads(1), ThreadPoolExecutor(self.count) as pool:
+        # the fork is around all workers: those inside overlap, and would restore one another's state
+        with torch.random.fork_rng(devices=[]), threads(1), ThreadPoolExecutor(self.count) as pool:
             for _ in pool.map(lambda job: self._one(job, epochs), ordered):
                 pass
 
@@ -104,6 +105,7 @@ def execution(work: Work, plan: Plan, way: Way | None = None) -> Execution:
     if way is None:
         way = choose(work, plan)
     one_of("execution", "way", way, ("plain", "workers", "stacked"))
+    optimiser(plan, [nn.Parameter(torch.zeros(1))])  # settings it does not take show before the run
     if way == "stacked":
         require(
             _stackable(work, plan),
@@ -124,7 +126,7 @@ def execution(work: Work, plan: Plan, way: Way | None = None) -> Execution:
 
 def _stackable(work: Work, plan: Plan) -> bool:
     known = set(plan.options) <= {"weight_decay", "nesterov"}
-    return plan.optimiser == "SGD" and known and can_stack(work.module, work.loss)
+    return plan.optimiser == "SGD" and known and can_stack(work.module, work.loss) and not _draws(work)
 
 
 def _multiplications(work: Work) -> int:

@@ -44,7 +44,9 @@ class ShadowRun:
         """The controller has answered."""
         committed = any(isinstance(c, Keep) and isinstance(c.record, Committed) for c in commands)
         sent = any(isinstance(c, Train) for c in commands)
-        if not self.local or not (committed or sent or not simulator.controller.state.out):
+        state = simulator.controller.state
+        over = not state.out and not state.queue  # updates in the queue are about to be committed
+        if not self.local or not (committed or sent or over):
             return
         self.rounds += 1
         self._train(simulator)

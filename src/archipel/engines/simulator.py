@@ -110,6 +110,8 @@ class Flight:
     """The model when that epoch had ended, while the job is ahead."""
     finishing: bool = False
     arriving: bool = False
+    lost: bool = False
+    """It never reached its learner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +250,7 @@ class Simulator:
                 self._leaves_later(learner)
                 return self._joined(learner, fresh=False)
             case Evaluated(task) | Failed(task):
+                self.flights.pop(task, None)
                 return None if self.pending.pop(task, None) is None else occurrence
             case _:
                 return occurrence
@@ -304,11 +307,11 @@ class Simulator:
         else:
             epochs = epochs_of(plan, len(site.learner.train))
             lasts = sum(self._epoch_seconds(flight, epoch) for epoch in range(epochs))
-        if self._is_lost(command.task, site):
-            self.clock.after(begins + lasts, Failed(command.task, "lost", Traffic(down)))
-            return
         self.flights[command.task] = flight
-        if flight.watched:
+        if self._is_lost(command.task, site):
+            flight.lost = True
+            self.clock.after(begins + lasts, Failed(command.task, "lost", Traffic(down)))
+        elif flight.watched:
             self.clock.after(begins + lasts, EpochEnds(command.task))
         else:
             self._arrives_later(flight, begins + lasts)
@@ -353,7 +356,7 @@ class Simulator:
         if flight is None:
             return None  # cancelled, or its learner has gone
         if flight.job is None:
-            waiting = [f for f in self.flights.values() if f.job is None and not f.watched]
+            waiting = [f for f in self.flights.values() if f.job is None and not f.watched and not f.lost]
             self._build([flight, *waiting], None)
         job = flight.job
         assert job is not None
@@ -394,14 +397,14 @@ class Simulator:
 
     @staticmethod
     def _can_go_ahead(flight: Flight) -> bool:
-        if not flight.watched or flight.arriving:
+        if not flight.watched or flight.arriving or flight.lost:
             return False
         return flight.job is None or (flight.job.epochs == flight.ended and not flight.job.done)
 
     def _finish(self, task: int) -> None:
         """Report the last epoch that has ended; the first one, if none has."""
         flight = self.flights.get(task)
-        if flight is None or flight.arriving:
+        if flight is None or flight.arriving or flight.lost:
             return
         flight.finishing = True
         if flight.watched and flight.ended > 0:

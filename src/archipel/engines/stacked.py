@@ -75,8 +75,9 @@ class Stacked:
         order = sorted(range(len(jobs)), key=lambda i: (-len(schedule[i]), i))
         jobs, schedule = [jobs[i] for i in order], [schedule[i] for i in order]
         rows = torch.stack([job.vector for job in jobs])
-        if any(job.watches and not job.losses for job in jobs):
-            self._watch(jobs, rows)
+        fresh = [i for i, job in enumerate(jobs) if not job.losses]
+        if jobs[0].watches and fresh:
+            self._watch([jobs[i] for i in fresh], rows[fresh])
         anchors = torch.stack([job.anchor for job in jobs if job.anchor is not None]) if plan.proximal else None
         momentum = torch.stack([self._momentum(job) for job in jobs]) if plan.momentum else None
         examples, weights = _table(schedule, plan.batch, work.x.device)
@@ -87,7 +88,8 @@ class Stacked:
             for entry in layer.entries
         ]
         frozen = {e.name: e for layer in work.layout.layers for e in layer.entries if e not in names}
-        for step in range(len(schedule[0])):
+        work.module.train()
+        for step in range(len(schedule[0]) if names else 0):
             k = sum(len(batches_) > step for batches_ in schedule)
             leaves = {e.name: _view(rows[:k], e).detach().requires_grad_() for e in names}
             fixed = {name: _view(rows[:k], e) for name, e in frozen.items()}
@@ -109,7 +111,7 @@ class Stacked:
             job.epochs = min(job.epochs + epochs, epochs_of(job.plan, job.examples))
             if momentum is not None:
                 job.memory = {"momentum": momentum[i].clone()}
-        if any(job.watches for job in jobs):
+        if jobs[0].watches:
             self._watch(jobs, rows)
 
     @staticmethod
@@ -133,30 +135,40 @@ class Stacked:
     def _watch(self, jobs: Sequence[Job], rows: Tensor) -> None:
         """Note every job's mean loss on its validation part."""
         work = self.work
-        longest = max(len(job.learner.validation) for job in jobs)
-        examples = torch.zeros(len(jobs), max(longest, 1), dtype=torch.int64)
-        weights = torch.zeros(len(jobs), max(longest, 1))
+        longest = max(1, *(len(job.learner.validation) for job in jobs))
+        examples = torch.zeros(len(jobs), longest, dtype=torch.int64)
+        weights = torch.zeros(len(jobs), longest)
         for i, job in enumerate(jobs):
             own = job.learner.validation
+            examples[i] = own[0] if len(own) else job.learner.train[0]  # padding is the learner's own too
             examples[i, : len(own)] = own
             weights[i, : len(own)] = 1 / len(own) if len(own) else 0
+        work.module.eval()
         entries = [entry for layer in work.layout.layers for entry in layer.entries]
         with torch.no_grad():
             outputs = self._forward({e.name: _view(rows, e) for e in entries}, work.x[examples])
             means = (_each(work.loss, outputs, work.y[examples]) * weights.to(outputs.device)).sum(dim=1)
         for i, job in enumerate(jobs):
-            if job.watches:
-                job.losses.append(float(means[i]) if len(job.learner.validation) else float("nan"))
+            job.losses.append(float(means[i]) if len(job.learner.validation) else float("nan"))
 
 
 def can_stack(module: nn.Module, loss: Loss) -> bool:
-    """Only layers that stack well and draw no random numbers, and a loss that is a mean over examples."""
-    parts = [part for part in module.modules() if part is not module or type(part) in STACKABLE]
+    """Only layers that stack well, each with weights of its own, and a loss that is a mean over examples."""
+    tied = len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.parameters()))
     return (
         loss in PER_EXAMPLE
-        and all(isinstance(part, STACKABLE) for part in parts)
+        and all(_stacks_well(part) for part in module.modules() if part is not module)
+        and not tied
         and next(module.buffers(), None) is None
         and all(parameter.requires_grad for parameter in module.parameters())
+    )
+
+
+def _stacks_well(part: nn.Module) -> bool:
+    if type(part) not in STACKABLE:  # a subclass may have a forward of its own
+        return False
+    return not isinstance(part, nn.Embedding) or (
+        part.padding_idx is None and part.max_norm is None and not part.scale_grad_by_freq and not part.sparse
     )
 
 
@@ -188,7 +200,7 @@ def _forward(module: nn.Module) -> Forward:
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
     """The parts of a plain sequence of linear layers and activations, or None."""
-    if isinstance(module, nn.Sequential):
+    if type(module) is nn.Sequential:
         parts: list[nn.Module] = []
         for child in module:
             inner = _flattened(child)
@@ -196,8 +208,8 @@ def _flattened(module: nn.Module) -> list[nn.Module] | None:
                 return None
             parts += inner
         return parts
-    plain = isinstance(module, (nn.Linear, *ELEMENTWISE))
-    flat = isinstance(module, nn.Flatten) and module.start_dim == 1 and module.end_dim == -1
+    plain = type(module) in (nn.Linear, *ELEMENTWISE)
+    flat = type(module) is nn.Flatten and module.start_dim == 1 and module.end_dim == -1
     return [module] if plain or flat else None
 
 
@@ -223,6 +235,7 @@ def _table(schedule: Sequence[Sequence[Tensor]], batch: int, device: torch.devic
     weights = torch.zeros(examples.shape)
     for i, batches_ in enumerate(schedule):
         for step, chosen in enumerate(batches_):
+            examples[i, step] = chosen[0]  # padding from the batch itself: 0 x NaN of another learner is NaN
             examples[i, step, : len(chosen)] = chosen
             weights[i, step, : len(chosen)] = 1 / len(chosen)
     return examples, weights.to(device)

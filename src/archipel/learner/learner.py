@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from archipel.checks import require
-from archipel.layout import Layout
+from archipel.layout import Layout, finite
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
 from archipel.learner.stopping import ended
 from archipel.types import Metrics, Plan, Scored
@@ -57,9 +57,10 @@ class Learner:
         return mine
 
     def keep_private(self, layout: Layout, names: tuple[str, ...], vector: Tensor) -> None:
-        for name in names:
-            layer = layout.layers[layout.index(name)]
-            self.private[name] = vector[layer.start : layer.stop].clone()
+        """Keep these layers of a model; one that is not finite would spoil every later task, so the old ones stay."""
+        slices = {name: layout.slices((layout.index(name),))[0] for name in names}
+        if all(finite(vector[piece]) for piece in slices.values()):
+            self.private |= {name: vector[piece].clone() for name, piece in slices.items()}
 
 
 @dataclass(eq=False)
@@ -127,6 +128,6 @@ def optimiser(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Optimiz
     assert kind is not None
     try:
         made: torch.optim.Optimizer = kind(parameters, **settings)
-    except TypeError as error:
-        raise ValueError(f"Plan: {plan.optimiser} does not take these options {dict(plan.options)}: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Plan: {plan.optimiser} does not take {dict(settings)}: {error}") from None
     return made

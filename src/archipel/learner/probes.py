@@ -21,8 +21,7 @@ def mean_loss(work: Work, examples: Tensor) -> float:
     """Mean loss of the bound model; NaN on no examples."""
     if len(examples) == 0:
         return math.nan
-    losses = [work.loss(outputs, targets) * len(targets) for outputs, targets in _forward(work, examples)]
-    return float(sum(losses)) / len(examples)
+    return sum(float(work.loss(o, t)) * len(t) for o, t in _forward(work, examples)) / len(examples)
 
 
 def score(work: Work, vector: Tensor, examples: Tensor, bins: int = 0) -> Scored:

@@ -56,8 +56,7 @@ def _epoch(
 ) -> None:
     module, plan = work.module, job.plan
     _training_mode(work, plan.trains)
-    with torch.random.fork_rng(devices=[]):  # dropout draws from the task's key, and leaves no trace outside
-        torch.manual_seed(plan.key + job.epochs)
+    with _randomness(work.x.device, plan.key + job.epochs):
         for positions in batches(plan, job.examples, job.epochs):
             chosen = job.learner.train[positions]
             steps.zero_grad()
@@ -67,6 +66,16 @@ def _epoch(
                 if parameter.grad is not None:
                     parameter.grad.add_(parameter.detach() - anchor, alpha=plan.proximal)
             steps.step()
+
+
+@contextmanager
+def _randomness(device: torch.device, key: int) -> Iterator[None]:
+    """Dropout draws from the task's key, and leaves no trace outside."""
+    on_cpu = device.type == "cpu"
+    with torch.random.fork_rng(devices=[] if on_cpu else [device], device_type="cuda" if on_cpu else device.type):
+        # torch.manual_seed looks at every backend, which costs more than a small epoch
+        (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(key)
+        yield
 
 
 def _training_mode(work: Work, layers: tuple[str, ...] | None) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from archipel.checks import at_least, more_than, require
 from archipel.state import State
@@ -36,6 +36,10 @@ class Ending:
             any(value is not None for value in (self.rounds, self.commits, self.seconds, self.bytes)),
             "Ending: a target or patience alone may never be reached; give rounds, commits, seconds or bytes as well.",
         )
+
+    def __repr__(self) -> str:
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        return f"Ending({', '.join(f'{name}={value!r}' for name, value in given.items() if value is not None)})"
 
     def reached(self, state: State) -> str | None:
         """Why the run is over, or None. Seconds come to the controller as a `Woke`."""

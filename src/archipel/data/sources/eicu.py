@@ -23,7 +23,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from archipel.checks import at_least, share
 from archipel.data.fetch import File, Found, Wanted, fetch
@@ -47,10 +46,27 @@ WANTED = Wanted(
 KEY = "patientunitstayid"
 
 NORMAL = {
-    **{"urine": 2500.0, "wbc": 10.0, "temperature": 37.0, "respiratoryrate": 18.0, "sodium": 140.0},
-    **{"heartrate": 75.0, "meanbp": 90.0, "ph": 7.4, "hematocrit": 45.0, "creatinine": 1.0, "albumin": 3.5},
-    **{"pao2": 90.0, "pco2": 40.0, "bun": 12.0, "glucose": 110.0, "bilirubin": 1.0, "fio2": 21.0},
-    **{"eyes": 4.0, "motor": 6.0, "verbal": 5.0, "meds": 0.0},
+    "urine": 2500.0,
+    "wbc": 10.0,
+    "temperature": 37.0,
+    "respiratoryrate": 18.0,
+    "sodium": 140.0,
+    "heartrate": 75.0,
+    "meanbp": 90.0,
+    "ph": 7.4,
+    "hematocrit": 45.0,
+    "creatinine": 1.0,
+    "albumin": 3.5,
+    "pao2": 90.0,
+    "pco2": 40.0,
+    "bun": 12.0,
+    "glucose": 110.0,
+    "bilirubin": 1.0,
+    "fio2": 21.0,
+    "eyes": 4.0,
+    "motor": 6.0,
+    "verbal": 5.0,
+    "meds": 0.0,
 }
 """Measurements (apacheApsVar), and what stands for a missing one."""
 
@@ -107,7 +123,7 @@ def eicu(admissions: int = 0, mortality: float = 1.0, diagnoses: bool = False) -
     if diagnoses:
         x = np.concatenate([x, np.eye(len(codes), dtype=np.float32)[diagnosis]], axis=1)
 
-    numbers, site = np.unique(hospitals, return_inverse=True)
+    site = np.unique(hospitals, return_inverse=True)[1]
     counts = np.bincount(site)
     fits = (counts > admissions) & (np.bincount(site, weights=died) <= mortality * counts)
     if not fits.any():
@@ -137,10 +153,11 @@ def rows(found: Found, number: int) -> dict[str, Row]:
         {KEY, *HISTORY, "gender", "admitsource", "admitdiagnosis"},
     )[number]
     lacking = sorted(wanted - set(table[0] if table else ()))
-    if lacking or any(None in row.values() for row in table[-1:]):
+    # the reader fills a row that is too short with None
+    if lacking or any(row[column] is None for row in table for column in wanted):
         raise ValueError(
-            f"{found.paths[number]} is cut short or not a table of eICU: it lacks {', '.join(lacking) or 'a part of its last row'}. "
-            "Copy or download it again."
+            f"{found.paths[number]} is cut short or not a table of eICU: it lacks "
+            f"{', '.join(lacking) or 'a part of a row'}. Copy or download it again."
         )
     return {row[KEY]: row for row in table}
 
@@ -158,7 +175,7 @@ def features(patient: Row, physiology: Row, predictors: Row) -> list[float]:
         # ages above 89 are not told; one that is missing altogether is that of an ordinary patient
         90.0 if patient["age"].startswith(">") else float(patient["age"] or 65),
         float(number(predictors["gender"]) == 1),
-        *(normal if measured[name] is None else measured[name] for name, normal in NORMAL.items()),  # type: ignore[misc]
+        *(normal if (value := measured[name]) is None else value for name, normal in NORMAL.items()),
         *(float(measured[name] is None) for name in NORMAL),
         *(float(number(physiology[name]) == 1) for name in SUPPORT),
         *(float(number(predictors[name]) == 1) for name in HISTORY),

@@ -52,11 +52,9 @@ def emnist(split: str = "byclass", verify: bool = True) -> Source:
         arrays = [
             idx_array(data, f"{found.paths[0].parent / name}") for name, data in zip(names, contents, strict=True)
         ]
-        train, test = pair(*arrays[:2], names[0]), pair(*arrays[2:], names[2])
+        train, test = pair(arrays[0], arrays[1], names[0]), pair(arrays[2], arrays[3], names[2])
         first = 1 if split == "letters" else 0
-        return official_split(
-            f"emnist-{split}", CLASSES[split], folder, lambda: (upright(train, first), upright(test, first))
-        )
+        return official_split(f"emnist-{split}", CLASSES[split], upright(train, first), upright(test, first), folder)
 
     return remembered(f"emnist-{split}", found.paths, verify, decode)
 

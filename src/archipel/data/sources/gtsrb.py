@@ -94,8 +94,8 @@ def from_npz(path: Path, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int6
                 f"{images.dtype} of shape {images.shape} and labels of shape {labels.shape}."
             )
         rows.add_images(images.transpose(0, 3, 1, 2))
-    labels = np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(np.int64)
-    return labels, arrays["track_train"].astype(np.int64), len(arrays["y_test"])
+    both = np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(np.int64)
+    return both, arrays["track_train"].astype(np.int64), len(arrays["y_test"])
 
 
 def from_official(found: Found, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
@@ -180,7 +180,8 @@ def blocks(names: list[str], read: Read) -> Iterator[NDArray[np.float32]]:
 
 def pixels(data: bytes, name: str) -> NDArray[np.uint8]:
     """The colours in a binary PPM (P6) file: [height, width, 3]."""
-    fields, place = [], 0
+    fields: list[bytes] = []
+    place = 0
     while len(fields) < 4 and place < len(data):
         if data[place : place + 1] == b"#":
             end = data.find(b"\n", place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -46,9 +45,9 @@ def pair(images: NDArray[np.uint8], labels: NDArray[np.uint8], what: str) -> Par
     return images, labels
 
 
-def official_split(name: str, classes: int, folder: Path | None, parts: Callable[[], tuple[Part, Part]]) -> Source:
+def official_split(name: str, classes: int, train_part: Part, test_part: Part, folder: Path | None) -> Source:
     """A source of grey images [examples, 1, height, width], whose last examples are the official test set."""
-    (train, train_labels), (test, test_labels) = parts()
+    (train, train_labels), (test, test_labels) = train_part, test_part
     rows = Rows((1, *train.shape[1:]), folder=folder, expected=len(train) + len(test))
     rows.add_images(train)
     rows.add_images(test)

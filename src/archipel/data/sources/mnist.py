@@ -64,7 +64,7 @@ def grey(wanted: Wanted, verify: bool) -> Source:
     found = fetch(wanted, verify)
 
     def decode(folder: Path | None) -> Source:
-        return official_split(wanted.name, 10, folder, lambda: (part(found, 0), part(found, 2)))
+        return official_split(wanted.name, 10, part(found, 0), part(found, 2), folder)
 
     return remembered(wanted.name, found.paths, verify, decode)
 

@@ -19,7 +19,6 @@ holds out whole roles: `test=0` keeps everything for that.
 
 from __future__ import annotations
 
-import io
 import re
 import tarfile
 import zlib
@@ -175,7 +174,8 @@ def windows(
 ) -> Source:
     """Every window of every role that says enough."""
     rows = Rows((length,), np.int64, folder)
-    labels, sites, tested, names = [], [], [], []
+    labels, sites, tested = [], [], []
+    names: list[str] = []
     for role, words in speeches.items():
         if sum(len(speech) for speech in words) < at_least:
             continue
@@ -223,7 +223,8 @@ def numbers(text: str) -> NDArray[np.uint8]:
     table = np.full(256, UNKNOWN, np.uint8)
     for number, character in enumerate(ALPHABET):
         table[ord(character)] = number
-    return table[np.frombuffer(text.encode("latin-1", "replace"), np.uint8)]
+    # no character of the alphabet is above 127, and 255 is none of it
+    return table[np.minimum(np.frombuffer(text.encode("utf-32-le"), np.uint32), 255)]
 
 
 def from_leaf(name: str, leaf: Leaf, length: int, at_least: int, folder: Path | None) -> Source:

@@ -1,0 +1,115 @@
+"""Which categories of features every learner holds: RADFed's feature skew (formula 2).
+
+  "dirichlet(0.1)"                   every learner has its own distribution over the categories of each feature, drawn
+                                     from a Dirichlet distribution with this concentration (RADFed's theta)
+  {"wilderness": 0.1, "soil": 1}     these features only, each with its own; also "wilderness=0.1,soil=1"
+
+Categories are those of `Source.categories`. A continuous feature becomes one through `bucketed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from archipel.data.forms import a_number, call, nearest, positive, unknown
+from archipel.data.sizes import Counts, Shares
+from archipel.randomness import generator
+
+FORMS = ("dirichlet(0.1)",)
+
+
+def bucketed(values: NDArray[Any] | Tensor, count: int) -> Tensor:
+    """A continuous feature as categories: int64 numbers of so many buckets of about equally many examples.
+
+    Equal values share a bucket, so a feature with few values has fewer buckets.
+    """
+    column = np.asarray(values, dtype=np.float64)
+    if column.ndim != 1 or len(column) == 0:
+        raise ValueError(
+            f"bucketed: values should be one number per example, got shape {column.shape}. "
+            "Take one column, such as source.x[:, 0]."
+        )
+    if not np.isfinite(column).all():
+        raise ValueError(
+            f"bucketed: {(~np.isfinite(column)).sum()} of {len(column)} values are NaN or infinite. "
+            "Fill them in, or leave those examples out."
+        )
+    if isinstance(count, bool) or not isinstance(count, int) or count < 2:
+        raise ValueError(f"bucketed: count should be a whole number of at least 2, got {count!r}.")
+    edges = np.quantile(column, np.arange(1, count) / count, method="inverted_cdf")
+    codes = np.searchsorted(np.unique(edges), column, side="left")
+    if column.min() == column.max():
+        raise ValueError(f"bucketed: all {len(column)} values are {column[0]}: there is nothing to divide.")
+    return torch.from_numpy(np.unique(codes, return_inverse=True)[1].astype(np.int64))
+
+
+def concentrations(features: object, categories: Mapping[str, Tensor], name: str) -> dict[str, float]:
+    """Every skewed feature's concentration, by name."""
+    if not categories:
+        raise ValueError(
+            f"split: features={features!r}, but {name!r} has no categories. Give it some with "
+            "source.with_category('height', bucketed(source.x[:, 0], 4))."
+        )
+    if isinstance(features, str):
+        listed = pairs(features)
+        if listed is None:
+            match call(features):
+                case "dirichlet", concentration:
+                    listed = dict.fromkeys(categories, concentration)
+                case _:
+                    example = ",".join(f"{feature}=0.1" for feature in categories)
+                    raise unknown("features", features, (*FORMS, example))
+        features = listed
+    if not isinstance(features, Mapping) or not features:
+        raise ValueError(
+            f"split: features={features!r} names no features. Give a concentration for each, such as "
+            f"{dict.fromkeys(categories, 0.1)}, or 'dirichlet(0.1)' for all."
+        )
+    for feature in features:
+        if feature not in categories:
+            raise ValueError(
+                f"split: features: {name!r} has no category {feature!r}. Did you mean "
+                f"{nearest(str(feature), categories)!r}? Categories: {', '.join(categories)}."
+            )
+    # in the source's own order: the split must not depend on the order in which they were named
+    return {
+        feature: positive(f"features[{feature!r}]", features[feature], "the concentration")
+        for feature in categories
+        if feature in features
+    }
+
+
+def pairs(text: str) -> dict[str, float] | None:
+    """Names and numbers of "wilderness=0.1,soil=1"."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        feature, equals, number = part.partition("=")
+        value = a_number(number)
+        if not equals or value is None or feature.strip() in found:
+            return None
+        found[feature.strip()] = value
+    return found
+
+
+def configurations(labels: Counts, columns: list[Counts]) -> tuple[Counts, Counts]:
+    """Combinations of class and categories that the data have: every example's, and [configurations, 1 + features]."""
+    number, kinds = np.unique(labels, return_inverse=True)[1].astype(np.int64), labels[:, None][:0]
+    for column in columns:
+        values, codes = np.unique(column, return_inverse=True)
+        # numbered anew after each feature: the product over all could be too large for a number
+        number = np.unique(number * len(values) + codes, return_inverse=True)[1].astype(np.int64)
+    first = np.full(int(number.max()) + 1, -1)
+    first[number[::-1]] = np.arange(len(number))[::-1]
+    kinds = np.stack([column[first] for column in (labels, *columns)], axis=1)
+    return number, kinds
+
+
+def drawn(categories: int, concentration: float, learners: int, key: tuple[int | str, ...]) -> Shares:
+    """Every learner's distribution over categories: [learners, categories]."""
+    return generator(*key).dirichlet(np.full(categories, concentration), learners)

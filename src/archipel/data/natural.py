@@ -1,0 +1,57 @@
+"""Natural islands: the sites that the data come from (writers, roles, hospitals, areas …) are the learners."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from archipel.data.sizes import Counts, whole_number
+from archipel.randomness import generator
+
+
+def owners(source: str, counts: Counts, at_least: int, learners: int | None, merged: bool, seed: int) -> Counts:
+    """The learner that every site belongs to, -1 for those that are left out; counts are the sites' examples."""
+    large = np.flatnonzero(counts >= whole_number("at_least", at_least))
+    if len(large) < 2:
+        raise ValueError(
+            f"natural: {source!r} has {(counts > 0).sum()} sites with examples, {len(large)} of them with {at_least} "
+            f"or more, and should have two at least. The largest have {np.sort(counts)[::-1][:3].tolist()} examples. "
+            "Ask for fewer with at_least, or use split()."
+        )
+    if merged and learners is None:
+        raise ValueError("natural: merged=True deals sites out to learners. Say to how many, such as learners=10.")
+    wanted = len(large) if learners is None else whole_number("learners", learners)
+    if wanted > len(large):
+        raise ValueError(
+            f"natural: learners={wanted}, but {source!r} has {len(large)} sites with {at_least} examples or more. "
+            f"Ask for {len(large)} at most."
+        )
+    owner = np.full(len(counts), -1)
+    drawn = generator(seed, "data", "sites").permutation(large)
+    if merged:
+        owner[drawn] = np.arange(len(drawn)) % wanted
+    else:
+        # in the order of the sites, whichever were drawn
+        owner[np.sort(drawn[:wanted])] = np.arange(wanted)
+    return owner
+
+
+def named(numbers: Sequence[str], owner: Counts, site_names: Sequence[str]) -> list[str]:
+    """The learners' numbers and their sites' names, fit for the name of a file."""
+    order = np.argsort(owner[owner >= 0], kind="stable")
+    sites = np.flatnonzero(owner >= 0)[order]
+    return [f"{number}-{plain(site_names[site])}" for number, site in zip(numbers, sites, strict=True)]
+
+
+def plain(name: str) -> str:
+    """Letters, digits and dots of a name; anything else is an underscore."""
+    return re.sub(r"[^\w.]+", "_", name)
+
+
+def gathered(positions: Counts, owner: Counts, learners: int) -> list[Counts]:
+    """Positions by their owner, in their own order; those without one are left out."""
+    mine = positions[np.argsort(owner, kind="stable")]
+    held = np.bincount(owner[owner >= 0], minlength=learners)
+    return np.split(mine[len(mine) - held.sum() :], np.cumsum(held)[:-1])
