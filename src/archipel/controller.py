@@ -27,8 +27,21 @@ from archipel.parts.protocol import Commit, Count, GiveUp, Later, Offer, Send
 from archipel.parts.weighting import Weight
 from archipel.randomness import derive
 from archipel.records import Committed, Handed, Membership, Record, Refused, Returned, Scores
-from archipel.state import Assignment, Evidence, Inquiry, Member, Models, Scoring, State, Update, View
+from archipel.state import (
+    Assignment,
+    Evidence,
+    Inquiry,
+    Member,
+    Models,
+    Scoring,
+    State,
+    Update,
+    View,
+    needed_vectors,
+)
 from archipel.types import (
+    AUC_BINS,
+    HOME,
     Cancel,
     Command,
     Evaluate,
@@ -39,6 +52,7 @@ from archipel.types import (
     Joined,
     Keep,
     Left,
+    Metrics,
     Model,
     Progress,
     Result,
@@ -88,6 +102,7 @@ class Controller:
             state = State(seed, Model("v0", ("v0",) * len(layout.layers)))
             models.write("v0", initial.clone())
         assert state is not None
+        self._look_at_vectors(state, models, layout)
         self.algorithm = algorithm
         self.layout = layout
         self.models = models
@@ -96,6 +111,14 @@ class Controller:
         self.learners = learners
         self.state = state
         self._commands: list[Command] = []
+
+    @staticmethod
+    def _look_at_vectors(state: State, models: Models, layout: Layout) -> None:
+        """A saved state is worth nothing without the vectors it names."""
+        stored = set(models.names())
+        for name in sorted(needed_vectors(state)):
+            require(name in stored, f"Controller: the state names the vector {name!r}, and the store does not hold it.")
+            layout.check(f"Controller: vector {name!r}", models.read(name))
 
     # ------------------------------------------------------------------------------------------------ the one door
 
@@ -117,10 +140,8 @@ class Controller:
             case Evaluated():
                 if not self._evaluated(event):
                     return  # more opinions are out: nothing can follow yet
-            case Progress(task, steps):
-                if task in self.state.out:
-                    self.state.out[task].steps = steps
-                    self._recall()
+            case Progress():
+                self._progressed(event)
                 return
             case Failed():
                 self._failed(event)
@@ -131,6 +152,8 @@ class Controller:
     # --------------------------------------------------------------------------------------------------- membership
 
     def _joined(self, event: Joined) -> None:
+        if event.learner == HOME:
+            raise ImpossibleEvent(f"A learner joined as {HOME!r}, which is the name of the controller's own site.")
         old = self.state.members.get(event.learner)
         self.state.members[event.learner] = Member(
             event.learner,
@@ -196,7 +219,7 @@ class Controller:
         if unknown:
             return f"unknown layer {unknown[0]!r}; layers of this model: {', '.join(self.layout.names)}"
         asked = plan.sends(self.layout.names)
-        if set(event.layers) != set(asked):
+        if sorted(event.layers) != sorted(asked):
             return f"sent the layers ({', '.join(event.layers)}), the plan asks for ({', '.join(asked)})"
         vector = self.models.read(event.model)
         if vector.dim() != 1 or len(vector) != self.layout.size:
@@ -246,9 +269,15 @@ class Controller:
             examples=self.state.members[assignment.learner].examples,
             steps=event.steps,
             slot=assignment.slot,
-            metrics=event.metrics,
+            metrics=self._sensible(event.metrics),
             path=(assignment.learner,),
         )
+
+    def _sensible(self, metrics: Metrics) -> Metrics:
+        """Without the learner's opinion of its own model, if that makes no sense."""
+        if metrics.validation is None or self._nonsense(metrics.validation) is None:
+            return metrics
+        return replace(metrics, validation=None)
 
     def _travelled(self, update: Update) -> Update:
         """Under Relay examples, steps and layers add up along the slot's path."""
@@ -277,15 +306,26 @@ class Controller:
         self.algorithm.protocol.wasted(self._view("protocol"))
         self._keep(Refused(assignment.task, assignment.learner, reason))
 
+    def _progressed(self, event: Progress) -> None:
+        self._known(event.task)
+        if event.task in self.state.out:
+            self.state.out[event.task].steps = event.steps
+            self._recall()
+
+    def _known(self, task: int) -> None:
+        if not self.state.next_score < task < self.state.next_task:
+            raise ImpossibleEvent(
+                f"An answer to task {task}, but only {self.state.next_task} tasks, numbered from 0, and "
+                f"{-1 - self.state.next_score} scores, numbered from -1 downwards, were ever handed out."
+            )
+
     def _close(self, task: int) -> Assignment | None:
         """Take a task off the list; None, and a record, if it was answered before."""
+        self._known(task)
+        if task in self.state.inquiries:
+            raise ImpossibleEvent(f"An update in answer to task {task}, which asks for an evaluation.")
         assignment = self.state.out.pop(task, None)
         if assignment is None:
-            if not self.state.next_score < task < self.state.next_task:
-                raise ImpossibleEvent(
-                    f"An answer to task {task}, but only tasks 0 to {self.state.next_task - 1} were ever handed out, "
-                    f"and scores are numbered from -1 to {self.state.next_score + 1}."
-                )
             self._keep(Refused(task, "", "late: the task was closed before, its answer is not applied"))
         return assignment
 
@@ -305,11 +345,34 @@ class Controller:
 
     def _evaluated(self, event: Evaluated) -> bool:
         """True if something may follow from it."""
+        if event.task in self.state.out:
+            raise ImpossibleEvent(f"An evaluation in answer to task {event.task}, which asks for training.")
         if event.task not in self.state.inquiries:
             self._close(event.task)  # tells a late answer from an impossible one
             return False
         self._count_inquiry(event.task, event.traffic)
+        nonsense = self._nonsense(event.result)
+        if nonsense is not None:
+            self._keep(Refused(event.task, self.state.inquiries[event.task].site, nonsense))
+            return self._answer(event.task, None)
         return self._answer(event.task, event.result)
+
+    def _nonsense(self, result: Result) -> str | None:
+        """What is wrong with the counts of an answer, or None: they are added to others' before they are used."""
+        if not isinstance(result, Scored) or result.confusion is None:
+            return None
+        confusion, histogram = result.confusion, result.histogram
+        if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
+            return f"a confusion matrix of shape {confusion.shape}"
+        if self.state.classes is None:
+            self.state.classes = len(confusion)
+        if len(confusion) != self.state.classes:
+            return f"a confusion matrix of {len(confusion)} classes, the task has {self.state.classes}"
+        if confusion.min() < 0 or confusion.sum() != result.count:
+            return f"a confusion matrix that does not count {result.count} examples"
+        if histogram is not None and (histogram.shape != (self.state.classes, 2, AUC_BINS) or histogram.min() < 0):
+            return f"a histogram of scores of shape {histogram.shape}, or with negative counts"
+        return None
 
     def _answer(self, task: int, result: Result | None) -> bool:
         inquiry = self.state.inquiries.pop(task)
@@ -333,9 +396,11 @@ class Controller:
         if updates:
             proposal = self.algorithm.merge.merge(self._view("merge"), updates, weights)
             following = self.algorithm.server.step(self._view("server"), proposal)
-            if finite(following):
+            if following is not None:
                 self._take_version(updates, weights, proposal.layers, following)
             else:
+                if proposal.undo is not None:
+                    proposal.undo()
                 for update in updates:
                     self._keep(Refused(update.task, update.learner, "the merged model would not be finite"))
         self._sweep()
@@ -467,12 +532,14 @@ class Controller:
                 break
             for decision in decisions:
                 self._do(decision)
-            self._look_at_ending()
+                self._look_at_ending()
         else:
             raise RuntimeError(
                 f"{self.algorithm.protocol!r} still finds something to do after 10,000 decisions at version "
                 f"{state.version}: its `decide` has to answer [] when the state asks for nothing."
             )
+        if state.ending is not None:
+            self._score()  # the last version has a score too
         if state.ending is not None and not state.scorings:
             state.stopped = state.ending
             self._commands.append(Stop(state.stopped))
@@ -492,7 +559,8 @@ class Controller:
         state = self.state
         match decision:
             case Send():
-                self._send(decision)
+                if state.ending is None:  # nothing is handed out in a run's last words
+                    self._send(decision)
             case Offer():
                 for slot in sorted(state.travelling):
                     self._offer(state.travelling[slot])
@@ -530,7 +598,6 @@ class Controller:
     def _end(self, reason: str) -> None:
         if self.state.ending is None:
             self.state.ending = reason
-            self._score()  # the last version has a score too
 
     # --------------------------------------------------------------------------------------------------- small things
 
@@ -554,19 +621,9 @@ class Controller:
                     name = f"{kind} {way} {unit}"
                     self.state.traffic[name] = self.state.traffic.get(name, 0) + n
 
-    def _needed(self) -> set[str]:
-        """Names of vectors that somebody still needs, beside those that parts hold."""
-        state = self.state
-        updates = [*state.queue, *state.travelling.values()]
-        names = {state.model.name}
-        names.update(assignment.model.name for assignment in state.out.values())
-        names.update(update.model.name for update in updates)
-        names.update(name for inquiry in state.inquiries.values() for name in inquiry.models)
-        return names
-
     def _sweep(self) -> None:
         """Drop the vectors nobody needs any more."""
-        needed = self._needed()
+        needed = needed_vectors(self.state)
         held = [part.holds(self._view(role)) for role, part in self.algorithm.parts()]
         for name in self.models.names():
             if "/" not in name and name not in needed and not any(name in names for names in held):

@@ -166,6 +166,8 @@ class State:
     """Best score so far."""
     since_best: int = 0
     """Scores since then."""
+    classes: int | None = None
+    """How many classes answers count, once one has come."""
     traffic: dict[str, int] = field(default_factory=dict)
     """Bytes and models moved so far, by kind."""
     memory: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -228,6 +230,14 @@ class View:
                 yield name
 
 
+def needed_vectors(state: State) -> set[str]:
+    """Names of vectors that somebody still needs, beside those that parts hold."""
+    names = {state.model.name, *(assignment.model.name for assignment in state.out.values())}
+    names.update(update.model.name for update in (*state.queue, *state.travelling.values()))
+    names.update(name for inquiry in state.inquiries.values() for name in inquiry.models)
+    return names
+
+
 def validate(state: State, models: Models) -> None:
     """Raise if the state breaks a law that holds after every event; for tests and for finding bugs."""
     at_work = [assignment.learner for assignment in state.out.values()]
@@ -247,11 +257,8 @@ def validate(state: State, models: Models) -> None:
         _law(scoring.awaiting == len(out), f"scoring {number} awaits {scoring.awaiting} answers", out)
     orphans = [i for i in state.inquiries.values() if i.scoring is None and i.update not in waiting]
     _law(not orphans, "an inquiry is about no update", orphans)
-    stored = set(models.names())
-    needed = {state.model.name, *(assignment.model.name for assignment in state.out.values())}
-    needed |= {update.model.name for update in (*state.queue, *state.travelling.values())}
-    needed |= {name for inquiry in state.inquiries.values() for name in inquiry.models}
-    _law(needed <= stored, "vectors are missing from the store", needed - stored)
+    missing = needed_vectors(state) - set(models.names())
+    _law(not missing, "vectors are missing from the store", missing)
 
 
 def _law(holds: bool, broken: str, story: object) -> None:

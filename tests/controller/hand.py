@@ -4,7 +4,7 @@ A game is a table of rows, an event and what follows from it, each command in a 
 
     "train 0 a v0"     learner a is given model v0 as task 0
     "ask 4 b t0"       b is asked what it thinks of model t0, as task 4
-    "score 2 home v1"  version 1 is scored at home, as task 2
+    "score home v1"    version 1 is to be scored at home; its score is answered by `tried("v1", ...)`
     "cancel 1", "finish 1", "wake 10 round 0", "stop 2 commits made"
     "v1 <- 0 1"        the updates of tasks 0 and 1 have become version 1
     "refused 3 lost"   task 3 was not applied, and the first word why
@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -33,8 +32,10 @@ from archipel.parts.evaluation import Evaluation
 from archipel.records import Committed, Record, Refused, Scores
 from archipel.state import State, validate
 from archipel.types import (
+    HOME,
     Cancel,
     Command,
+    Consistent,
     Evaluate,
     Evaluated,
     Event,
@@ -61,16 +62,6 @@ FIRST, SECOND = LAYOUT.slices((0,))[0], LAYOUT.slices((1,))[0]
 R = TypeVar("R")
 
 
-def known_bug(what: str) -> pytest.MarkDecorator:
-    """The test is right and the package is not: once that is mended, the mark has to go, or the test fails."""
-    return pytest.mark.xfail(strict=True, reason=what)
-
-
-def some_known_bugs(cases: Iterable[str], what: str, *broken: str) -> list[Any]:
-    """Cases to parametrise by, with that mark on some of them."""
-    return [pytest.param(case, marks=known_bug(what)) if case in broken else case for case in cases]
-
-
 @dataclass(frozen=True)
 class Answer:
     """A `Trained` whose vector is still in hand: one number for all of it, one for each layer, or the vector."""
@@ -90,7 +81,18 @@ class Answer:
         return torch.cat([torch.full((layer.size,), v) for layer, v in zip(LAYOUT.layers, values, strict=True)])
 
 
-Play: TypeAlias = Event | Answer
+@dataclass(frozen=True)
+class Tried:
+    """The answer to a score that was asked for: how tasks for scores are numbered is nobody's business."""
+
+    model: str
+    site: str
+    result: Scored | Consistent | None
+    """None: it failed."""
+    traffic: Traffic = Traffic()
+
+
+Play: TypeAlias = Event | Answer | Tried
 
 
 # ------------------------------------------------------------------------------------------------- events in few words
@@ -110,6 +112,10 @@ def failed(task: int, reason: str = "lost", **more: Any) -> Failed:
 
 def evaluated(task: int, right: int = 1, wrong: int = 0, **more: Any) -> Evaluated:
     return Evaluated(task, scored(right, wrong), **more)
+
+
+def tried(model: str, right: int = 1, wrong: int = 0, at: str = HOME, **more: Any) -> Tried:
+    return Tried(model, at, scored(right, wrong), **more)
 
 
 def scored(right: int, wrong: int = 0) -> Scored:
@@ -152,6 +158,8 @@ class Hand:
         )
         self.trains: dict[int, Train] = {}
         """Every training task that was ever handed out."""
+        self.scores: dict[tuple[str, str], int] = {}
+        """Tasks of the scores that were asked for, by model and site."""
         self.records: list[Record] = []
 
     def do(self, event: Play) -> list[Command]:
@@ -160,12 +168,19 @@ class Hand:
         for command in commands:
             if isinstance(command, Train):
                 self.trains[command.task] = command
+            elif isinstance(command, Evaluate) and command.record:
+                self.scores[command.model.name, command.site] = command.task
             elif isinstance(command, Keep):
                 self.records.append(command.record)
         validate(self.state, self.models)
         return commands
 
     def _event(self, play: Play) -> Event:
+        if isinstance(play, Tried):
+            task = self.scores[play.model, play.site]
+            if play.result is None:
+                return Failed(task, "lost", play.traffic)
+            return Evaluated(task, play.result, play.traffic)
         if not isinstance(play, Answer):
             return play
         name = f"t{play.task}"
@@ -223,8 +238,8 @@ def _word(command: Command) -> str | None:
     match command:
         case Train(task, learner, model):
             return f"train {task} {learner} {model.name}"
-        case Evaluate(task, site, model, record=True):
-            return f"score {task} {site} {model.name}"
+        case Evaluate(_, site, model, record=True):
+            return f"score {site} {model.name}"
         case Evaluate(task, site, model):
             return f"ask {task} {site} {model.name}"
         case Finish(task):

@@ -354,7 +354,7 @@ def confusion(right: int, wrong: int) -> Scored:
 
 
 def opinion(question: Evaluate) -> Result:
-    draw = np.random.default_rng(question.task)
+    draw = np.random.default_rng(abs(question.task))
     if isinstance(question.probe, Consistency):
         return Consistent((float(draw.random()), float(draw.random())))
     right, wrong = draw.integers(0, 5, size=2)

@@ -10,9 +10,7 @@ from archipel.data.transport import project, rounded
 
 def margins(random: np.random.Generator, rows: int, columns: int, total: int) -> tuple[np.ndarray, np.ndarray]:
     """Whole margins from 1 with one total."""
-    return tuple(
-        1 + random.multinomial(total - size, random.dirichlet(np.full(size, 0.3))) for size in (rows, columns)
-    )
+    return tuple(1 + random.multinomial(total - size, random.dirichlet(np.full(size, 0.3))) for size in (rows, columns))
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(12, 5000), st.floats(-3, 2), st.integers(0, 10**6))
@@ -54,7 +52,10 @@ def test_rounding_keeps_margins_and_moves_less_than_one(rows: int, columns: int,
 
 def test_rounding_errors_in_the_margins_do_no_harm():
     n, c = np.array([2, 2]), np.array([2, 2])
-    assert rounded(np.array([[1 + 4e-7, 1], [1, 1 - 4e-7]]), n, c, np.random.default_rng(0)).tolist() == [[1, 1], [1, 1]]
+    assert rounded(np.array([[1 + 4e-7, 1], [1, 1 - 4e-7]]), n, c, np.random.default_rng(0)).tolist() == [
+        [1, 1],
+        [1, 1],
+    ]
     # so far off that floor and ceiling do not do: still the right margins
     whole = rounded(np.array([[2.0, 0.0], [1.0, 1.0]]), n, c, np.random.default_rng(0))
     assert whole.sum(0).tolist() == whole.sum(1).tolist() == [2, 2]

@@ -221,9 +221,7 @@ def test_an_optimiser_torch_does_not_have():
 
 def test_options_the_optimiser_does_not_take():
     weights = [nn.Parameter(torch.zeros(1))]
-    with pytest.raises(
-        ValueError, match=r"SGD does not take \{.*'betas': .*unexpected keyword argument 'betas'"
-    ):
+    with pytest.raises(ValueError, match=r"SGD does not take \{.*'betas': .*unexpected keyword argument 'betas'"):
         optimiser(Plan(options={"betas": (0.9, 0.99)}), weights)
 
 

@@ -42,11 +42,13 @@ def bucketed(values: NDArray[Any] | Tensor, count: int) -> Tensor:
         )
     if isinstance(count, bool) or not isinstance(count, int) or count < 2:
         raise ValueError(f"bucketed: count should be a whole number of at least 2, got {count!r}.")
-    edges = np.quantile(column, np.arange(1, count) / count, method="inverted_cdf")
-    codes = np.searchsorted(np.unique(edges), column, side="left")
-    if column.min() == column.max():
+    below = column[column < column.max()]
+    if len(below) == 0:
         raise ValueError(f"bucketed: all {len(column)} values are {column[0]}: there is nothing to divide.")
-    return torch.from_numpy(np.unique(codes, return_inverse=True)[1].astype(np.int64))
+    edges = np.quantile(column, np.arange(1, count) / count, method="inverted_cdf")
+    # a bucket ends with its edge, so the largest value is no edge; when it is all there is, it has a bucket to itself
+    edges = np.unique(np.minimum(edges, below.max()))
+    return torch.from_numpy(np.searchsorted(edges, column, side="left").astype(np.int64))
 
 
 def concentrations(features: object, categories: Mapping[str, Tensor], name: str) -> dict[str, float]:
@@ -99,15 +101,23 @@ def pairs(text: str) -> dict[str, float] | None:
 
 def configurations(labels: Counts, columns: list[Counts]) -> tuple[Counts, Counts]:
     """Combinations of class and categories that the data have: every example's, and [configurations, 1 + features]."""
-    number, kinds = np.unique(labels, return_inverse=True)[1].astype(np.int64), labels[:, None][:0]
+    number = ranked(labels)
     for column in columns:
-        values, codes = np.unique(column, return_inverse=True)
-        # numbered anew after each feature: the product over all could be too large for a number
-        number = np.unique(number * len(values) + codes, return_inverse=True)[1].astype(np.int64)
-    first = np.full(int(number.max()) + 1, -1)
+        # ranked after each feature: the product over all could be too large for a number
+        codes = ranked(column)
+        number = ranked(number * (int(codes.max()) + 1) + codes)
+    first = np.empty(int(number.max()) + 1, dtype=np.int64)
     first[number[::-1]] = np.arange(len(number))[::-1]
-    kinds = np.stack([column[first] for column in (labels, *columns)], axis=1)
-    return number, kinds
+    return number, np.stack([column[first] for column in (labels, *columns)], axis=1)
+
+
+def ranked(values: Counts) -> Counts:
+    """Whole numbers from 0 numbered anew without gaps, in their order."""
+    if values.max() > 10 * len(values):
+        return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    # without sorting: there may be half a million examples and forty features
+    ranks: Counts = np.cumsum(np.bincount(values) > 0) - 1
+    return ranks[values]
 
 
 def drawn(categories: int, concentration: float, learners: int, key: tuple[int | str, ...]) -> Shares:

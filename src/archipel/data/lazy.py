@@ -17,7 +17,6 @@ import math
 import os
 import shutil
 import tempfile
-import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -151,9 +150,11 @@ def decoded() -> Path:
     """The folder of what was decoded, without what a killed process left there more than a day ago."""
     folder = cache() / "decoded"
     folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as fresh:
+        now = os.fstat(fresh.fileno()).st_mtime  # the folder's own clock: it may be on another machine
     for left in folder.glob(".*"):
         with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > 24 * 3600:
+            if now - left.stat().st_mtime > 24 * 3600:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
     return folder
 

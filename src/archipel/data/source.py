@@ -105,7 +105,7 @@ class Source:
         Sites with fewer than `at_least` examples are left out. With `merged`, all sites are dealt out to the learners,
         several to each (HDAFL puts FEMNIST's writers on 100 learners like this). `test` and `stimuli` are those of
         `split`: the global test set has every site's and every class's part, and a learner's own test part is what of
-        it is from its site; where the test set is an official one, it is as much as has the learner's proportions.
+        it is from its site; an official test set from other sites gives it as much as has its proportions.
         """
         seed = whole_number("seed", seed, at_least=0)
         if self.sites is None:
@@ -123,10 +123,11 @@ class Source:
         strata = np.unique(sites[here] * (int(labels.max()) + 1) + labels[here], return_inverse=True)[1]
         pool, home, seen = self._hold_out(labels, here, strata.astype(np.int64), part, stimuli, seed)
         parts = gathered(pool, owner[sites[pool]], len(names))
-        if official.any():
-            tests = own_tests(labels, parts, home, seed)
+        from_here = owner[sites[home]]
+        if (from_here >= 0).any():
+            tests = gathered(home, from_here, len(names))
         else:
-            tests = gathered(home, owner[sites[home]], len(names))
+            tests = own_tests(labels, parts, home, seed)
         if not merged:
             names = named(names, owner, self.site_names)
         return self._islands(names, parts, tests, home, seen, own, seed)
@@ -203,7 +204,7 @@ def held_out(test: float | str | None) -> tuple[float | None, float | None]:
     if test == "own":
         return None, 0.2
     number = a_number(test) if isinstance(test, str) else test
-    if number is not None:
+    if isinstance(number, int | float | np.floating):
         check_fraction("split: test", number)
         return number, None
     match call(str(test)):

@@ -92,7 +92,7 @@ def _identity(simulator: Simulator) -> dict[str, Any]:
         examples.update(f"{name} {site.group!r} {site.role}".encode())
         for part in (site.learner.train, site.learner.validation, site.learner.test):
             examples.update(part.numpy().tobytes())
-    for tensor in (work.x, work.y):
+    for tensor in (work.x, work.y, simulator.test, simulator.stimuli):
         examples.update(tensor.cpu().contiguous().numpy().tobytes())
     return {
         "algorithm": repr(controller.algorithm),
@@ -100,6 +100,7 @@ def _identity(simulator: Simulator) -> dict[str, Any]:
         "evaluation": repr(controller.evaluation),
         "seed": controller.state.seed,
         "layers": ", ".join(f"{layer.name}:{layer.size}" for layer in work.layout.layers),
+        "network": repr(work.module),
         "execution": simulator.execution.name,
         "loss": getattr(work.loss, "__qualname__", repr(work.loss)),
         "shadow or other observers": [type(observer).__name__ for observer in simulator.observers],

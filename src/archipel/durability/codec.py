@@ -7,8 +7,10 @@ it is saved, not when it is missed.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,18 @@ from torch import Tensor
 
 TEXT = "text"
 """Name of the tensor that holds everything but tensors, as UTF-8."""
+
+
+CHECKSUM = "sha256"
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
 
 
 class Codec:
@@ -40,7 +54,7 @@ class Codec:
         tensors[TEXT] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".unfinished")
-        save_file(tensors, unfinished)
+        save_file(tensors, unfinished, metadata={CHECKSUM: _checksum(tensors)})
         with open(unfinished, "rb") as file:
             os.fsync(file.fileno())
         os.replace(unfinished, path)
@@ -49,8 +63,11 @@ class Codec:
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+                expected = (file.metadata() or {}).get(CHECKSUM)
+            if expected != _checksum(tensors):
+                raise ValueError("its checksum does not fit its contents")
             text = json.loads(tensors.pop(TEXT).numpy().tobytes())
-        except (SafetensorError, KeyError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (SafetensorError, KeyError, ValueError) as error:
             raise ValueError(f"{path} is no checkpoint of Archipel, or it is damaged: {error}") from None
         return self._decode(text, tensors)
 

@@ -141,7 +141,8 @@ def squared_correlation(a: Tensor, b: Tensor) -> float:
     flat_a, flat_b = float(a.abs().max()) < 1e-12, float(b.abs().max()) < 1e-12
     if flat_a or flat_b:
         return float(flat_a and flat_b)
-    return min(1.0, float((a @ b) ** 2 / ((a @ a) * (b @ b))))
+    squared = float((a @ b) ** 2 / ((a @ a) * (b @ b)))
+    return min(1.0, squared) if math.isfinite(squared) else 0.0  # outputs that overflow show no likeness
 
 
 # ------------------------------------------------------------------------------------ gradient norms (RADFed)

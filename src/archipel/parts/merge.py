@@ -7,7 +7,7 @@ A layer that nobody sent, or that has no weight at all, stays as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +22,18 @@ CHUNK = 1 << 18
 """Numbers summed at a time: the running sum stays in the cache while the rows stream past."""
 
 
+GIANT = 2.0**20
+"""A term so much larger than all others eats 20 of the 53 bits that float64 has for them."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
     """What the merge proposes as the next model, and for which layers; elsewhere the vector says nothing."""
 
     vector: Tensor
     layers: tuple[int, ...]
+    undo: Callable[[], None] | None = None
+    """Take back what the merge has remembered, if the model is refused."""
 
 
 class Merge(Part):
@@ -102,9 +108,11 @@ class Community(Merge):
         memory, total = self._recall(view)
         changed = set(memory["changed"])
         memory["changed"] = []
+        before = {update.learner: dict(memory["latest"].get(update.learner, {})) for update in updates}
         for update, weight in zip(updates, weights, strict=True):
             latest = memory["latest"].setdefault(update.learner, {})
             new = view.models.read(update.model.name)
+            size = max((weight[layer] for layer in update.layers), default=0.0) * largest(new)
             for layers, old, old_p, p in _runs(update.layers, latest, weight):
                 for piece in view.layout.slices(layers):
                     total[piece].add_(new[piece], alpha=p)
@@ -116,12 +124,13 @@ class Community(Merge):
                     self._hold(memory, update.model.name, +1)
                     latest[str(layer)] = [update.model.name, p]
             changed.update(update.layers)
+            self._resize(view, update.learner, size)
         covered = tuple(layer for layer in sorted(changed) if memory["weight"][layer] > 0)
         proposal = torch.empty(view.layout.size)
         for layer in covered:
             for piece in view.layout.slices((layer,)):
                 proposal[piece] = total[piece] / memory["weight"][layer]
-        return Proposal(proposal, covered)
+        return Proposal(proposal, covered, undo=lambda: self._restore(view, before))
 
     def left(self, view: View, learner: str) -> None:
         if not self.forget or learner not in view.memory.get("latest", {}):
@@ -134,6 +143,7 @@ class Community(Merge):
             self._reweigh(view, layer, p, 0.0)
             self._hold(memory, name, -1)
             memory["changed"].append(layer)
+        self._resize(view, learner, 0.0)
 
     def holds(self, view: View) -> Collection[str]:
         held: dict[str, int] = view.memory.get("held", {})
@@ -146,6 +156,7 @@ class Community(Merge):
             view.models.write(view.name("sum"), torch.zeros(view.layout.size, dtype=torch.float64))
             layers = len(view.layout.layers)
             memory.update(latest={}, held={}, weight=[0.0] * layers, terms=[0] * layers, changed=[])
+            memory.update(sizes={}, peak=0.0)
         return memory, view.models.read(view.name("sum"))
 
     def _reweigh(self, view: View, layer: int, old: float, new: float) -> None:
@@ -157,6 +168,40 @@ class Community(Merge):
             memory["weight"][layer] = 0.0
             for piece in view.layout.slices((layer,)):
                 total[piece] = 0.0
+
+    def _resize(self, view: View, learner: str, size: float) -> None:
+        """Note how large a learner's term is; if a giant has gone, what it made the sum forget is added up anew."""
+        memory = view.memory
+        gone = memory["sizes"].pop(learner, 0.0)
+        if size > 0:
+            memory["sizes"][learner] = size
+        memory["peak"] = max(memory["peak"], size)
+        if gone >= memory["peak"] and gone > GIANT * max(memory["sizes"].values(), default=0.0):
+            self._rebuild(view)
+
+    def _restore(self, view: View, before: dict[str, dict[str, list[Any]]]) -> None:
+        """Go back to the terms these learners had."""
+        for learner, terms in before.items():
+            view.memory["latest"][learner] = terms
+        self._rebuild(view)
+
+    def _rebuild(self, view: View) -> None:
+        """W and P from everybody's latest models: the O(MN) pass that a commit saves."""
+        memory, total = self._recall(view)
+        total.zero_()
+        memory.update(held={}, weight=[0.0] * len(memory["weight"]), terms=[0] * len(memory["terms"]), sizes={})
+        for learner in sorted(memory["latest"]):
+            size = 0.0
+            for key, (name, p) in memory["latest"][learner].items():
+                (piece,) = view.layout.slices((int(key),))
+                row = view.models.read(name)[piece]
+                total[piece].add_(row, alpha=p)
+                self._reweigh(view, int(key), 0.0, p)
+                self._hold(memory, name, +1)
+                size = max(size, p * largest(row))
+            if size > 0:
+                memory["sizes"][learner] = size
+        memory["peak"] = max(memory["sizes"].values(), default=0.0)
 
     @staticmethod
     def _hold(memory: dict[str, Any], name: str | None, by: int) -> None:
@@ -193,6 +238,12 @@ def _runs(
         else:
             runs.append(([layer], old, old_p, weight[layer]))
     return runs
+
+
+def largest(vector: Tensor) -> float:
+    """The largest magnitude in a vector."""
+    low, high = torch.aminmax(vector)
+    return max(-float(low), float(high))
 
 
 def weighted_sum(into: Tensor, rows: Sequence[Tensor], shares: Sequence[float]) -> None:

@@ -172,16 +172,17 @@ class Stream(Protocol):
         # a contributor gets the version its update made, even if the next commit is ready too (Metis Alg. 1)
         if view.memory.pop("reply", False) and sends:
             return sends
-        due = self._due(view)
+        due = self._due(view, sends)
         # a local-training round of a stream: as many tasks, committed or wasted, as learners work side by side
         rounds, view.memory["settled"] = divmod(view.memory.get("settled", 0) + len(due), max(limit, 1))
         counted: list[Decision] = [Count(rounds)] if rounds else []
+        memory = view.memory
         if due:
-            view.memory["reply"] = True
+            memory.update(reply=True, buffers=memory.get("buffers", 0) + 1, timer=False, overdue=False)
             return [*counted, Commit(tuple(update.task for update in due))]
-        if self.max_wait is not None and view.queue and view.memory.get("timer") != view.version:
-            view.memory["timer"] = view.version
-            counted.append(Later(self.max_wait, f"version {view.version}"))
+        if self.max_wait is not None and view.queue and not memory.get("timer"):
+            memory["timer"] = True
+            counted.append(Later(self.max_wait, f"buffer {memory.get('buffers', 0)}"))
         return [*counted, *sends]
 
     def _sends(self, view: View, choose: Choose, limit: int) -> list[Decision]:
@@ -191,14 +192,13 @@ class Stream(Protocol):
         chosen = choose(idle, free, f"task {view.state.next_task}")
         return [Send(learner, view.model) for learner in sorted(chosen[:free])]
 
-    def _due(self, view: View) -> list[Update]:
+    def _due(self, view: View, sends: Sequence[Decision]) -> list[Update]:
         """The updates to commit now."""
         ready = self._ready(view.queue)
         if len(ready) >= self.buffer:
             return ready[: self.buffer]
-        overdue = view.memory.get("overdue") == view.version
-        nothing_out = not view.out and all(update.ready for update in view.queue)
-        return ready if overdue or nothing_out else []
+        nothing_to_wait_for = not view.out and not sends and all(update.ready for update in view.queue)
+        return ready if view.memory.get("overdue") or nothing_to_wait_for else []
 
     def _ready(self, queue: Sequence[Update]) -> list[Update]:
         if self.order == "ready":
@@ -209,8 +209,8 @@ class Stream(Protocol):
         view.memory["settled"] = view.memory.get("settled", 0) + 1
 
     def woke(self, view: View, tag: str) -> None:
-        if tag == f"version {view.version}":  # an old version's timer says nothing of this one
-            view.memory["overdue"] = view.version
+        if tag == f"buffer {view.memory.get('buffers', 0)}":  # an old buffer's timer says nothing of this one
+            view.memory["overdue"] = True
 
 
 @dataclass(frozen=True)

@@ -12,31 +12,42 @@ import torch
 from torch import Tensor
 
 from archipel.checks import at_least, between, more_than
+from archipel.layout import finite
 from archipel.parts.merge import Proposal
 from archipel.parts.part import Part
 from archipel.state import View
 
 
 class Server(Part):
-    def step(self, view: View, proposal: Proposal) -> Tensor:
-        """The next model as a new vector."""
+    def step(self, view: View, proposal: Proposal) -> Tensor | None:
+        """The next model as a new vector; None, and nothing remembered, if it or a moment would not be finite."""
         current = view.models.read(view.model.name)
         following = current.clone()
+        moments = {name: self._moment(view, name, initial) for name, initial in self.moments().items()}
         for piece in view.layout.slices(proposal.layers):
-            self.move(view, piece, current[piece], proposal.vector[piece], following[piece])
+            remembered = {name: moment[piece] for name, moment in moments.items()}
+            self.move(remembered, current[piece], proposal.vector[piece], following[piece])
+        if not all(finite(vector) for vector in (following, *moments.values())):
+            return None
+        for name, moment in moments.items():
+            view.models.write(view.name(name), moment)
+            view.memory[name] = True
         return following
 
-    def move(self, view: View, piece: slice, current: Tensor, proposal: Tensor, following: Tensor) -> None:
-        """Write the next model of this piece into `following`."""
+    def moments(self) -> dict[str, float]:
+        """Vectors as long as the model that the optimiser remembers, and what they begin with."""
+        return {}
+
+    def move(self, moments: dict[str, Tensor], current: Tensor, proposal: Tensor, following: Tensor) -> None:
+        """Write the next model of a piece into `following`, and change the piece's moments in place."""
         raise NotImplementedError
 
-    def moment(self, view: View, name: str, initial: float = 0.0) -> Tensor:
-        """A vector as long as the model that the optimiser remembers."""
-        full = view.name(name)
-        if not view.memory.get(name):
-            view.memory[name] = True
-            view.models.write(full, torch.full((view.layout.size,), float(initial)))
-        return view.models.read(full)
+    @staticmethod
+    def _moment(view: View, name: str, initial: float) -> Tensor:
+        """A copy: what is refused must leave no trace."""
+        if view.memory.get(name):
+            return view.models.read(view.name(name)).clone()
+        return torch.full((view.layout.size,), float(initial))
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class Replace(Server):
     def __post_init__(self) -> None:
         more_than(0, "Replace", rate=self.rate)
 
-    def move(self, view: View, piece: slice, current: Tensor, proposal: Tensor, following: Tensor) -> None:
+    def move(self, moments: dict[str, Tensor], current: Tensor, proposal: Tensor, following: Tensor) -> None:
         if self.rate == 1:  # w + (proposal - w) is not the proposal to the last bit
             following.copy_(proposal)
         else:
@@ -66,8 +77,11 @@ class Momentum(Server):
         more_than(0, "Momentum", rate=self.rate)
         between("Momentum", "beta", self.beta, 0, 1)
 
-    def move(self, view: View, piece: slice, current: Tensor, proposal: Tensor, following: Tensor) -> None:
-        m = self.moment(view, "m")[piece]
+    def moments(self) -> dict[str, float]:
+        return {"m": 0.0}
+
+    def move(self, moments: dict[str, Tensor], current: Tensor, proposal: Tensor, following: Tensor) -> None:
+        m = moments["m"]
         m.mul_(self.beta).add_(proposal - current)
         following.add_(m, alpha=self.rate)
 
@@ -90,10 +104,12 @@ class _Adaptive(Server):
         more_than(0, type(self).__name__, tau=self.tau)
         at_least(0, type(self).__name__, initial=self.initial)
 
-    def move(self, view: View, piece: slice, current: Tensor, proposal: Tensor, following: Tensor) -> None:
+    def moments(self) -> dict[str, float]:
+        return {"m": 0.0, "v": self.initial}
+
+    def move(self, moments: dict[str, Tensor], current: Tensor, proposal: Tensor, following: Tensor) -> None:
         delta = proposal - current
-        m = self.moment(view, "m")[piece]
-        v = self.moment(view, "v", self.initial)[piece]
+        m, v = moments["m"], moments["v"]
         m.mul_(self.beta1).add_(delta, alpha=1 - self.beta1)
         self.accumulate(v, delta * delta)
         following.addcdiv_(m, v.sqrt().add_(self.tau), value=self.rate)

@@ -152,7 +152,14 @@ class ByDistributedValidation(Weighting):
         own = update.metrics.validation
         if own is not None and own.count > 0:
             opinions = [own, *opinions]
-        answers = [answer for answer in opinions if isinstance(answer, Scored) and answer.count > 0]
+        answers = [
+            answer
+            for answer in opinions
+            if isinstance(answer, Scored)
+            and answer.count > 0
+            and (self.metric == "loss" or answer.confusion is not None)
+            and (self.metric != "auc" or answer.histogram is not None)
+        ]
         if not answers or len(answers) < self.quorum * len(opinions):
             return None
         together = pooled(answers)
