@@ -16,7 +16,7 @@ def problem(
     """Classes and one feature with all their combinations, drawn independently; learners' classes fixed in blocks."""
     random = np.random.default_rng(seed)
     codes = np.indices((classes, categories)).reshape(2, -1)
-    columns = random.integers(1, 60, codes.shape[1])
+    columns = random.integers(9, 60, codes.shape[1])  # enough for nine learners, whatever the rest
     sizes = 1 + random.multinomial(columns.sum() - learners, random.dirichlet(np.ones(learners)))
     shares = [random.dirichlet(np.full(d, 0.1), learners) for d in (classes, categories)]
     wanted = [Wanted(code, share * sizes[:, None]) for code, share in zip(codes, shares, strict=True)]
