@@ -1,4 +1,26 @@
+from pathlib import Path
+
+import pytest
 import torch
 
 # one thread everywhere: small products do not gain from a second, and tests run side by side
 torch.set_num_threads(1)
+
+WHOLE_RUNS = (
+    "controller/test_crash_anywhere.py",
+    "controller/test_properties.py",
+    "data",
+    "engines",
+    "papers",
+    "test_docs.py",
+    "test_first_program.py",
+)
+"""Tests that run simulations or split whole data sets: they are slow together, even where each is quick."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        place = item.path.relative_to(here)
+        if any(place.is_relative_to(path) for path in WHOLE_RUNS):
+            item.add_marker(pytest.mark.slow)
