@@ -278,14 +278,22 @@ def claimed(part: Path) -> Iterator[BinaryIO]:
         with part.open("ab") as stream:
             lock(stream)
             # whoever held it may have renamed or removed it meanwhile: then this one has no name any more
-            if part.exists() and os.path.samestat(os.fstat(stream.fileno()), part.stat()):
+            if _is(stream, part):
                 try:
                     yield stream
                 finally:
                     stream.flush()
-                    if part.exists() and part.stat().st_size == 0:
-                        part.unlink()
+                    if _is(stream, part) and os.fstat(stream.fileno()).st_size == 0:
+                        part.unlink(missing_ok=True)
                 return
+
+
+def _is(stream: BinaryIO, path: Path) -> bool:
+    """Is this open file the one that has that name now?"""
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def lock(stream: BinaryIO) -> None:

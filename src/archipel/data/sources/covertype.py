@@ -4,7 +4,7 @@ x keeps the values of the file; standardise when splitting. The wilderness areas
 54 columns are quantities; the others say with a single 1 which of 4 wilderness areas and which of 40 soil types it
 is. RADFed's COVFEAT skews "categorical features" (formula 2) without naming them; here they are those two, with
 all their values, and the columns stay in x. RADFed's Table I (4,920 rows a learner, 100 learners) implies classes 1 and
-2 only, 495,141 rows: `covertype(classes=(1, 2))`.
+2 only: `covertype(classes=(1, 2))`, 495,141 rows where the paper has 492,000 (docs/decisions/0029).
 """
 
 from __future__ import annotations
