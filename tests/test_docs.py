@@ -15,7 +15,7 @@ ADDING = DOCS / "adding-an-algorithm.md"
 README = ROOT / "README.md"
 
 DOCUMENTS = [path for path in (README, *sorted(DOCS.rglob("*.md"))) if path.exists()]
-PROGRAMS = [path for path in (README, ADDING) if path.exists()]
+PROGRAMS = [path for path in (README, ADDING, DOCS / "data.md") if path.exists()]
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
