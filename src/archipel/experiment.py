@@ -71,7 +71,8 @@ def simulate(
     seed: of everything that is drawn; default: 0.
     device: of the learners' arithmetic; default: "cpu".
     execution: "plain", "workers" or "stacked" instead of the way chosen from the model.
-    shadow: also record RADFed's divergences DC and DL, at the cost of a centralised run beside this one.
+    shadow: also record RADFed's divergences DC and DL and the layers' divergence between local models (D&C), at the
+    cost of a centralised run beside this one.
     """
     simulator = prepare(algorithm, data, **settings)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint))

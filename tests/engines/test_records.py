@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import archipel as ap
 from archipel.engines.shadow import ShadowRun, divergence_between
 from archipel.engines.simulator import Simulator
-from archipel.experiment import finished
+from archipel.experiment import finished, prepare
 from archipel.models import mlp, small_cnn, small_mlp
 from archipel.records import Committed, Divergence, Handed, Membership, Refused, Returned, Scores, Shadow
 from archipel.types import Event, Trained
@@ -53,7 +53,7 @@ def test_every_kind_of_record_is_where_it_should_be(name):
     if name == "divide_and_conquer":
         expected.add(Divergence)
     if name in ("fedavg", "radfed"):
-        expected.add(Shadow)
+        expected |= {Shadow, Divergence}
     assert kinds - {Refused} == expected
     times = [stamped.time for stamped in ended.records]
     assert times == sorted(times)
@@ -369,7 +369,7 @@ def test_a_shadow_changes_nothing_but_the_records():
         with_shadow = ap.simulate(algorithm, data, shadow=True, **settings)
         without = ap.simulate(algorithm, data, **settings)
         assert with_shadow.fingerprint() == without.fingerprint()
-        kept = [stamped for stamped in with_shadow.records if not isinstance(stamped.record, Shadow)]
+        kept = [stamped for stamped in with_shadow.records if not isinstance(stamped.record, Shadow | Divergence)]
         assert repr(kept) == repr(list(without.records))
 
 
@@ -486,3 +486,28 @@ def test_a_network_of_convolutions_tells_its_layers():
     )
     assert [record.layers for _, record in ended.cycles][:4] == [("conv1", "conv2", "head")] * 4
     assert [commit.layers for _, commit in ended.commits] == [(0, 1, 2), (0, 1, 2), (0, 1)]
+
+
+def test_a_shadow_tells_the_divergence_of_layers_for_any_method():
+    """D&C fig. 5 for FedAvg: EQ3, the mean over pairs of (1 - cos) / ||W_1||, worked out from one round's updates."""
+    data = small_islands(3)
+    updates = {}
+
+    class Watch:
+        def before(self, simulator, event):
+            if isinstance(event, Trained):
+                updates[event.task] = simulator.controller.models.read(event.model).clone()
+
+        def after(self, simulator, commands):
+            return ()
+
+    simulator = prepare(ap.fedavg(batch=16), data, shadow=True, ending=ap.Ending(rounds=1))
+    simulator.observers = (*simulator.observers, Watch())
+    simulator.begin()
+    simulator.run()
+    ((_, told),) = finished(simulator).divergences
+    layer = simulator.work.layout.layers[0]
+    a, b, c = (updates[task][layer.start : layer.stop].double() for task in sorted(updates))
+    pairs = [(1 - float(p @ q / (p.norm() * q.norm()))) / float(p.norm()) for p, q in ((a, b), (a, c), (b, c))]
+    assert told.values[0] == pytest.approx(sum(pairs) / 3)
+    assert told.split is None

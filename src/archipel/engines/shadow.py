@@ -1,4 +1,4 @@
-"""RADFed's divergences, seen from outside: a centralised run beside the federated one, on the same data.
+"""Divergences, seen from outside: a centralised run beside the federated one, on the same data.
 
 DC(t) = ||w_FL - w_C|| / ||w_C||, and DL, formula 3: the mean over pairs of 1 - cos(w_i, w_j) between the local models
 of a round (section V.B). In a round the centralised model trains on the data of that round's learners put together,
@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from archipel.engines.simulator import Simulator
+from archipel.layout import Layout
 from archipel.learner.learner import Job, Learner
 from archipel.learner.training import advance
+from archipel.parts.planning import DivideAndConquer, mean_divergence
 from archipel.randomness import derive
-from archipel.records import Committed, Record, Shadow
+from archipel.records import Committed, Divergence, Record, Shadow
 from archipel.types import Command, Event, Keep, Plan, Train, Trained
 
 
@@ -50,13 +52,25 @@ class ShadowRun:
             return
         self.rounds += 1
         self._train(simulator)
-        between = divergence_between([vector for _, vector in self.local])
+        local = [vector for _, vector in self.local]
         self.local = []
         central = None
         if committed:
-            model = simulator.controller.models.read(simulator.controller.state.model.name)
+            model = simulator.controller.models.read(state.model.name)
             central = float((model - self.central).norm() / self.central.norm())
-        yield Shadow(self.rounds, central, between)
+            if not any(isinstance(p, DivideAndConquer) for p in simulator.controller.algorithm.planners):
+                yield from self._layers(simulator.work.layout, state.version, local)  # D&C tells its own
+        yield Shadow(self.rounds, central, divergence_between(local))
+
+    @staticmethod
+    def _layers(layout: Layout, version: int, local: Sequence[Tensor]) -> Iterable[Record]:
+        """Layer-wise weight divergence (D&C EQ3), which any method's local models have."""
+        if len(local) >= 2:
+            values = [
+                mean_divergence([vector[layer.start : layer.stop].double() for vector in local], "cosine")
+                for layer in layout.layers
+            ]
+            yield Divergence(version, layout.names, tuple(values), "cosine", None)
 
     def _train(self, simulator: Simulator) -> None:
         """The centralised model's round, on the same learners' data."""

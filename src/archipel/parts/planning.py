@@ -303,9 +303,14 @@ def layer_divergence(view: View, updates: Sequence[Update], kind: str) -> list[f
             for row, update in zip(rows, updates, strict=True)
             if place in update.layers
         ]
-        values = [pair_divergence(a, b, kind) for a, b in combinations(local, 2)]
-        divergences.append(sum(values) / len(values) if values else math.nan)
+        divergences.append(mean_divergence(local, kind))
     return [] if all(math.isnan(value) for value in divergences) else divergences
+
+
+def mean_divergence(local: Sequence[Tensor], kind: str) -> float:
+    """The mean over all pairs of local models of a layer; NaN for fewer than two."""
+    values = [pair_divergence(a, b, kind) for a, b in combinations(local, 2)]
+    return sum(values) / len(values) if values else math.nan
 
 
 def pair_divergence(a: Tensor, b: Tensor, kind: str) -> float:
