@@ -209,6 +209,7 @@ class Controller:
             part.observe(self._view(role), update)
         if assignment.travels:
             self.state.travelling[assignment.slot] = self._travelled(update)
+            self._sweep()  # the model of the hop before is behind it
         else:
             self._offer(update)
 

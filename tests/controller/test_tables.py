@@ -1019,3 +1019,13 @@ def test_commands_speak_of_learners_that_are_there() -> None:
         commands = hand.do(event)
     assert {command.learner for command in commands if isinstance(command, Train)} <= {"a", "c", "d"}
     assert isinstance(event, Joined)
+
+
+def test_a_relay_keeps_one_vector_a_slot() -> None:
+    """However many hops there are: the model of the hop before is dropped when the next has come."""
+    hand = Hand(relay("a", "b", "a", "b", fraction=0.5, hops=4), learners=2)
+    hand.do(joined("a"))
+    hand.do(joined("b"))
+    for task in range(3):
+        hand.do(trained(task, float(task)))
+        assert sorted(hand.models.names()) == sorted({"v0", f"t{task}"})
