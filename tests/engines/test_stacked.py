@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 import archipel as ap
 from archipel import models
-from archipel.engines import stacked
+from archipel.engines import network, stacked
 from archipel.engines.execution import Plain, choose, execution
-from archipel.engines.stacked import Stacked, can_stack
+from archipel.engines.network import can_stack
+from archipel.engines.stacked import Stacked
 from archipel.learner.learner import Job, Learner, Loss, Work
 from archipel.records import Committed, Handed, Membership, Refused, Returned
 from archipel.types import Cycle, Plan
@@ -63,7 +64,7 @@ def tokens(examples: int) -> Tensor:
 
 
 def every_activation() -> nn.Module:
-    between = [layer for kind in stacked.ELEMENTWISE for layer in (nn.Linear(12, 12), kind())]
+    between = [layer for kind in network.ELEMENTWISE for layer in (nn.Linear(12, 12), kind())]
     return nn.Sequential(*between, nn.Linear(12, 3))
 
 
@@ -255,7 +256,7 @@ def test_a_row_does_not_keep_its_cohort_in_memory():
         assert job.memory["momentum"].untyped_storage().nbytes() == 4 * at_hand.layout.size
 
 
-@pytest.mark.parametrize("loss", stacked.PER_EXAMPLE, ids=lambda loss: loss.__name__)
+@pytest.mark.parametrize("loss", network.PER_EXAMPLE, ids=lambda loss: loss.__name__)
 def test_every_loss_that_stacks(loss):
     x = noise(200, 12)
     generator = torch.Generator().manual_seed(2)

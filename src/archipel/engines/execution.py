@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from archipel.checks import one_of, require
-from archipel.engines.stacked import Stacked, can_stack
+from archipel.engines.network import can_stack
+from archipel.engines.stacked import Stacked
 from archipel.learner.learner import Job, Work, optimiser
 from archipel.learner.training import advance
 from archipel.types import Plan

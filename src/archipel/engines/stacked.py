@@ -1,39 +1,25 @@
-"""Stacked execution: many learners trained at once, one row of a matrix each.
+"""Stacked execution: many learners trained at once.
 
-Parameters of all learners in the stack are views into one [learners, M] matrix; a step is one batched product for each
-linear layer. Learners may differ in the number of examples, batches and epochs: they are sorted by steps, so that those
-still at work are always the first rows, and a short last batch is padded with examples of weight zero.
+A step is one batched product for each linear layer of all learners in the stack (`network.py`). Learners may differ in
+the number of examples, batches and epochs: they are sorted by steps, so that those still at work are always the first
+ones, and a short last batch is padded with examples of weight zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch import Tensor
 
-from archipel.layout import Entry
-from archipel.learner.batches import batches, epochs_of
-from archipel.learner.learner import Job, Loss, Work
-
-ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Softplus, nn.Identity)
-STACKABLE = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.Flatten, nn.Sequential, *ELEMENTWISE)
-PER_EXAMPLE: tuple[Loss, ...] = (
-    nn.functional.cross_entropy,
-    nn.functional.nll_loss,
-    nn.functional.mse_loss,
-    nn.functional.l1_loss,
-    nn.functional.smooth_l1_loss,
-    nn.functional.binary_cross_entropy_with_logits,
-)
-"""Losses whose mean over a batch is the mean of single examples' losses, so that examples can have weights."""
+from archipel.engines.network import network
+from archipel.learner.batches import epochs_of, shuffled, steps_after, steps_of_epoch
+from archipel.learner.learner import Job, Work
+from archipel.types import Plan
 
 NUMBERS = 1 << 26
 """Parameters trained at a time: larger cohorts are stacked in several goes."""
-
-Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
 
 
 class Stacked:
@@ -44,7 +30,8 @@ class Stacked:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self._forward = _forward(work.module)
+        self.network = network(work.module, work.loss)
+        self._layer_of = {entry.name: layer.name for layer in work.layout.layers for entry in layer.entries}
 
     def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
         """Carry all jobs on by so many epochs, or to their ends."""
@@ -72,61 +59,52 @@ class Stacked:
         """So many epochs, or what is left of them, for each of these jobs."""
         work, plan = self.work, jobs[0].plan
         schedule = [_schedule(job, epochs) for job in jobs]
-        order = sorted(range(len(jobs)), key=lambda i: (-len(schedule[i]), i))
+        order = sorted(range(len(jobs)), key=lambda i: (-len(schedule[i][0]), i))
         jobs, schedule = [jobs[i] for i in order], [schedule[i] for i in order]
         rows = torch.stack([job.vector for job in jobs])
         fresh = [i for i, job in enumerate(jobs) if not job.losses]
         if jobs[0].watches and fresh:
             self._watch([jobs[i] for i in fresh], rows[fresh])
-        anchors = torch.stack([job.anchor for job in jobs if job.anchor is not None]) if plan.proximal else None
-        momentum = torch.stack([self._momentum(job) for job in jobs]) if plan.momentum else None
-        examples, weights = _table(schedule, plan.batch, work.x.device)
-        names = [
-            entry
-            for layer in work.layout.layers
-            if plan.trains is None or layer.name in plan.trains
-            for entry in layer.entries
-        ]
-        frozen = {e.name: e for layer in work.layout.layers for e in layer.entries if e not in names}
+        received = [job.anchor for job in jobs if job.anchor is not None]
+        anchors = self._pieces(torch.stack(received)) if plan.proximal else {}
+        momenta = self._pieces(torch.stack([self._momentum(job) for job in jobs])) if plan.momentum else {}
+        tensors = self._pieces(rows)
+        trained = [name for name, layer in self._layer_of.items() if plan.trains is None or layer in plan.trains]
+        examples, weights = _table(schedule, work.x.device)
+        lengths = [len(steps) for steps, _ in schedule]
+        k = len(jobs)
         work.module.train()
-        for step in range(len(schedule[0]) if names else 0):
-            k = sum(len(batches_) > step for batches_ in schedule)
-            leaves = {e.name: _view(rows[:k], e).detach().requires_grad_() for e in names}
-            fixed = {name: _view(rows[:k], e) for name, e in frozen.items()}
+        for step in range(lengths[0] if trained else 0):
+            while lengths[k - 1] <= step:  # those who are done stand behind
+                k -= 1
             chosen = examples[:k, step]
-            outputs = self._forward({**leaves, **fixed}, work.x[chosen])
-            losses = _each(work.loss, outputs, work.y[chosen])
-            gradients = torch.autograd.grad((losses * weights[:k, step]).sum(), list(leaves.values()))
-            for entry, gradient in zip(names, gradients, strict=True):
-                piece = slice(entry.start, entry.stop)
-                self._step(
-                    rows[:k, piece],
-                    gradient.reshape(k, -1),
-                    None if anchors is None else anchors[:k, piece],
-                    None if momentum is None else momentum[:k, piece],
-                    jobs[0],
+            active = {name: tensor[:k] for name, tensor in tensors.items()}
+            found = self.network.gradients(active, trained, work.x[chosen], work.y[chosen], weights[:k, step])
+            for name, gradient in zip(trained, found, strict=True):
+                anchor, momentum = anchors.get(name), momenta.get(name)
+                _step(
+                    plan,
+                    active[name],
+                    gradient,
+                    None if anchor is None else anchor[:k],
+                    None if momentum is None else momentum[:k],
                 )
+        rows, remembered = _joined(tensors), _joined(momenta) if momenta else None
         for i, job in enumerate(jobs):
             job.vector = rows[i].clone()  # a row alone must not keep its whole cohort alive
             job.epochs = min(job.epochs + epochs, epochs_of(job.plan, job.examples))
-            if momentum is not None:
-                job.memory = {"momentum": momentum[i].clone()}
+            if remembered is not None:
+                job.memory = {"momentum": remembered[i].clone()}
         if jobs[0].watches:
             self._watch(jobs, rows)
 
-    @staticmethod
-    def _step(rows: Tensor, gradient: Tensor, anchor: Tensor | None, momentum: Tensor | None, job: Job) -> None:
-        """SGD as torch.optim writes it: weight decay, momentum, Nesterov."""
-        plan = job.plan
-        if anchor is not None:
-            gradient = gradient.add(rows - anchor, alpha=plan.proximal)
-        decay = float(plan.options.get("weight_decay", 0.0))  # type: ignore[arg-type]
-        if decay:
-            gradient = gradient.add(rows, alpha=decay)
-        if momentum is not None:
-            momentum.mul_(plan.momentum).add_(gradient)
-            gradient = gradient.add(momentum, alpha=plan.momentum) if plan.options.get("nesterov") else momentum
-        rows.sub_(gradient, alpha=plan.rate)
+    def _pieces(self, rows: Tensor) -> dict[str, Tensor]:
+        """The rows as named tensors, [learner, …], each in one piece of memory: batched products want it so."""
+        return {
+            entry.name: rows[:, entry.start : entry.stop].unflatten(1, entry.shape).contiguous()
+            for layer in self.work.layout.layers
+            for entry in layer.entries
+        }
 
     def _momentum(self, job: Job) -> Tensor:
         kept = job.memory.get("momentum")
@@ -144,104 +122,60 @@ class Stacked:
             examples[i, : len(own)] = own
             weights[i, : len(own)] = 1 / len(own) if len(own) else 0
         work.module.eval()
-        entries = [entry for layer in work.layout.layers for entry in layer.entries]
         with torch.no_grad():
-            outputs = self._forward({e.name: _view(rows, e) for e in entries}, work.x[examples])
-            means = (_each(work.loss, outputs, work.y[examples]) * weights.to(outputs.device)).sum(dim=1)
+            losses = self.network.losses(self._pieces(rows), work.x[examples], work.y[examples])
+            means = (losses * weights.to(losses.device)).sum(dim=1)
         for i, job in enumerate(jobs):
             job.losses.append(float(means[i]) if len(job.learner.validation) else float("nan"))
 
 
-def can_stack(module: nn.Module, loss: Loss) -> bool:
-    """Only layers that stack well, each with weights of its own, and a loss that is a mean over examples."""
-    tied = len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.parameters()))
-    return (
-        loss in PER_EXAMPLE
-        and all(_stacks_well(part) for part in module.modules() if part is not module)
-        and not tied
-        and next(module.buffers(), None) is None
-        and all(parameter.requires_grad for parameter in module.parameters())
-    )
+def _step(plan: Plan, tensor: Tensor, gradient: Tensor, anchor: Tensor | None, momentum: Tensor | None) -> None:
+    """SGD as torch.optim writes it: proximal term, weight decay, momentum, Nesterov."""
+    if anchor is not None:
+        gradient = gradient.add(tensor - anchor, alpha=plan.proximal)
+    decay = float(plan.options.get("weight_decay", 0.0))  # type: ignore[arg-type]
+    if decay:
+        gradient = gradient.add(tensor, alpha=decay)
+    if momentum is not None:
+        momentum.mul_(plan.momentum).add_(gradient)
+        gradient = gradient.add(momentum, alpha=plan.momentum) if plan.options.get("nesterov") else momentum
+    tensor.sub_(gradient, alpha=plan.rate)
 
 
-def _stacks_well(part: nn.Module) -> bool:
-    if type(part) not in STACKABLE:  # a subclass may have a forward of its own
-        return False
-    return not isinstance(part, nn.Embedding) or (
-        part.padding_idx is None and part.max_norm is None and not part.scale_grad_by_freq and not part.sparse
-    )
+def _joined(tensors: dict[str, Tensor]) -> Tensor:
+    """Named tensors as rows again."""
+    return torch.cat([tensor.flatten(1) for tensor in tensors.values()], dim=1)
 
 
-def _forward(module: nn.Module) -> Forward:
-    """The stacked forward pass: batched products where the module is a plain sequence, else torch.func.vmap."""
-    names = {part: name for name, part in module.named_modules()}
-    sequence = _flattened(module)
-    if sequence is None:
-        mapped: Forward = vmap(lambda tensors, x: functional_call(module, tensors, (x,)))
-        return mapped
+def _schedule(job: Job, epochs: int) -> tuple[Tensor, Tensor]:
+    """[step, place] indices of the examples of the next epochs' mini-batches, and their weights in their batch's mean.
 
-    def forward(tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-        for part in sequence:
-            if isinstance(part, nn.Linear):
-                weight, bias = (tensors.get(f"{names[part]}.{kind}".lstrip(".")) for kind in ("weight", "bias"))
-                assert weight is not None
-                rows = x.flatten(1, -2)
-                turned = weight.transpose(1, 2)
-                product = torch.bmm(rows, turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, turned)
-                x = product.unflatten(1, x.shape[1:-1])
-            elif isinstance(part, nn.Flatten):
-                x = x.flatten(2)
-            else:
-                x = part(x)
-        return x
-
-    return forward
+    A short last batch is filled up with its own first example, at weight zero: 0 x NaN of another learner is NaN.
+    """
+    plan, n = job.plan, job.examples
+    batch, steps = min(plan.batch, n), steps_of_epoch(n, plan.batch)
+    short = n - (steps - 1) * batch
+    weights = torch.full((steps, batch), 1 / batch)
+    weights[-1] = 0.0
+    weights[-1, :short] = 1 / short
+    last = min(job.epochs + epochs, epochs_of(plan, n))
+    orders = []
+    for epoch in range(job.epochs, last):
+        order = job.learner.train[shuffled(plan, n, epoch)]
+        filling = order[n - short].expand(batch - short)
+        orders.append(torch.cat((order, filling)).view(steps, batch))
+    made = steps_after(plan, n, last) - steps_after(plan, n, job.epochs)
+    return torch.cat(orders)[:made], weights.repeat(len(orders), 1)[:made]
 
 
-def _flattened(module: nn.Module) -> list[nn.Module] | None:
-    """The parts of a plain sequence of linear layers and activations, or None."""
-    if type(module) is nn.Sequential:
-        parts: list[nn.Module] = []
-        for child in module:
-            inner = _flattened(child)
-            if inner is None:
-                return None
-            parts += inner
-        return parts
-    plain = type(module) in (nn.Linear, *ELEMENTWISE)
-    flat = type(module) is nn.Flatten and module.start_dim == 1 and module.end_dim == -1
-    return [module] if plain or flat else None
-
-
-def _view(rows: Tensor, entry: Entry) -> Tensor:
-    view: Tensor = rows[:, entry.start : entry.stop].unflatten(1, entry.shape)
-    return view
-
-
-def _schedule(job: Job, epochs: int) -> list[Tensor]:
-    """The mini-batches of the next epochs, as indices of examples."""
-    last = min(job.epochs + epochs, epochs_of(job.plan, job.examples))
-    return [
-        job.learner.train[positions]
-        for epoch in range(job.epochs, last)
-        for positions in batches(job.plan, job.examples, epoch)
-    ]
-
-
-def _table(schedule: Sequence[Sequence[Tensor]], batch: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """[learner, step, place] indices of examples and their weights in the mean of their batch."""
-    widest = max(len(chosen) for batches_ in schedule for chosen in batches_)
-    examples = torch.zeros(len(schedule), len(schedule[0]), min(batch, widest), dtype=torch.int64)
-    weights = torch.zeros(examples.shape)
-    for i, batches_ in enumerate(schedule):
-        for step, chosen in enumerate(batches_):
-            examples[i, step] = chosen[0]  # padding from the batch itself: 0 x NaN of another learner is NaN
-            examples[i, step, : len(chosen)] = chosen
-            weights[i, step, : len(chosen)] = 1 / len(chosen)
-    return examples, weights.to(device)
-
-
-def _each(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Losses of single examples: [learner, place]."""
-    flat = loss(outputs.flatten(0, 1), targets.flatten(0, 1), reduction="none")  # type: ignore[call-arg]
-    return flat.reshape(*targets.shape[:2], -1).mean(dim=2)
+def _table(schedule: Sequence[tuple[Tensor, Tensor]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """[learner, step, place] of all schedules, the longest first; what is missing has weight zero."""
+    longest, widest = len(schedule[0][0]), max(examples.shape[1] for examples, _ in schedule)
+    table = torch.zeros(len(schedule), longest, widest, dtype=torch.int64)
+    shares = torch.zeros(table.shape)
+    for i, (examples, weights) in enumerate(schedule):
+        steps, width = examples.shape
+        table[i, :steps] = examples[:, :1]
+        table[i, :steps, :width] = examples
+        shares[i, :steps, :width] = weights
+    return table, shares.to(device)
