@@ -80,7 +80,18 @@ class Algorithm:
                 f"{self.name}: {type(planner).__name__} compares the updates of a commit to find its split, and "
                 f"{self.protocol!r} commits one at a time. Give split=..., or a buffer of two or more.",
             )
+        norms = [report for report in self.reports if report.startswith("gradient norm")]
+        require(
+            len(norms) <= 1,
+            f"{self.name}: selection and weighting ask for different gradient norms ({' and '.join(norms)}), and a "
+            "learner tells one; use ByImportance(score='batch').",
+        )
         names = [type(planner).__name__ for planner in self.planners]
+        behind = names[names.index("DivideAndConquer") + 1 :] if "DivideAndConquer" in names else []
+        require(
+            "PrivateLayers" not in behind,
+            f"{self.name}: put PrivateLayers before DivideAndConquer, which trains private layers in every round.",
+        )
         twice = sorted({name for name in names if names.count(name) > 1})
         require(
             not twice,
@@ -100,6 +111,13 @@ class Algorithm:
 
     def check(self, layout: Layout) -> None:
         """Refuse a model that a part cannot work with."""
+        for field in ("trains", "uploads", "private"):
+            for name in getattr(self.plan, field) or ():
+                require(
+                    layout.knows(name),
+                    f"{self.name}: plan.{field} names the layer {name!r}; layers of this model: "
+                    f"{', '.join(layout.names)}.",
+                )
         for _, part in self.parts():
             part.check(layout)
 
@@ -120,19 +138,20 @@ class Algorithm:
     @property
     def validates(self) -> bool:
         """Learners reserve a validation part; a method that asks for none trains on all its data."""
-        return self.weighting.validates or any(planner.validates for planner in self.planners)
+        asks = self.plan.cycle is not None or any(report in ("losses", "validation") for report in self.plan.reports)
+        return asks or self.weighting.validates or any(planner.validates for planner in self.planners)
 
     @property
     def reports(self) -> tuple[Reports, ...]:
         """What every learner has to tell with its update."""
-        asked = (*self.weighting.reports, *self.selection.reports)
+        asked = (*self.plan.reports, *self.weighting.reports, *self.selection.reports)
         if self.recall is not None:
             asked = (*asked, "progress")
         return tuple(dict.fromkeys(asked))
 
     def private(self, layout: Layout) -> tuple[str, ...]:
         """Layers that never leave the learners."""
-        mine = {name for planner in self.planners for name in planner.private(layout)}
+        mine = {*self.plan.private, *(name for planner in self.planners for name in planner.private(layout))}
         return tuple(name for name in layout.names if name in mine)
 
 

@@ -56,6 +56,7 @@ from archipel.types import (
     Model,
     Progress,
     Result,
+    Score,
     Scored,
     Stop,
     Traffic,
@@ -67,6 +68,8 @@ from archipel.types import (
 
 TIME_IS_UP = "time is up"
 SCORE_NOW = "score now"
+FRUITLESS = 100
+"""Local rounds without a new version after which a run gives up, whatever its ending is."""
 
 
 class ImpossibleEvent(Exception):
@@ -86,12 +89,14 @@ class Controller:
         evaluation: Evaluation | None = None,
         learners: int = 1,
         seed: int = 0,
+        classes: int | None = None,
         initial: Tensor | None = None,
         state: State | None = None,
     ) -> None:
         """Begin with an initial model, or go on from a saved state whose vectors are in `models`.
 
-        It waits until so many `learners` have joined before it hands out the first task.
+        It waits until so many `learners` have joined before it hands out the first task. `classes` is what confusion
+        matrices must have; without it the first one that comes decides.
         """
         at_least(1, "Controller", learners=learners)
         algorithm.check(layout)
@@ -99,7 +104,7 @@ class Controller:
         if state is None and initial is not None:
             layout.check("Controller: initial model", initial)
             require(finite(initial), "Controller: the initial model holds numbers that are not finite.")
-            state = State(seed, Model("v0", ("v0",) * len(layout.layers)))
+            state = State(seed, Model("v0", ("v0",) * len(layout.layers)), classes=classes)
             models.write("v0", initial.clone())
         assert state is not None
         self._look_at_vectors(state, models, layout)
@@ -155,9 +160,12 @@ class Controller:
         if event.learner == HOME:
             raise ImpossibleEvent(f"A learner joined as {HOME!r}, which is the name of the controller's own site.")
         old = self.state.members.get(event.learner)
+        examples = event.examples
+        if not isinstance(examples, int) or examples < 0:  # no number of examples: as if it had told none
+            examples = None
         self.state.members[event.learner] = Member(
             event.learner,
-            event.examples,
+            examples,
             event.validation,
             event.test,
             event.group,
@@ -276,7 +284,7 @@ class Controller:
 
     def _sensible(self, metrics: Metrics) -> Metrics:
         """Without the learner's opinion of its own model, if that makes no sense."""
-        if metrics.validation is None or self._nonsense(metrics.validation) is None:
+        if metrics.validation is None or self._nonsense(metrics.validation, AUC_BINS) is None:
             return metrics
         return replace(metrics, validation=None)
 
@@ -339,7 +347,8 @@ class Controller:
         for site, probe, reference in self.algorithm.weighting.ask(self._view("weighting"), update):
             task = self._next_task()
             names = (update.model.name,) if reference is None else (update.model.name, reference.name)
-            self.state.inquiries[task] = Inquiry(task, site, names, update.task, len(update.evidence), None)
+            bins = probe.bins if isinstance(probe, Score) else 0
+            self.state.inquiries[task] = Inquiry(task, site, names, bins, update.task, len(update.evidence), None)
             update.evidence.append(Evidence(site, probe))
             update.awaiting += 1
             self._commands.append(Evaluate(task, site, update.model, probe, reference))
@@ -352,18 +361,18 @@ class Controller:
             self._close(event.task)  # tells a late answer from an impossible one
             return False
         self._count_inquiry(event.task, event.traffic)
-        nonsense = self._nonsense(event.result)
+        nonsense = self._nonsense(event.result, self.state.inquiries[event.task].bins)
         if nonsense is not None:
             self._keep(Refused(event.task, self.state.inquiries[event.task].site, nonsense))
             return self._answer(event.task, None)
         return self._answer(event.task, event.result)
 
-    def _nonsense(self, result: Result) -> str | None:
+    def _nonsense(self, result: Result, bins: int) -> str | None:
         """What is wrong with the counts of an answer, or None: they are added to others' before they are used."""
         if not isinstance(result, Scored) or result.confusion is None:
             return None
         confusion, histogram = result.confusion, result.histogram
-        if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
+        if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1] or confusion.size == 0:
             return f"a confusion matrix of shape {confusion.shape}"
         if self.state.classes is None:
             self.state.classes = len(confusion)
@@ -371,7 +380,7 @@ class Controller:
             return f"a confusion matrix of {len(confusion)} classes, the task has {self.state.classes}"
         if confusion.min() < 0 or confusion.sum() != result.count:
             return f"a confusion matrix that does not count {result.count} examples"
-        if histogram is not None and (histogram.shape != (self.state.classes, 2, AUC_BINS) or histogram.min() < 0):
+        if histogram is not None and (histogram.shape != (self.state.classes, 2, bins) or histogram.min() < 0):
             return f"a histogram of scores of shape {histogram.shape}, or with negative counts"
         return None
 
@@ -439,6 +448,7 @@ class Controller:
     ) -> None:
         state = self.state
         state.version += 1
+        state.fruitless = 0
         name = f"v{state.version}"
         manifest = tuple(name if place in set(layers) else stamp for place, stamp in enumerate(state.model.manifest))
         self.models.write(name, following)
@@ -487,7 +497,8 @@ class Controller:
         scoring = state.next_score
         state.scorings[scoring] = Scoring(state.version, state.rounds, len(sites))
         for task, site in enumerate(sites, start=scoring - len(sites)):
-            state.inquiries[task] = Inquiry(task, site, (state.model.name,), None, 0, scoring)
+            bins = self.evaluation.probe.bins
+            state.inquiries[task] = Inquiry(task, site, (state.model.name,), bins, None, 0, scoring)
             self._commands.append(Evaluate(task, site, state.model, self.evaluation.probe, record=True))
         state.next_score = scoring - len(sites) - 1
 
@@ -574,6 +585,7 @@ class Controller:
                     self._score()
             case Count(rounds):
                 state.rounds += rounds
+                state.fruitless += rounds
             case GiveUp(tasks):
                 for task in tasks:
                     if not state.out[task].cancelled:
@@ -593,6 +605,8 @@ class Controller:
 
     def _look_at_ending(self) -> None:
         reason = self.ending.reached(self.state)
+        if reason is None and self.state.fruitless >= FRUITLESS:
+            reason = f"no new version came of {self.state.fruitless} local rounds; the records say why"
         if reason is not None:
             self._end(reason)
 

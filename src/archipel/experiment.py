@@ -27,6 +27,7 @@ from archipel.learner.learner import Learner, Loss, Work
 from archipel.models import small_mlp
 from archipel.parts.ending import Ending
 from archipel.parts.evaluation import Evaluation
+from archipel.parts.protocol import Relay, Rounds, participants
 from archipel.parts.weighting import ByDistributedValidation, Product, Weighting
 from archipel.randomness import derive
 from archipel.run import Run
@@ -64,8 +65,9 @@ def simulate(
     model: a module, or a function that makes one; default: a small MLP that fits the data.
     fleet: how fast the learners are; default: all fast.
     ending: when it is over; default: after 20 local rounds.
-    evaluation: when and where the model is scored; default: at every commit, on the global test set or, where layers
-    are private, by the learners' mean on their own test parts.
+    evaluation: when and where the model is scored; default: at every commit; where layers are private, by the learners'
+    mean on their own test parts; else at learners held out for the test, on the global test set, or at all learners'
+    own test parts, whichever there is first.
     loss: of outputs and targets; default: cross entropy, or mean squared error for tasks without classes.
     validation: share of its data a learner reserves if the algorithm asks for that; default: .05.
     seed: of everything that is drawn; default: 0.
@@ -100,6 +102,8 @@ def finished(simulator: Simulator) -> Run:
         reason=str(simulator.stopped),
         execution=simulator.execution.name,
         metric="accuracy" if controller.evaluation is None else controller.evaluation.metric,
+        rounds=controller.state.rounds,
+        traffic=dict(controller.state.traffic),
     )
 
 
@@ -116,7 +120,7 @@ def prepare(algorithm: Algorithm, data: Islands, **settings: Unpack[Settings]) -
     sites = _sites(algorithm, data, fleet, settings.get("validation", 0.05), seed)
     _look_at_data(algorithm, data, sites)
     evaluation = settings.get("evaluation") or _evaluation(algorithm, data, work.layout)
-    _look_at_evaluation(evaluation, data)
+    _look_at_evaluation(evaluation, algorithm, data, work.layout)
     controller = Controller(
         algorithm,
         work.layout,
@@ -125,6 +129,7 @@ def prepare(algorithm: Algorithm, data: Islands, **settings: Unpack[Settings]) -
         evaluation=evaluation,
         learners=sum(site.role == "train" for site in sites.values()),
         seed=seed,
+        classes=data.classes,
         initial=work.layout.vector(work.module),
     )
     simulator = Simulator(
@@ -277,6 +282,7 @@ def _look_at_data(algorithm: Algorithm, data: Islands, sites: dict[str, Site]) -
         )
     for name in _weighting_metrics(algorithm.weighting):
         _look_at_metric(f"{algorithm.name} weighs by", name, data)
+    _look_at_numbers(algorithm, len(training))
     batch = algorithm.plan.batch
     small = [learner.name for learner in training if len(learner.train) < batch]
     if len(small) == len(training):
@@ -286,6 +292,21 @@ def _look_at_data(algorithm: Algorithm, data: Islands, sites: dict[str, Site]) -
             f"Give a smaller batch to change that, such as batch={max(1, batch // 4)}.",
             ArchipelWarning,
             stacklevel=4,
+        )
+
+
+def _look_at_numbers(algorithm: Algorithm, learners: int) -> None:
+    protocol = algorithm.protocol
+    if isinstance(protocol, Rounds | Relay):
+        require(
+            protocol.at_least <= learners,
+            f"simulate: {protocol!r} needs {protocol.at_least} learners, and {learners} train; ask for fewer.",
+        )
+        taking_part = participants(protocol.fraction, protocol.at_least, learners)
+        require(
+            taking_part >= 2 or not any(planner.compares for planner in algorithm.planners),
+            f"simulate: DivideAndConquer compares the updates of a commit to find its split, and {protocol!r} of "
+            f"{learners} learners brings {taking_part}; give split=..., or a larger fraction.",
         )
 
 
@@ -306,8 +327,13 @@ def _look_at_metric(who: str, metric: str, data: Islands) -> None:
     )
 
 
-def _look_at_evaluation(evaluation: Evaluation, data: Islands) -> None:
+def _look_at_evaluation(evaluation: Evaluation, algorithm: Algorithm, data: Islands, layout: Layout) -> None:
     _look_at_metric("it is scored by", evaluation.metric, data)
+    require(
+        evaluation.at == "learners" or not algorithm.private(layout),
+        f"simulate: {algorithm.name} has private layers, which only the learners that train them have, and is scored "
+        f"at {evaluation.at!r}; use Evaluation(at='learners', mean='learners').",
+    )
     require(
         evaluation.at != "home" or len(data.test) > 0,
         "simulate: it is scored at home, and the data have no global test set; split with a test part, "
@@ -317,8 +343,6 @@ def _look_at_evaluation(evaluation: Evaluation, data: Islands) -> None:
 
 def _evaluation(algorithm: Algorithm, data: Islands, layout: Layout) -> Evaluation:
     metric = "loss" if data.classes is None else "accuracy"
-    if any(island.role == "test" for island in data.learners):
-        return Evaluation(at="held-out test", metric=metric)
     if algorithm.private(layout):
         require(
             any(len(island.test) for island in data.learners if island.role == "train"),
@@ -326,4 +350,6 @@ def _evaluation(algorithm: Algorithm, data: Islands, layout: Layout) -> Evaluati
             "learner has one; split the data with a test part.",
         )
         return Evaluation(at="learners", mean="learners", metric=metric)
+    if any(island.role == "test" for island in data.learners):
+        return Evaluation(at="held-out test", metric=metric)
     return Evaluation(at="home" if len(data.test) else "learners", metric=metric)

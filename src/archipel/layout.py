@@ -241,9 +241,11 @@ def finite(vector: Tensor) -> bool:
 
 
 def _tensor(vector: Tensor, entry: Entry) -> Tensor:
-    """A view into the vector; counters are integers, which cannot be one: `collect` brings them back."""
+    """A view into the vector; a tensor of another type cannot be one: `collect` brings it back."""
     view = vector[entry.start : entry.stop].view(entry.shape)
-    return view if entry.dtype == torch.float32 else view.round().to(entry.dtype)
+    if entry.dtype.is_floating_point:
+        return view.to(entry.dtype)
+    return view.round().to(entry.dtype)
 
 
 def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:

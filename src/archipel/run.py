@@ -36,6 +36,10 @@ class Run:
     """How the learners were executed."""
     metric: str
     """The metric that `score` shows."""
+    rounds: int
+    """Local-training rounds made."""
+    traffic: dict[str, int]
+    """Bytes and models moved, by kind."""
 
     def of(self, kind: type[R]) -> list[tuple[float, R]]:
         """(time, record) of one kind: run.of(Committed)."""
@@ -70,13 +74,7 @@ class Run:
     def score(self) -> float:
         """The last score."""
         scores = self.scores
-        return scores[-1][1].metrics[self.metric] if scores else float("nan")
-
-    @property
-    def traffic(self) -> dict[str, int]:
-        """Bytes and models moved until the last commit, by kind."""
-        commits = self.commits
-        return dict(commits[-1][1].traffic) if commits else {}
+        return scores[-1][1].metrics.get(self.metric, float("nan")) if scores else float("nan")
 
     def staleness(self) -> dict[str, list[int]]:
         """Effective staleness of each learner's updates in steps (Metis fig. 4)."""
@@ -108,7 +106,7 @@ class Run:
         handed = self.of(Handed)
         lines = [
             f"{self.algorithm.name}: {self.metric} {self.score:.4f} (best {best:.4f}) after {self.seconds:,.1f} s",
-            f"  {len(commits)} commits, {commits[-1][1].rounds if commits else 0} local rounds, "
+            f"  {len(commits)} commits, {self.rounds} local rounds, "
             f"{len(handed)} tasks handed out, {len(self.refusals)} not applied",
             f"  {models} models moved: {mega['train down']:.2f} MB to learners, {mega['train up']:.2f} MB back, "
             f"{mega['evaluate down']:.2f} MB for weighing",

@@ -73,6 +73,8 @@ class Inquiry:
     site: str
     models: tuple[str, ...]
     """Vectors that must stay until it is answered."""
+    bins: int
+    """Bins of the histogram it asks for; 0: none."""
     update: int | None
     question: int
     """Place of the question in the update's evidence."""
@@ -143,6 +145,8 @@ class State:
     """Commits so far."""
     rounds: int = 0
     """Local-training rounds so far: each hop of a Relay counts one."""
+    fruitless: int = 0
+    """Local-training rounds since the last version."""
     committed: int = 0
     """Steps committed so far (S_c of Metis section V)."""
     begun: bool = False

@@ -315,8 +315,18 @@ def test_a_weight_that_is_none_says_whose_it_is(weight: float | tuple[float, ...
 def test_examples_that_are_kept_secret_cannot_be_a_weight() -> None:
     hand = Hand(fedavg(), learners=1)
     hand.do(joined("a", None))
-    with pytest.raises(ValueError, match="ByExamples: learner 'a' keeps the size of its data to itself"):
-        hand.do(trained(0))
+    hand.do(trained(0))
+    assert hand.last(Refused) == Refused(0, "a", "too little evidence to weigh it")
+
+
+@pytest.mark.parametrize("examples", [-5, NAN, "many"], ids=str)
+def test_a_number_of_examples_that_makes_no_sense_is_as_good_as_none(examples: object) -> None:
+    hand = two(fedavg())
+    hand.do(joined("b", examples))  # type: ignore[arg-type]
+    hand.do(trained(0, 1.0))
+    hand.do(trained(1, 5.0))
+    assert hand.last(Committed).learners == ("a",), "the run goes on with the others"
+    assert hand.value == 1.0
 
 
 def test_a_mixing_coefficient_above_one_says_whose_it_is() -> None:
@@ -393,8 +403,11 @@ def test_a_score_that_makes_no_sense_does_not_end_the_run(what: str) -> None:
     hand.play((trained(0),), (trained(1), "v1 <- 0 1", "score a v1", "score b v1", "train 2 a v1", "train 3 b v1"))
 
 
-def test_a_loss_that_is_not_finite_is_no_weight() -> None:
-    hand = weighed(Evaluated(3, Scored(4, NAN)), Evaluated(4, Scored(4, 1.0)), metric="loss")
+@pytest.mark.parametrize("loss", [NAN, INF, -1e9])
+def test_a_loss_that_is_none_is_a_missing_opinion_and_no_veto(loss: float) -> None:
+    hand = weighed(Evaluated(3, Scored(4, loss)), Evaluated(4, Scored(4, 1.0)), metric="loss")
+    assert hand.last(Committed).weights == ((4.0,) * 2,)  # 1 / (1.0 / 4) by the other alone
+    hand = weighed(Evaluated(3, Scored(4, loss)), Evaluated(4, Scored(4, loss)), metric="loss")
     assert hand.last(Refused) == Refused(0, "a", "too little evidence to weigh it")
 
 

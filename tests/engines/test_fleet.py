@@ -226,7 +226,7 @@ def test_scoring_costs_no_time_and_its_bytes_are_counted_apart():
     assert times(often) == times(rarely)
     assert often.seconds == rarely.seconds
     assert often.fingerprint() == rarely.fingerprint()
-    moved, without = often.traffic, rarely.traffic
+    moved, without = (dict(run.commits[-1][1].traffic) for run in (often, rarely))
     # two of four are given the version to train on anyway; to the two others it is sent to be scored
     assert moved.pop("score down models") == 3 * 2  # versions 0, 1 and 2 by the last commit
     assert moved.pop("score down bytes") == 3 * 2 * BYTES

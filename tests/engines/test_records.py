@@ -511,3 +511,39 @@ def test_a_shadow_tells_the_divergence_of_layers_for_any_method():
     pairs = [(1 - float(p @ q / (p.norm() * q.norm()))) / float(p.norm()) for p, q in ((a, b), (a, c), (b, c))]
     assert told.values[0] == pytest.approx(sum(pairs) / 3)
     assert told.split is None
+
+
+def test_a_run_that_commits_nothing_still_tells_what_it_moved():
+    ended = ap.simulate(ap.fedavg(rate=1e30, batch=16), small_islands(3), ending=ap.Ending(rounds=4))
+    assert not ended.commits
+    assert ended.rounds == 4
+    assert ended.traffic["train up models"] == 4 * 3
+    assert "4 local rounds" in ended.summary()
+
+
+def test_an_ending_that_cannot_come_gives_up():
+    ended = ap.simulate(ap.fedavg(rate=1e30, batch=16), small_islands(3), ending=ap.Ending(commits=2))
+    assert ended.reason.startswith("no new version came of 100 local rounds")
+
+
+def test_a_server_optimiser_takes_statistics_as_they_are():
+    """Momentum on a running variance would make it negative: statistics are averaged, not stepped."""
+    data = images(small_islands(3))
+    algorithm = replace(ap.fedavg(batch=16), server=ap.Momentum(1.0, 0.9))
+    ended = ap.simulate(
+        algorithm, data, model=lambda: ap.models.small_resnet(in_channels=1), ending=ap.Ending(rounds=6)
+    )
+    for layer in ended.layout.layers:
+        for entry in layer.entries:
+            if entry.name.endswith("running_var"):
+                assert (ended.model[entry.start : entry.stop] > 0).all()
+            if entry.name.endswith("num_batches_tracked"):
+                assert ended.model[entry.start] > 0
+
+
+def test_private_layers_are_scored_where_they_are():
+    data = islands(10).folds(5)[0].islands.with_own_test(0.3)
+    ended = ap.simulate(ap.hdafl(batch=16), data, ending=ap.Ending(rounds=2))
+    assert ended.scores[-1][1].sites == sum(island.role == "train" for island in data.learners)
+    with pytest.raises(ValueError, match=r"hdafl has private layers.*scored at 'home'"):
+        ap.simulate(ap.hdafl(batch=16), islands(4), evaluation=ap.Evaluation(at="home"))

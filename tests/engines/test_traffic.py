@@ -174,7 +174,7 @@ def test_plu_under_asynchrony_uploads_by_the_version_at_hand_out():
         deep = version < 3 or version % 3 == 2
         assert record.layers == (("fc1", "fc2", "head") if deep else ("fc1", "fc2"))
         uploaded += ALL if deep else FC1 + FC2
-    assert run.traffic["train up bytes"] == uploaded
+    assert run.commits[-1][1].traffic["train up bytes"] == uploaded
 
 
 # ---------------------------------------------------------------------------------------------------------- D&C

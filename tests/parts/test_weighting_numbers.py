@@ -36,8 +36,7 @@ def test_fedavg_weighs_by_examples(bench):
 
 
 def test_examples_that_are_withheld_cannot_be_weighed_by(bench):
-    with pytest.raises(ValueError, match=r"learner 'b' keeps the size of its data to itself.*Equally\(\)"):
-        ByExamples().weigh(bench.view(), bench.update("b", examples=None))
+    assert ByExamples().weigh(bench.view(), bench.update("b", examples=None)) is None
     assert Equally().weigh(bench.view(), bench.update("b", examples=None)) == 1.0
 
 

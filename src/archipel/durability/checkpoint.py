@@ -39,6 +39,7 @@ class Checkpoint:
                 "heap": simulator.clock.heap,
                 "flights": {task: _flight(flight) for task, flight in simulator.flights.items()},
                 "pending": simulator.pending,
+                "shown": simulator.shown,
                 "held": simulator.wire.held,
                 "sites": {
                     name: {"private": site.learner.private, "away": site.away, "there": site.there}
@@ -75,6 +76,7 @@ class Checkpoint:
             task: Flight(**{**flight, "job": _job(simulator, flight)}) for task, flight in saved["flights"].items()
         }
         simulator.pending = saved["pending"]
+        simulator.shown = saved["shown"]
         simulator.wire.held = saved["held"]
         simulator.records = saved["records"]
         simulator.handled = saved["handled"]

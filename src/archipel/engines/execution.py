@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from archipel.checks import one_of, require
-from archipel.engines.network import can_stack
+from archipel.engines.network import can_stack, network
 from archipel.engines.stacked import Stacked
 from archipel.learner.learner import Job, Work, optimiser
 from archipel.learner.training import advance
@@ -28,7 +28,7 @@ from archipel.types import Plan
 Way: TypeAlias = Literal["plain", "workers", "stacked"]
 
 SMALL = 2_000_000
-"""Multiplications of one example's step above which stacking no longer pays: the learner alone keeps the cores busy."""
+"""Multiplications of one example's forward pass above which one learner alone keeps the cores busy."""
 
 
 class Execution(Protocol):
@@ -127,7 +127,27 @@ def execution(work: Work, plan: Plan, way: Way | None = None) -> Execution:
 
 def _stackable(work: Work, plan: Plan) -> bool:
     known = set(plan.options) <= {"weight_decay", "nesterov"}
-    return plan.optimiser == "SGD" and known and can_stack(work.module, work.loss) and not _draws(work)
+    return (
+        plan.optimiser == "SGD"
+        and known
+        and can_stack(work.module, work.loss)
+        and not _draws(work)
+        and _examples_stand_alone(work)
+    )
+
+
+def _examples_stand_alone(work: Work) -> bool:
+    """Can the network be mapped over learners, and does an example's output not depend on its neighbours in a batch?"""
+    module, x = copy.deepcopy(work.module).eval(), work.x[:2]
+    tensors = {name: parameter.detach().expand(2, *parameter.shape) for name, parameter in module.named_parameters()}
+    with torch.no_grad():
+        together = module(x)
+        alone = torch.cat([module(example[None]) for example in x])
+        try:
+            stacked = network(module, work.loss).outputs(tensors, x.expand(2, *x.shape))[0]
+        except RuntimeError:  # its forward looks at its numbers
+            return False
+    return all(torch.allclose(together, other, atol=1e-5, equal_nan=True) for other in (alone, stacked))
 
 
 def _multiplications(work: Work) -> int:

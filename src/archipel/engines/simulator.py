@@ -111,7 +111,7 @@ class Flight:
     finishing: bool = False
     arriving: bool = False
     lost: bool = False
-    """It never reached its learner."""
+    """It will not be trained: it was lost on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,8 @@ class Simulator:
         self.flights: dict[int, Flight] = {}
         self.pending: dict[int, str] = {}
         """Tasks that are not answered yet, and their sites."""
+        self.shown: dict[int, int] = {}
+        """Bytes that evaluations which are not answered yet have moved."""
         self.records: list[Stamped] = []
         self.handled = 0
         """Events handled so far."""
@@ -251,6 +253,7 @@ class Simulator:
                 return self._joined(learner, fresh=False)
             case Evaluated(task) | Failed(task):
                 self.flights.pop(task, None)
+                self.shown.pop(task, None)
                 return None if self.pending.pop(task, None) is None else occurrence
             case _:
                 return occurrence
@@ -287,8 +290,8 @@ class Simulator:
         return Left(name)
 
     def _give_up(self, task: int, reason: str) -> None:
-        flight = self.flights.pop(task, None)
-        self.clock.after(0.0, Failed(task, reason, Traffic(flight.down if flight else 0)))
+        flight, shown = self.flights.pop(task, None), self.shown.pop(task, 0)
+        self.clock.after(0.0, Failed(task, reason, Traffic(flight.down if flight else shown)))
 
     def _is_lost(self, task: int, site: Site) -> bool:
         return site.group.loss > 0 and generator(self.seed, "loss", task).random() < site.group.loss
@@ -351,7 +354,7 @@ class Simulator:
             jobs.append(flight.job)
         self.execution.advance(jobs, epochs)
 
-    def _arrives(self, task: int) -> Trained | None:
+    def _arrives(self, task: int) -> Trained | Failed | None:
         flight = self.flights.pop(task, None)
         if flight is None:
             return None  # cancelled, or its learner has gone
@@ -366,7 +369,8 @@ class Simulator:
         vector = flight.before if ahead and flight.before is not None else job.vector
         vector = vector.cpu()
         name, sent = f"t{task}", job.plan.sends(self.work.layout.names)
-        job.learner.keep_private(self.work.layout, job.plan.private, vector)
+        if not job.learner.keep_private(self.work.layout, job.plan.private, vector):
+            return Failed(task, "its private layers hold numbers that are not finite", Traffic(flight.down))
         self.controller.models.write(name, vector)
         return Trained(
             task=task,
@@ -454,7 +458,7 @@ class Simulator:
             self.clock.after(0.0, Evaluated(command.task, result))
             return
         site = self.sites[command.site]
-        down = self.wire.show(command.site, command.model, site.learner.private)
+        down = self.shown[command.task] = self.wire.show(command.site, command.model, site.learner.private)
         seconds = 0.0
         if not command.record:
             seconds = self.wire.seconds(site.group, down) + site.group.latency

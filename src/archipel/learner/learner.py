@@ -56,11 +56,13 @@ class Learner:
             mine[layer.start : layer.stop] = values
         return mine
 
-    def keep_private(self, layout: Layout, names: tuple[str, ...], vector: Tensor) -> None:
-        """Keep these layers of a model; one that is not finite would spoil every later task, so the old ones stay."""
+    def keep_private(self, layout: Layout, names: tuple[str, ...], vector: Tensor) -> bool:
+        """Keep these layers of a model; False, and the old ones stay, if one is not finite."""
         slices = {name: layout.slices((layout.index(name),))[0] for name in names}
-        if all(finite(vector[piece]) for piece in slices.values()):
-            self.private |= {name: vector[piece].clone() for name, piece in slices.items()}
+        if not all(finite(vector[piece]) for piece in slices.values()):
+            return False
+        self.private |= {name: vector[piece].clone() for name, piece in slices.items()}
+        return True
 
 
 @dataclass(eq=False)

@@ -76,7 +76,10 @@ def _each(work: Work, outputs: Tensor, targets: Tensor) -> Tensor:
     """The loss of every single example."""
     if work.loss is nn.functional.cross_entropy:
         return nn.functional.cross_entropy(outputs, targets, reduction="none").cpu()
-    return vmap(lambda o, t: work.loss(o[None], t[None]))(outputs, targets).cpu()
+    try:
+        return vmap(lambda o, t: work.loss(o[None], t[None]))(outputs, targets).cpu()
+    except RuntimeError:  # a loss that looks at its numbers cannot be mapped
+        return torch.stack([work.loss(o[None], t[None]) for o, t in zip(outputs, targets, strict=True)]).cpu()
 
 
 # ----------------------------------------------------------------------------------- consistency (Fed2A, RCE)

@@ -110,6 +110,9 @@ class Community(Merge):
         memory["changed"] = []
         before = {update.learner: dict(memory["latest"].get(update.learner, {})) for update in updates}
         for update, weight in zip(updates, weights, strict=True):
+            member = view.state.members.get(update.learner)
+            if self.forget and member is not None and not member.active:
+                continue  # it left while its update was waiting
             latest = memory["latest"].setdefault(update.learner, {})
             new = view.models.read(update.model.name)
             size = max((weight[layer] for layer in update.layers), default=0.0) * largest(new)

@@ -97,7 +97,7 @@ class Rounds(Protocol):
     at_least: int = 1
     """Learners a round needs; with fewer it waits for more to join."""
     deadline: float | None = None
-    """Seconds after which a round closes with those who have answered."""
+    """Seconds after which a round takes no more updates; opinions on those that came are still waited for."""
 
     def __post_init__(self) -> None:
         share("Rounds", "fraction", self.fraction)

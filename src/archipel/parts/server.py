@@ -24,7 +24,10 @@ class Server(Part):
         current = view.models.read(view.model.name)
         following = current.clone()
         moments = {name: self._moment(view, name, initial) for name, initial in self.moments().items()}
-        for piece in view.layout.slices(proposal.layers):
+        statistics = [layer for layer in proposal.layers if view.layout.layers[layer].buffers]
+        for piece in view.layout.slices(statistics):  # a mean and a variance are no weights that one could overshoot
+            following[piece] = proposal.vector[piece]
+        for piece in view.layout.slices(layer for layer in proposal.layers if layer not in statistics):
             remembered = {name: moment[piece] for name, moment in moments.items()}
             self.move(remembered, current[piece], proposal.vector[piece], following[piece])
         if not all(finite(vector) for vector in (following, *moments.values())):

@@ -56,13 +56,9 @@ class Equally(Weighting):
 class ByExamples(Weighting):
     """FedAvg: p_k = n_k, the size of the learner's training part (Metis eq. 1)."""
 
-    def weigh(self, view: View, update: Update) -> Weight:
-        if update.examples is None:
-            raise ValueError(
-                f"ByExamples: learner {update.learner!r} keeps the size of its data to itself; "
-                "let it tell its examples at joining, or weigh with Equally()."
-            )
-        return float(update.examples)
+    def weigh(self, view: View, update: Update) -> Weight | None:
+        # a learner that keeps the size of its data to itself cannot be weighed by it: use Equally() then
+        return None if update.examples is None else float(update.examples)
 
 
 Curve: TypeAlias = Literal["constant", "poly", "hinge", "exp", "inv", "log"]
@@ -116,7 +112,7 @@ class ByDistributedValidation(Weighting):
     """micro_f1 (eq. 3), macro_f1, accuracy, geometric_mean, matthews, auc, binary_f1, or loss for tasks without
     classes, where the weight is 1 / mean loss."""
     quorum: float = 0.5
-    """Share of the opinions asked for, the learner's own among them, that must have come in."""
+    """Share of the opinions that must have come in: those asked for and, if it has one, the learner's own."""
     evaluators: int | None = None
     """Ask only so many of the other learners, drawn anew for each update; None: all."""
 
@@ -152,23 +148,21 @@ class ByDistributedValidation(Weighting):
         own = update.metrics.validation
         if own is not None and own.count > 0:
             opinions = [own, *opinions]
-        answers = [
-            answer
-            for answer in opinions
-            if isinstance(answer, Scored)
-            and answer.count > 0
-            and (self.metric == "loss" or answer.confusion is not None)
-            and (self.metric != "auc" or answer.histogram is not None)
-        ]
+        answers = [answer for answer in opinions if isinstance(answer, Scored) and self._counts(answer)]
         if not answers or len(answers) < self.quorum * len(opinions):
             return None
         together = pooled(answers)
         if self.metric == "loss":
-            mean = mean_loss(together)
-            return 1 / max(mean, 1e-12) if math.isfinite(mean) else None
+            return 1 / max(mean_loss(together), 1e-12)
         value = metric(self.metric, together)
         # a correlation may be negative: such a model is worth nothing, not less
         return None if math.isnan(value) else max(value, 0.0)
+
+    def _counts(self, answer: Scored) -> bool:
+        """Does it hold what the metric needs? If not, it is a missing opinion: else one site could veto everybody."""
+        if answer.count == 0 or self.metric == "loss":
+            return answer.count > 0 and math.isfinite(answer.loss) and answer.loss >= 0
+        return answer.confusion is not None and (self.metric != "auc" or answer.histogram is not None)
 
 
 @dataclass(frozen=True)
