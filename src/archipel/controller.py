@@ -20,10 +20,10 @@ from torch import Tensor
 from archipel.algorithm import Algorithm
 from archipel.checks import at_least, require
 from archipel.layout import Layout, finite
-from archipel.metrics import METRICS, higher_is_better, metric, pooled
+from archipel.metrics import higher_is_better, metrics_of
 from archipel.parts.ending import Ending
 from archipel.parts.evaluation import Evaluation
-from archipel.parts.protocol import Commit, Count, GiveUp, Later, Offer, Send
+from archipel.parts.protocol import Commit, Count, Decision, GiveUp, Later, Offer, Send
 from archipel.parts.weighting import Weight
 from archipel.randomness import derive
 from archipel.records import Committed, Handed, Membership, Record, Refused, Returned, Scores
@@ -514,7 +514,7 @@ class Controller:
         if not scoring.answers:
             return True
         answers = [scoring.answers[name] for name in sorted(scoring.answers)]
-        found = score_metrics(answers, evaluation.mean)
+        found = metrics_of(answers, evaluation.mean)
         self._keep(Scores(scoring.version, scoring.rounds, found, sum(a.count for a in answers), len(answers)))
         value = found.get(evaluation.metric, math.nan)
         higher = higher_is_better(evaluation.metric)
@@ -567,7 +567,7 @@ class Controller:
         if self.evaluation is not None and self.evaluation.seconds is not None:
             self._commands.append(Wake(self.evaluation.seconds, SCORE_NOW))
 
-    def _do(self, decision: Send | Offer | Commit | Count | GiveUp | Later) -> None:
+    def _do(self, decision: Decision) -> None:
         state = self.state
         match decision:
             case Send():
@@ -643,21 +643,3 @@ class Controller:
         for name in self.models.names():
             if "/" not in name and name not in needed and not any(name in names for names in held):
                 self.models.drop(name)
-
-
-def score_metrics(answers: Sequence[Scored], mean: str) -> dict[str, float]:
-    """All metrics that these answers allow: of the pooled examples, or the mean of the sites' own."""
-    groups = [pooled(answers)] if mean == "examples" else [answer for answer in answers if answer.count]
-    found: dict[str, float] = {}
-    for name in METRICS:
-        first = groups[0] if groups else None
-        if first is None or (name != "loss" and first.confusion is None):
-            continue
-        if (name == "auc" and first.histogram is None) or (
-            name == "binary_f1" and first.confusion is not None and len(first.confusion) != 2
-        ):
-            continue
-        values = [value for value in (metric(name, group) for group in groups) if not math.isnan(value)]
-        if values:
-            found[name] = sum(values) / len(values)
-    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -128,6 +128,24 @@ METRICS: dict[str, Callable[[Scored], float]] = {
     "auc": _of_histogram,
     "loss": mean_loss,
 }
+
+
+def metrics_of(answers: Sequence[Scored], mean: str) -> dict[str, float]:
+    """All metrics that these answers allow: of the pooled examples, or the mean of the sites' own."""
+    groups = [pooled(answers)] if mean == "examples" else [answer for answer in answers if answer.count]
+    found: dict[str, float] = {}
+    for name in METRICS:
+        first = groups[0] if groups else None
+        if first is None or (name != "loss" and first.confusion is None):
+            continue
+        if (name == "auc" and first.histogram is None) or (
+            name == "binary_f1" and first.confusion is not None and len(first.confusion) != 2
+        ):
+            continue
+        values = [value for value in (metric(name, group) for group in groups) if not math.isnan(value)]
+        if values:
+            found[name] = sum(values) / len(values)
+    return found
 
 
 def _totals(confusion: Counts) -> tuple[Floats, Floats, Floats]:

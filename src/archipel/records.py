@@ -111,3 +111,11 @@ class Shadow:
 
 
 Record: TypeAlias = Committed | Scores | Handed | Returned | Refused | Divergence | Membership | Shadow
+
+
+@dataclass(frozen=True, slots=True)
+class Stamped:
+    """A record and the second it was written."""
+
+    time: float
+    record: Record

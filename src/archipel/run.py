@@ -10,10 +10,9 @@ from typing import TypeVar
 from torch import Tensor
 
 from archipel.algorithm import Algorithm
-from archipel.engines.simulator import Stamped
 from archipel.layout import Layout
 from archipel.metrics import higher_is_better
-from archipel.records import Committed, Divergence, Handed, Refused, Returned, Scores, Shadow
+from archipel.records import Committed, Divergence, Handed, Refused, Returned, Scores, Shadow, Stamped
 
 R = TypeVar("R")
 

@@ -23,7 +23,7 @@ from archipel.learner.learner import Job, Learner, Work
 from archipel.learner.probes import consistency, score, score_parts
 from archipel.learner.training import report
 from archipel.randomness import generator
-from archipel.records import Record
+from archipel.records import Record, Stamped
 from archipel.types import (
     HOME,
     Cancel,
@@ -112,14 +112,6 @@ class Flight:
     arriving: bool = False
     lost: bool = False
     """It will not be trained: it was lost on its way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stamped:
-    """A record and the virtual second it was written."""
-
-    time: float
-    record: Record
 
 
 @dataclass

@@ -105,7 +105,7 @@ class Community(Merge):
     accumulates = True
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
-        memory, total = self._recall(view)
+        memory, total = self._remembered(view)
         changed = set(memory["changed"])
         memory["changed"] = []
         before = {update.learner: dict(memory["latest"].get(update.learner, {})) for update in updates}
@@ -138,7 +138,7 @@ class Community(Merge):
     def left(self, view: View, learner: str) -> None:
         if not self.forget or learner not in view.memory.get("latest", {}):
             return
-        memory, total = self._recall(view)
+        memory, total = self._remembered(view)
         for key, (name, p) in memory["latest"].pop(learner).items():
             layer = int(key)
             (piece,) = view.layout.slices((layer,))
@@ -152,7 +152,7 @@ class Community(Merge):
         held: dict[str, int] = view.memory.get("held", {})
         return held.keys()
 
-    def _recall(self, view: View) -> tuple[dict[str, Any], Tensor]:
+    def _remembered(self, view: View) -> tuple[dict[str, Any], Tensor]:
         """The part's memory and the vector W, both made at the first commit."""
         memory = view.memory
         if not memory:
@@ -164,7 +164,7 @@ class Community(Merge):
 
     def _reweigh(self, view: View, layer: int, old: float, new: float) -> None:
         """P <- P + p_k - p'_k for a layer, by the number of terms that weigh anything."""
-        memory, total = self._recall(view)
+        memory, total = self._remembered(view)
         memory["weight"][layer] += new - old
         memory["terms"][layer] += (new > 0) - (old > 0)
         if memory["terms"][layer] == 0:  # what rounding would leave behind is no model
@@ -190,7 +190,7 @@ class Community(Merge):
 
     def _rebuild(self, view: View) -> None:
         """W and P from everybody's latest models: the O(MN) pass that a commit saves."""
-        memory, total = self._recall(view)
+        memory, total = self._remembered(view)
         total.zero_()
         memory.update(held={}, weight=[0.0] * len(memory["weight"]), terms=[0] * len(memory["terms"]), sizes={})
         for learner in sorted(memory["latest"]):
