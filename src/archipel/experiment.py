@@ -104,6 +104,7 @@ def finished(simulator: Simulator) -> Run:
         metric="accuracy" if controller.evaluation is None else controller.evaluation.metric,
         rounds=controller.state.rounds,
         traffic=dict(controller.state.traffic),
+        layers={kind: dict(ledger) for kind, ledger in simulator.wire.moved.items()},
     )
 
 

@@ -38,7 +38,9 @@ class Run:
     rounds: int
     """Local-training rounds made."""
     traffic: dict[str, int]
-    """Bytes and models moved, by kind."""
+    """Bytes and models moved by tasks that were answered, by kind."""
+    layers: dict[str, dict[str, int]]
+    """Bytes put on the wire, by kind and layer, tasks still out among them."""
 
     def of(self, kind: type[R]) -> list[tuple[float, R]]:
         """(time, record) of one kind: run.of(Committed)."""

@@ -347,3 +347,19 @@ def test_traffic_only_grows():
         before = commit.traffic
     assert run.traffic == before
     assert Layout.of(small_mlp()).size * 4 == run.traffic["train up bytes"] // run.traffic["train up models"]
+
+
+def test_bytes_are_told_by_layer_too():
+    """What the layers moved adds up to what the tasks did, in a run whose tasks are all answered."""
+    run = ap.simulate(ap.sync_dvw(batch=16, epochs=1), small_islands(4), model=network, ending=ap.Ending(rounds=3))
+    for kind in ("train down", "train up", "evaluate down"):
+        assert set(run.layers[kind]) == {"fc1", "fc2", "head"}
+        assert sum(run.layers[kind].values()) == run.traffic[f"{kind} bytes"]
+    assert run.layers["train up"] == {"fc1": 12 * FC1, "fc2": 12 * FC2, "head": 12 * HEAD}
+    plu = ap.simulate(
+        ap.plu(buffer=4, period=1, last=0, deep=("head",), batch=16),
+        small_islands(4),
+        model=network,
+        ending=ap.Ending(commits=3),
+    )
+    assert plu.layers["train up"] == {"fc1": 12 * FC1, "fc2": 12 * FC2, "head": 4 * HEAD}, "the first period sends all"

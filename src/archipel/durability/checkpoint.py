@@ -41,6 +41,7 @@ class Checkpoint:
                 "pending": simulator.pending,
                 "shown": simulator.shown,
                 "held": simulator.wire.held,
+                "moved": simulator.wire.moved,
                 "sites": {
                     name: {"private": site.learner.private, "away": site.away, "there": site.there}
                     for name, site in simulator.sites.items()
@@ -78,6 +79,7 @@ class Checkpoint:
         simulator.pending = saved["pending"]
         simulator.shown = saved["shown"]
         simulator.wire.held = saved["held"]
+        simulator.wire.moved = saved["moved"]
         simulator.records = saved["records"]
         simulator.handled = saved["handled"]
         simulator.stopped = saved["stopped"]

@@ -450,7 +450,8 @@ class Simulator:
             self.clock.after(0.0, Evaluated(command.task, result))
             return
         site = self.sites[command.site]
-        down = self.shown[command.task] = self.wire.show(command.site, command.model, site.learner.private)
+        kind = "score down" if command.record else "evaluate down"
+        down = self.shown[command.task] = self.wire.show(command.site, command.model, site.learner.private, kind)
         seconds = 0.0
         if not command.record:
             seconds = self.wire.seconds(site.group, down) + site.group.latency
