@@ -119,6 +119,11 @@ class Layout:
         return self.layers[-1].stop
 
     @cached_property
+    def weighty(self) -> tuple[int, ...]:
+        """Places of the layers that have parameters."""
+        return tuple(place for place, layer in enumerate(self.layers) if not layer.buffers)
+
+    @cached_property
     def _places(self) -> dict[str, int]:
         return {name: place for place, name in enumerate(self.names)}
 
@@ -173,7 +178,7 @@ class Layout:
             return self.names
         if word == "buffers":
             return tuple(layer.name for layer in self.layers if layer.buffers)
-        weighty = [place for place, layer in enumerate(self.layers) if not layer.buffers]
+        weighty = self.weighty
         if word in ("head", "features"):
             first = weighty[-1]
         else:

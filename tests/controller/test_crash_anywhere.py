@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -615,3 +616,33 @@ def test_another_process_that_hashes_otherwise_comes_to_the_same_bits() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "OMP_NUM_THREADS": "1"}
     other = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert other.stdout.strip() == digest()
+
+
+KILLED = """
+import sys
+import archipel as ap
+
+run = ap.simulate(
+    ap.async_dvw(batch=8, at_most=4, recall_after=3),
+    ap.data.digits().split(learners=6, classes=3),
+    fleet=ap.Fleet(fast=3, slow=3),
+    ending=ap.Ending(rounds=12),
+    checkpoint=sys.argv[1] if len(sys.argv) > 1 else None,
+    checkpoint_every=25,
+)
+print(run.fingerprint(), len(run.records))
+"""
+
+
+def test_a_process_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    """`kill -9` at a moment nobody chose, then the same command again."""
+    command = [sys.executable, "-c", KILLED]
+    whole = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    victim = subprocess.Popen([*command, str(tmp_path)], stdout=subprocess.DEVNULL)
+    saved = tmp_path / "checkpoint.safetensors"
+    while not saved.exists() and victim.poll() is None:
+        pass
+    victim.kill()
+    assert victim.wait() == -signal.SIGKILL, "it was to be killed before it had ended"
+    resumed = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=True).stdout
+    assert resumed == whole

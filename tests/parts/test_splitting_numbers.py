@@ -12,7 +12,7 @@ from by_hand import Bench, layout
 
 from archipel import DivideAndConquer, PrivateLayers, divide_and_conquer
 from archipel.engines.shadow import divergence_between
-from archipel.parts.planning import first_divergent, layer_divergence, pair_divergence
+from archipel.parts.divergence import first_divergent, layer_divergence, pair_divergence
 from archipel.types import Plan
 
 A, B, C = [3.0, 4.0], [4.0, 3.0], [0.0, 5.0]  # all of norm 5; A.B = 24, A.C = 20, B.C = 15

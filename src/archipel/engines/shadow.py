@@ -19,7 +19,8 @@ from archipel.engines.simulator import Simulator
 from archipel.layout import Layout
 from archipel.learner.learner import Job, Learner
 from archipel.learner.training import advance
-from archipel.parts.planning import DivideAndConquer, mean_divergence
+from archipel.parts.divergence import mean_divergence
+from archipel.parts.planning import DivideAndConquer
 from archipel.randomness import derive
 from archipel.records import Committed, Divergence, Record, Shadow
 from archipel.types import Command, Event, Keep, Plan, Train, Trained

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Literal
-
-from torch import Tensor
 
 from archipel.checks import at_least, more_than, one_of, require, share
 from archipel.layout import Layout
+from archipel.parts.divergence import first_divergent, layer_divergence
 from archipel.parts.part import Part
 from archipel.records import Divergence, Record
 from archipel.state import Member, Update, View
@@ -223,7 +220,7 @@ class DivideAndConquer(Planner):
 
     def check(self, layout: Layout) -> None:
         require(
-            len(_weighty(layout)) >= 2,
+            len(layout.weighty) >= 2,
             f"DivideAndConquer: a net of one layer ({layout.names[0]}) cannot be split; give one with two or more.",
         )
         if self.split is not None:
@@ -271,7 +268,7 @@ class DivideAndConquer(Planner):
         return [Divergence(view.version, view.layout.names, tuple(divergence), self.divergence, first)]
 
     def _given(self, layout: Layout) -> int:
-        weighty = _weighty(layout)
+        weighty = layout.weighty
         if isinstance(self.split, str):
             last = layout.index(layout.select("DivideAndConquer", self.split)[-1])
         else:
@@ -288,54 +285,3 @@ class DivideAndConquer(Planner):
             f"layers of this model: {', '.join(layout.names)}.",
         )
         return behind[0]
-
-
-def layer_divergence(view: View, updates: Sequence[Update], kind: str) -> list[float]:
-    """Divergence of each layer: EQ2 or EQ3 of D&C, the mean over all pairs of local models that sent it.
-
-    Empty if no two updates share a layer. NaN for a layer that fewer than two sent.
-    """
-    rows = [view.models.read(update.model.name) for update in updates]
-    divergences = []
-    for place, layer in enumerate(view.layout.layers):
-        local = [
-            row[layer.start : layer.stop].double()
-            for row, update in zip(rows, updates, strict=True)
-            if place in update.layers
-        ]
-        divergences.append(mean_divergence(local, kind))
-    return [] if all(math.isnan(value) for value in divergences) else divergences
-
-
-def mean_divergence(local: Sequence[Tensor], kind: str) -> float:
-    """The mean over all pairs of local models of a layer; NaN for fewer than two."""
-    values = [pair_divergence(a, b, kind) for a, b in combinations(local, 2)]
-    return sum(values) / len(values) if values else math.nan
-
-
-def pair_divergence(a: Tensor, b: Tensor, kind: str) -> float:
-    norm = float(a.norm())
-    if norm == 0:
-        return 0.0 if not b.any() else math.inf
-    if kind == "euclidean":
-        return float((a - b).norm()) / norm  # EQ2
-    other = float(b.norm())
-    cosine = float(a @ b) / (norm * other) if other else 0.0
-    return (1 - cosine) / norm  # EQ3
-
-
-def first_divergent(layout: Layout, divergence: Sequence[float], threshold: float) -> int:
-    """Place of the first layer whose divergence leaves the low plateau; where none stands out, of the last layer."""
-    weighty = _weighty(layout)
-    values = [divergence[place] for place in weighty]
-    known = [value for value in values if math.isfinite(value)]
-    if known and min(known) < threshold * max(known):  # else all diverge alike: there is no plateau to leave
-        bar = min(known) + threshold * (max(known) - min(known))
-        for place, value in zip(weighty[1:], values[1:], strict=True):  # one layer at least learns features
-            if value > bar:
-                return place
-    return weighty[-1]
-
-
-def _weighty(layout: Layout) -> list[int]:
-    return [place for place, layer in enumerate(layout.layers) if not layer.buffers]
