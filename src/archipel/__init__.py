@@ -4,6 +4,7 @@ from archipel import algorithms, data, models, parts, records
 from archipel.algorithm import Algorithm
 from archipel.algorithms import *  # noqa: F403  (the constructors are the front door)
 from archipel.checks import ArchipelWarning
+from archipel.durability.run_folder import load_run
 from archipel.engines.fleet import Fleet, Group
 from archipel.experiment import simulate
 from archipel.layout import Layout
@@ -26,6 +27,7 @@ __all__ = [
     "Run",
     "algorithms",
     "data",
+    "load_run",
     "models",
     "parts",
     "records",

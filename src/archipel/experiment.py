@@ -30,7 +30,7 @@ from archipel.parts.evaluation import Evaluation
 from archipel.parts.protocol import Relay, Rounds, participants
 from archipel.parts.weighting import ByDistributedValidation, Product, Weighting
 from archipel.randomness import derive
-from archipel.run import Run
+from archipel.run import Participant, Run
 
 
 class Settings(TypedDict, total=False):
@@ -93,15 +93,32 @@ def finished(simulator: Simulator) -> Run:
     """What a stopped simulator leaves behind."""
     controller = simulator.controller
     require(simulator.stopped is not None, "finished: the simulation is still running; call run() first.")
+    work, evaluation = simulator.work, controller.evaluation
+    assert evaluation is not None, "prepare gives one"
     return Run(
-        algorithm=controller.algorithm,
+        name=controller.algorithm.name,
+        algorithm=repr(controller.algorithm),
+        seed=simulator.seed,
+        participants=tuple(
+            Participant(
+                name,
+                site.group.name,
+                site.role,
+                len(mine := site.learner.train if site.role == "train" else site.learner.test),
+                () if work.classes is None else tuple(torch.bincount(work.y[mine], minlength=work.classes).tolist()),
+            )
+            for name, site in simulator.sites.items()
+        ),
         layout=controller.layout,
         model=controller.models.read(controller.state.model.name),
+        private={name: dict(site.learner.private) for name, site in simulator.sites.items() if site.learner.private},
         records=tuple(simulator.records),
         seconds=simulator.clock.now,
         reason=str(simulator.stopped),
         execution=simulator.execution.name,
-        metric="accuracy" if controller.evaluation is None else controller.evaluation.metric,
+        metric=evaluation.metric,
+        scored_at=evaluation.at,
+        scored_mean=evaluation.mean,
         rounds=controller.state.rounds,
         traffic=dict(controller.state.traffic),
         layers={kind: dict(ledger) for kind, ledger in simulator.wire.moved.items()},
@@ -118,10 +135,17 @@ def prepare(algorithm: Algorithm, data: Islands, **settings: Unpack[Settings]) -
     fleet = settings.get("fleet")
     if fleet is None or algorithm.pooled:
         fleet = Fleet(fast=len(data.learners))
-    sites = _sites(algorithm, data, fleet, settings.get("validation", 0.05), seed)
-    _look_at_data(algorithm, data, sites)
     evaluation = settings.get("evaluation") or _evaluation(algorithm, data, work.layout)
     _look_at_evaluation(evaluation, algorithm, data, work.layout)
+    reserve = settings.get("validation", 0.05)
+    between("simulate", "validation", reserve, 0, 1)
+    for asks, who in ((algorithm.validates, algorithm.name), (evaluation.validates, repr(evaluation))):
+        require(
+            reserve > 0 or not asks,
+            f"simulate: {who} needs a validation part at every learner; give validation above 0, such as .05.",
+        )
+    sites = _sites(data, fleet, reserve if algorithm.validates or evaluation.validates else 0.0, seed)
+    _look_at_data(algorithm, evaluation, data, sites)
     controller = Controller(
         algorithm,
         work.layout,
@@ -244,12 +268,7 @@ def _module(data: Islands, model: nn.Module | Callable[[], nn.Module] | None, se
         return small_mlp(features=data.x[0].numel(), classes=data.classes or 0)
 
 
-def _sites(algorithm: Algorithm, data: Islands, fleet: Fleet, validation: float, seed: int) -> dict[str, Site]:
-    between("simulate", "validation", validation, 0, 1)
-    require(
-        validation > 0 or not algorithm.validates,
-        f"simulate: {algorithm.name} needs a validation part at every learner; give validation above 0, such as .05.",
-    )
+def _sites(data: Islands, fleet: Fleet, validation: float, seed: int) -> dict[str, Site]:
     groups = fleet.assign([island.name for island in data.learners], data.sizes())
     sites = {}
     nothing = torch.empty(0, dtype=torch.int64)
@@ -258,7 +277,7 @@ def _sites(algorithm: Algorithm, data: Islands, fleet: Fleet, validation: float,
             learner = Learner(island.name, nothing, nothing, island.train)
         else:
             train, reserved = island.train, nothing
-            if algorithm.validates:
+            if validation:
                 labels = None if data.classes is None else data.y[island.train]
                 kept, apart = stratified_validation(labels, validation, (seed, island.name), len(island.train))
                 train, reserved = island.train[kept], island.train[apart]
@@ -267,7 +286,7 @@ def _sites(algorithm: Algorithm, data: Islands, fleet: Fleet, validation: float,
     return sites
 
 
-def _look_at_data(algorithm: Algorithm, data: Islands, sites: dict[str, Site]) -> None:
+def _look_at_data(algorithm: Algorithm, evaluation: Evaluation, data: Islands, sites: dict[str, Site]) -> None:
     """Say before the run what would fail or surprise in it."""
     require(
         not algorithm.weighting.stimuli or len(data.stimuli) >= 3,
@@ -276,10 +295,11 @@ def _look_at_data(algorithm: Algorithm, data: Islands, sites: dict[str, Site]) -
     )
     training = [site.learner for site in sites.values() if site.role == "train"]
     require(bool(training), "simulate: no learner trains, all are held out; give one the role 'train'.")
-    if algorithm.validates:
+    if algorithm.validates or evaluation.validates:
+        who = algorithm.name if algorithm.validates else repr(evaluation)
         require(
             any(len(learner.validation) for learner in training),
-            f"simulate: {algorithm.name} needs validation parts, and no learner has examples enough to reserve one.",
+            f"simulate: {who} needs validation parts, and no learner has examples enough to reserve one.",
         )
     for name in _weighting_metrics(algorithm.weighting):
         _look_at_metric(f"{algorithm.name} weighs by", name, data)
@@ -331,7 +351,7 @@ def _look_at_metric(who: str, metric: str, data: Islands) -> None:
 def _look_at_evaluation(evaluation: Evaluation, algorithm: Algorithm, data: Islands, layout: Layout) -> None:
     _look_at_metric("it is scored by", evaluation.metric, data)
     require(
-        evaluation.at == "learners" or not algorithm.private(layout),
+        evaluation.at_training_learners or not algorithm.private(layout),
         f"simulate: {algorithm.name} has private layers, which only the learners that train them have, and is scored "
         f"at {evaluation.at!r}; use Evaluation(at='learners', mean='learners').",
     )

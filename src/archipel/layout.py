@@ -139,6 +139,14 @@ class Layout:
             return tuple(range(len(self.layers)))
         return tuple(sorted(self._places[name] for name in names))
 
+    def with_layers(self, vector: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+        """A copy of the vector with these layers in place."""
+        changed = vector.clone()
+        for name, numbers in values.items():
+            layer = self.layers[self._places[name]]
+            changed[layer.start : layer.stop] = numbers
+        return changed
+
     def slices(self, indices: Iterable[int]) -> list[slice]:
         """The slices of the vector that these layers cover, neighbours joined."""
         joined: list[slice] = []
@@ -195,13 +203,16 @@ class Layout:
 
     def vector(self, module: nn.Module) -> Tensor:
         """A module's numbers as a new vector."""
+        return self.joined(dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers()))
+
+    def joined(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Named tensors, such as those of a state_dict, as a new vector."""
         vector = torch.empty(self.size)
-        tensors = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
         for layer in self.layers:
             for entry in layer.entries:
                 require(
                     entry.name in tensors and tuple(tensors[entry.name].shape) == entry.shape,
-                    f"Layout: expected {entry.name!r} with shape {entry.shape}, the module has "
+                    f"Layout: expected {entry.name!r} with shape {entry.shape}, there is "
                     f"{tuple(tensors[entry.name].shape) if entry.name in tensors else 'no such tensor'}.",
                 )
                 vector[entry.start : entry.stop] = tensors[entry.name].detach().reshape(-1).float().cpu()

@@ -3,28 +3,56 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
-from archipel.algorithm import Algorithm
+from archipel.checks import one_of
 from archipel.layout import Layout
 from archipel.metrics import higher_is_better
-from archipel.records import Committed, Divergence, Handed, Refused, Returned, Scores, Shadow, Stamped
+from archipel.parts.evaluation import Where
+from archipel.records import Committed, Divergence, Handed, Record, Refused, Returned, Scores, Shadow, Stamped
+from archipel.types import Role
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 R = TypeVar("R")
 
 
+@dataclass(frozen=True, slots=True)
+class Participant:
+    """Who a learner was, without a row of its data."""
+
+    name: str
+    group: str
+    """Its group in the fleet."""
+    role: Role
+    examples: int
+    """Examples it trained on; those it was tried on, if it was held out."""
+    labels: tuple[int, ...] = ()
+    """How many of them each class has; none for tasks without classes."""
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a simulation or a federation leaves behind."""
+    """What a simulation or a federation leaves behind: plain data, so that it can be saved and told again."""
 
-    algorithm: Algorithm
+    name: str
+    """What tables and figures call it."""
+    algorithm: str
+    """The expression that makes its algorithm."""
+    seed: int
+    participants: tuple[Participant, ...]
     layout: Layout
     model: Tensor
     """The last version, as a vector."""
+    private: Mapping[str, Mapping[str, Tensor]]
+    """The layers that learners kept to themselves, by learner and layer."""
     records: Sequence[Stamped]
     """Everything that happened, with its time, in order."""
     seconds: float
@@ -35,12 +63,18 @@ class Run:
     """How the learners were executed."""
     metric: str
     """The metric that `score` shows."""
+    scored_at: Where
+    """Where it was scored."""
+    scored_mean: str
+    """Whether examples were pooled for it, or the learners' scores averaged."""
     rounds: int
     """Local-training rounds made."""
     traffic: dict[str, int]
     """Bytes and models moved by tasks that were answered, by kind."""
     layers: dict[str, dict[str, int]]
     """Bytes put on the wire, by kind and layer, tasks still out among them."""
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """What a grid has set for it, by key."""
 
     def of(self, kind: type[R]) -> list[tuple[float, R]]:
         """(time, record) of one kind: run.of(Committed)."""
@@ -85,11 +119,57 @@ class Run:
                 found.setdefault(learner, []).append(steps)
         return found
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The model for `module.load_state_dict`."""
-        tensors = self.layout.tensors(self.model)
+    def state_dict(self, learner: str | None = None) -> dict[str, Tensor]:
+        """The model for `module.load_state_dict`; with a learner's name, as it stands at that learner."""
+        vector = self.model
+        if learner is not None:
+            one_of("state_dict", "learner", learner, [participant.name for participant in self.participants])
+            vector = self.layout.with_layers(vector, self.private.get(learner, {}))
+        tensors = self.layout.tensors(vector)
         tensors |= {name: tensors[owner] for name, owner in self.layout.tied.items()}
         return {name: tensor.clone() for name, tensor in tensors.items()}
+
+    def rows(self, kind: type[Record] | None = None) -> list[dict[str, object]]:
+        """The records, or those of one kind, as rows of a flat table: run.rows(Scores)."""
+        rows = []
+        for stamped in self.records:
+            record = stamped.record
+            if kind is not None and not isinstance(record, kind):
+                continue
+            row: dict[str, object] = {"time": stamped.time, "record": type(record).__name__}
+            for name in (one.name for one in fields(record)):
+                value = getattr(record, name)
+                if isinstance(value, dict):
+                    row |= {f"{name}.{key}": item for key, item in value.items()}
+                else:
+                    row[name] = value
+            if isinstance(record, Committed):  # by name, as everywhere else
+                row["layers"] = tuple(self.layout.names[place] for place in record.layers)
+            rows.append(row)
+        return rows
+
+    def to_pandas(self, kind: type[Record] | None = None) -> DataFrame:
+        """The records, or those of one kind, as a pandas DataFrame: run.to_pandas(Scores)."""
+        try:
+            # imported late: it is an extra
+            from pandas import DataFrame
+        except ImportError as error:
+            raise ImportError("to_pandas needs pandas: pip install 'archipel[pandas]'") from error
+        return DataFrame(self.rows(kind))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Save everything into a folder; `archipel.load_run(folder)` reads it, and other tools too."""
+        # imported late: what is read there becomes a Run, so it needs this module
+        from archipel.durability.run_folder import save_run
+
+        save_run(self, folder)
+
+    def plot(self) -> Figure:
+        """The score against virtual time, local rounds and megabytes, as a matplotlib figure."""
+        # imported late: only pictures need it
+        from archipel.report.curves import score_curves
+
+        return score_curves([self]).figure
 
     def fingerprint(self) -> str:
         """A hash of the model's bits: two runs with the same one ended with the same model."""
@@ -106,7 +186,7 @@ class Run:
         best = pick((s.metrics[self.metric] for _, s in scores if self.metric in s.metrics), default=float("nan"))
         handed = self.of(Handed)
         lines = [
-            f"{self.algorithm.name}: {self.metric} {self.score:.4f} (best {best:.4f}) after {self.seconds:,.1f} s",
+            f"{self.name}: {self.metric} {self.score:.4f} (best {best:.4f}) after {self.seconds:,.1f} s",
             f"  {len(commits)} commits, {self.rounds} local rounds, "
             f"{len(handed)} tasks handed out, {len(self.refusals)} not applied",
             f"  {models} models moved: {mega['train down']:.2f} MB to learners, {mega['train up']:.2f} MB back, "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -430,16 +429,11 @@ def test_the_same_learners_are_lost_and_away_whatever_the_method():
 
 def test_a_fleet_is_told_apart_by_group_names():
     data = small_islands(4)
-    run = ap.simulate(
-        ap.async_dvw(batch=8, loss={"gpu": 0, "cpu": 1}, tombstones={"gpu": 2, "cpu": 0}, at_most=5),
-        data,
-        validation=0.3,
-        fleet=Fleet(Group("gpu", 2), Group("cpu", 2)),
-        ending=ap.Ending(rounds=1),
-    )
-    assert run.commits
+    algorithm = ap.async_dvw(batch=8, loss={"gpu": 0, "cpu": 1}, tombstones={"gpu": 2, "cpu": 0}, at_most=5)
+    fleet = Fleet(Group("gpu", 2), Group("cpu", 2))
+    assert ap.simulate(algorithm, data, validation=0.3, fleet=fleet, ending=ap.Ending(rounds=1)).commits
     with pytest.raises(ValueError, match=r"no thresholds for learners of group 'fast'; groups given: cpu, gpu"):
-        ap.simulate(replace(run.algorithm), data, validation=0.3, fleet=Fleet(fast=4))
+        ap.simulate(algorithm, data, validation=0.3, fleet=Fleet(fast=4))
 
 
 def test_speeds_do_not_change_what_a_synchronous_run_learns():

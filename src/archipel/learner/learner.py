@@ -50,11 +50,7 @@ class Learner:
 
     def with_private(self, layout: Layout, vector: Tensor) -> Tensor:
         """The model as it stands at this learner: a copy with its own private layers in place."""
-        mine = vector.clone()
-        for name, values in self.private.items():
-            layer = layout.layers[layout.index(name)]
-            mine[layer.start : layer.stop] = values
-        return mine
+        return layout.with_layers(vector, self.private)
 
     def keep_private(self, layout: Layout, names: tuple[str, ...], vector: Tensor) -> bool:
         """Keep these layers of a model; False, and the old ones stay, if one is not finite."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from archipel.checks import at_least, more_than, one_of, require
 from archipel.metrics import METRICS
 from archipel.state import State
 from archipel.types import AUC_BINS, HOME, Score
 
-Where: TypeAlias = Literal["home", "learners", "held-out validation", "held-out test"]
+Where: TypeAlias = Literal["home", "learners", "validation parts", "held-out validation", "held-out test"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Evaluation:
     seconds: float | None = None
     """Seconds between two scores, beside or instead of commits."""
     at: Where = "home"
-    """The global test set at HOME; the training learners' own test parts; or learners held out for it (RADFed)."""
+    """The global test set at HOME; the training learners' own test parts; learners held out for it (RADFed); or, to
+    choose settings without a look at the test set, the training learners' validation parts."""
     mean: Literal["examples", "learners"] = "examples"
     """Pool all examples, or take the mean of the learners' scores (HDAFL)."""
     metric: str = "accuracy"
@@ -37,16 +38,27 @@ class Evaluation:
             at_least(1, "Evaluation", every=self.every)
         if self.seconds is not None:
             more_than(0, "Evaluation", seconds=self.seconds)
-        one_of("Evaluation", "at", self.at, ("home", "learners", "held-out validation", "held-out test"))
+        one_of("Evaluation", "at", self.at, get_args(Where))
         one_of("Evaluation", "mean", self.mean, ("examples", "learners"))
         one_of("Evaluation", "metric", self.metric, METRICS)
 
     @property
     def probe(self) -> Score:
-        return Score("test", bins=AUC_BINS if self.metric == "auc" else 0)
+        return Score("validation" if self.validates else "test", bins=AUC_BINS if self.metric == "auc" else 0)
+
+    @property
+    def validates(self) -> bool:
+        """Learners reserve a validation part for it."""
+        return self.at == "validation parts"
+
+    @property
+    def at_training_learners(self) -> bool:
+        """It is scored where the private layers are."""
+        return self.at in ("learners", "validation parts")
 
     def sites(self, state: State) -> list[str]:
         if self.at == "home":
             return [HOME]
-        role = {"learners": "train", "held-out validation": "validation", "held-out test": "test"}[self.at]
-        return sorted(m.name for m in state.members.values() if m.active and m.role == role and m.test > 0)
+        role = {"held-out validation": "validation", "held-out test": "test"}.get(self.at, "train")
+        there = [member for member in state.members.values() if member.active and member.role == role]
+        return sorted(m.name for m in there if (m.validation if self.validates else m.test) > 0)

@@ -1,0 +1,3 @@
+from archipel.cli import main
+
+main()
