@@ -50,6 +50,8 @@ def one_of(owner: str, name: str, value: str, known: Iterable[str]) -> None:
     if value not in known:
         close = difflib.get_close_matches(str(value), known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
+        if close and len(known) > 10:  # a long list would hide the answer
+            raise ValueError(f"{owner}: {name} {value!r} is not known.{hint}")
         raise ValueError(f"{owner}: {name} should be one of {', '.join(known)}, got {value!r}.{hint}")
 
 

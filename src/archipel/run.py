@@ -75,6 +75,10 @@ class Run:
     """Bytes put on the wire, by kind and layer, tasks still out among them."""
     settings: Mapping[str, object] = field(default_factory=dict)
     """What a grid has set for it, by key."""
+    tuned: Mapping[str, object] = field(default_factory=dict)
+    """What tuning has chosen for it, by key."""
+    fold: int | None = None
+    """Which combination of held-out learners it had: a repetition, as a seed is."""
 
     def of(self, kind: type[R]) -> list[tuple[float, R]]:
         """(time, record) of one kind: run.of(Committed)."""
@@ -110,6 +114,11 @@ class Run:
         """The last score."""
         scores = self.scores
         return scores[-1][1].metrics.get(self.metric, float("nan")) if scores else float("nan")
+
+    def recent(self, scores: int = 5) -> float:
+        """The mean of the last scores: single ones swing by several points where islands differ."""
+        values = [s.metrics[self.metric] for _, s in self.scores if self.metric in s.metrics][-scores:]
+        return sum(values) / len(values) if values else float("nan")
 
     def staleness(self) -> dict[str, list[int]]:
         """Effective staleness of each learner's updates in steps (Metis fig. 4)."""

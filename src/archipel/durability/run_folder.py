@@ -114,6 +114,8 @@ PLAIN = (
     "algorithm",
     "seed",
     "settings",
+    "tuned",
+    "fold",
     "metric",
     "scored_at",
     "scored_mean",

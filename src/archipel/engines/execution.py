@@ -7,7 +7,6 @@ bits; it is recorded with the run.
 from __future__ import annotations
 
 import copy
-import os
 import queue
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -55,13 +54,16 @@ class Plain:
 
 
 class Workers:
-    """Learner by learner on one-thread workers, each with a copy of the network; the data are shared."""
+    """Learner by learner on one-thread workers, each with a copy of the network; the data are shared.
+
+    There are as many as torch has threads; results do not depend on their number.
+    """
 
     name = "workers"
     threads: int | None = None
 
     def __init__(self, work: Work, count: int | None = None) -> None:
-        self.count = count or os.cpu_count() or 1
+        self.count = count or torch.get_num_threads()
         self._benches: queue.SimpleQueue[Work] = queue.SimpleQueue()
         for _ in range(self.count):
             self._benches.put(replace(work, module=copy.deepcopy(work.module)))

@@ -13,7 +13,9 @@ class Group:
     """Learners that are alike in speed and reliability."""
 
     name: str
+    """What it is called, also where a method has thresholds for each group."""
     count: int
+    """How many learners are in it."""
     train_seconds: float = 0.01
     """Seconds of one training step (a mini-batch)."""
     evaluate_seconds: float = 0.002

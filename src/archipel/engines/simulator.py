@@ -8,6 +8,7 @@ are out are built together.
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -177,6 +178,8 @@ class Simulator:
         self.handled = 0
         """Events handled so far."""
         self.stopped: str | None = None
+        self.worked = 0.0
+        """Real seconds that this process has worked on it."""
 
     # --------------------------------------------------------------------------------------------------- running
 
@@ -187,13 +190,18 @@ class Simulator:
             if self.sites[name].group.up is not None:
                 self._leaves_later(name)
 
-    def run(self, events: int | None = None) -> None:
-        """Go on until the controller stops the run, or for so many events."""
-        with threads(self.execution.threads):
-            self._run(events)
+    def run(self, events: int | None = None, real_seconds: float | None = None) -> None:
+        """Go on until the controller stops the run, for so many events, or until so much real time has passed."""
+        began = time.monotonic()
+        until = None if real_seconds is None else began + real_seconds
+        try:
+            with threads(self.execution.threads):
+                self._run(events, until)
+        finally:
+            self.worked += time.monotonic() - began
 
-    def _run(self, events: int | None) -> None:
-        while self.stopped is None and (events is None or events > 0):
+    def _run(self, events: int | None, until: float | None) -> None:
+        while self.stopped is None and (events is None or events > 0) and (until is None or time.monotonic() < until):
             if not self.clock.heap:
                 raise RuntimeError(
                     f"Nothing is left to happen at {self.clock.now} s, version {self.controller.state.version}, and "

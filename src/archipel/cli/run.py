@@ -1,0 +1,113 @@
+"""`archipel run`: a study from its file to its report."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from archipel.cli.console import AsJson, out, print_json, told
+from archipel.cli.live import Display
+from archipel.cli.report import table, told_as_json
+from archipel.report.measures import marks, measure
+from archipel.study.files import read_study
+from archipel.study.grid import slug
+from archipel.study.results import Results, run_study
+from archipel.study.schema import Study
+
+
+def run(
+    study: Annotated[
+        Path | None, typer.Argument(help="A study in TOML, YAML or JSON; without one, seven methods on digits.")
+    ] = None,
+    algorithm: Annotated[
+        list[str] | None, typer.Option("--algorithm", "-a", help="Run only this method; may be given several times.")
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", "-d", help="Another data source, such as fmnist.")] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a setting, such as training.rate=0.1."),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the results; default: results/<title>.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with the study in this folder, to the same bits.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each core.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Run a study, watch it, and get a table and a report.
+
+    Several algorithms, seeds and settings make a grid, which runs on all cores. Ctrl-C stops cleanly and keeps what is
+    done; --resume goes on.
+    """
+    chosen, place = _chosen(study, algorithm or [], data, change or [], folder, resume)
+    display = Display(told)
+    try:
+        results = run_study(chosen, place, processes=jobs, watcher=display)
+    finally:
+        display.close()
+    _show(results, chosen, json)
+    if display.broken:
+        told.print(
+            f"[red]{len(display.broken)} runs failed:[/] error.txt in their folders tells where.", soft_wrap=True
+        )
+        raise typer.Exit(1)
+    if results.unfinished:
+        told.print(
+            f"stopped with {len(results.unfinished)} runs unfinished; go on with: archipel run --resume {place}",
+            soft_wrap=True,
+            highlight=False,
+        )
+        raise typer.Exit(130)
+
+
+def _chosen(
+    path: Path | None,
+    algorithms: list[str],
+    data: str | None,
+    changes: list[str],
+    folder: Path | None,
+    resume: Path | None,
+) -> tuple[Study, Path]:
+    """The study and the folder of its results."""
+    if resume is not None:
+        if path or algorithms or data or changes or folder:
+            raise ValueError("--resume goes on with the study in its folder as it is; give nothing beside it.")
+        if not (resume / "study.toml").exists():
+            raise FileNotFoundError(f"{resume} holds no study that was begun: there is no study.toml in it.")
+        return read_study(resume / "study.toml"), resume
+    study = read_study(path, algorithms=algorithms, data=data, changes=changes)
+    if folder is not None:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"{folder} is there already; give another --out, or go on with --resume {folder}.")
+        return study, folder
+    names = (slug(study.title) + ("" if number == 1 else f"-{number}") for number in range(1, 10**6))
+    return study, next(place for name in names if not (place := Path("results") / name).exists())
+
+
+def _show(results: Results, study: Study, json: bool) -> None:
+    """The table of what is done, and where its report is."""
+    if not results.runs:
+        return
+    compare = study.report
+    at = marks(results.runs, target=compare.target, seconds=compare.seconds, rounds=compare.rounds)
+    measured = measure(results.runs, at)
+    page = None
+    if importlib.util.find_spec("matplotlib"):
+        page = results.report()
+    if json:
+        print_json({"folder": str(results.folder), **told_as_json(page, at, measured)})
+        return
+    out.print(table(measured))
+    for note in results.notes:
+        out.print(note, highlight=False, soft_wrap=True)
+    if page is None:
+        out.print("No report: figures need matplotlib; pip install 'archipel[plots]'", soft_wrap=True, highlight=False)
+    else:
+        out.print(f"Report: {page}", soft_wrap=True, highlight=False)

@@ -1,0 +1,121 @@
+"""A function's arguments as a pydantic model, so that a study file is checked against the constructors themselves.
+
+Names, types and defaults come from the signature and meanings from the docstring: nothing is written twice.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import types
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from archipel.study.docs import fields_of, settings_of
+from archipel.types import Local, Plan
+
+NONE = "none"
+"""TOML has no word for nothing, so this is it, wherever nothing is allowed."""
+
+
+class Table(BaseModel):
+    """A table of a study: a key it does not know is an error that names the nearest one; "none" is as if not given."""
+
+    model_config = ConfigDict(
+        extra="forbid", arbitrary_types_allowed=True, protected_namespaces=(), use_attribute_docstrings=True
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, table: Any) -> Any:
+        if not isinstance(table, dict):
+            return table
+        fields = cls.model_fields
+        refuse_unknown(table, fields)
+        return {key: value for key, value in table.items() if value != NONE or fields[key].default is not None}
+
+
+class Arguments(Table):
+    """What a study says of a constructor's arguments; what it leaves open keeps the constructor's default."""
+
+    def given(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
+
+
+def refuse_unknown(table: Mapping[str, object], known: Collection[str]) -> None:
+    errors = []
+    for key in table:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean '{close[0]}'?" if close else f"known keys: {', '.join(known)}"
+            errors.append(
+                InitErrorDetails(
+                    type=PydanticCustomError("unknown_key", "is not known; {hint}", {"hint": hint}),
+                    loc=(key,),
+                    input=table[key],
+                )
+            )
+    if errors:
+        raise ValidationError.from_exception_data("study", errors)
+
+
+@cache
+def arguments(
+    constructor: Callable[..., object], leave_out: tuple[str, ...] = (), filled: tuple[str, ...] = ()
+) -> type[Arguments]:
+    """The model of a constructor's arguments.
+
+    Those left out are not the study's to give; those filled may be left open, because somebody else fills them in.
+    """
+    fields: dict[str, Any] = {}
+    meanings = fields_of(constructor) if is_dataclass(constructor) else settings_of(constructor)
+    hints = _hints(constructor)
+    for name, parameter in inspect.signature(constructor).parameters.items():
+        if name in leave_out or name == "self" or parameter.kind is parameter.VAR_POSITIONAL:
+            continue
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            default = parameter.default
+            if default is parameter.empty:
+                default = None if name in filled else ...
+            fields[name] = (_type(hints.get(name, Any)), Field(default, description=meanings.get(name)))
+        elif name == "local":
+            fields |= local_fields()
+    return create_model(getattr(constructor, "__name__", "Own"), __base__=Arguments, **fields)
+
+
+def takes_anything(constructor: Callable[..., object]) -> bool:
+    """It has **arguments other than those of local training."""
+    parameters = inspect.signature(constructor).parameters.values()
+    return any(p.kind is p.VAR_KEYWORD and p.name != "local" for p in parameters)
+
+
+def local_fields() -> dict[str, Any]:
+    """The settings of local training that every algorithm takes."""
+    meanings = fields_of(Plan)
+    return {
+        name: (_type(hint), Field(None, description=meanings[name])) for name, hint in get_type_hints(Local).items()
+    }
+
+
+def _hints(constructor: Callable[..., object]) -> dict[str, Any]:
+    try:
+        return get_type_hints(vars(constructor)["__init__"] if _own_init(constructor) else constructor)
+    except NameError:  # a name that only type checkers see, in somebody's own code
+        return {}
+
+
+def _own_init(constructor: Callable[..., object]) -> bool:
+    """It is a class that is made by an __init__ of its own, whose hints are not those of the class."""
+    return isinstance(constructor, type) and not is_dataclass(constructor) and "__init__" in vars(constructor)
+
+
+def _type(hint: Any) -> Any:
+    """Where None is allowed, the word stands for it."""
+    if get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint):
+        return Annotated[hint, BeforeValidator(lambda value: None if value == NONE else value)]
+    return hint

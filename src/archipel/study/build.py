@@ -1,0 +1,214 @@
+"""From a study of one run to the objects that `simulate` takes."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from archipel.algorithm import Algorithm
+from archipel.checks import require
+from archipel.data import Islands, Source, load_split
+from archipel.data.forms import nearest
+from archipel.engines.fleet import Fleet, Group
+from archipel.experiment import Settings
+from archipel.layout import Layout
+from archipel.learner.learner import Loss
+from archipel.parts.ending import Ending
+from archipel.parts.evaluation import Evaluation
+from archipel.study.files import method_label, methods
+from archipel.study.own_code import is_own, load
+from archipel.study.schema import FROM_DATA, SOURCES, Call, DataSection, Study
+
+
+@dataclass(frozen=True, eq=False)
+class Dealt:
+    """The data of a run."""
+
+    split: Islands
+    """Who has what, before features were standardised: this is what a split file tells."""
+    islands: Islands
+
+
+def build_algorithm(study: Study) -> Algorithm:
+    """The one algorithm of a study of one run."""
+    (method,) = study.algorithms
+    (entry,) = methods(study.raw)
+    training = _accepted(method, study.training.given())
+    try:
+        algorithm: Algorithm = method.constructor(**{**training, **method.given})
+    except TypeError as error:
+        raise ValueError(f"{method_label(entry)}: {error}.") from None
+    require(isinstance(algorithm, Algorithm), f"{method.name} should give an archipel.Algorithm, got {algorithm!r}.")
+    parts = {name: value for name, value in method.beside.items() if name != "label"}
+    if "planners" in parts:
+        parts["planners"] = tuple(parts["planners"])
+    label = method.beside.get("label") or (algorithm.name if not is_own(method.name) else method_label(entry))
+    return replace(algorithm, name=label, **parts)
+
+
+def _accepted(method: Call, training: Mapping[str, Any]) -> dict[str, Any]:
+    """What a constructor takes of the settings that hold for all methods: one's own may take less."""
+    parameters = inspect.signature(method.constructor).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(training)
+    return {name: value for name, value in training.items() if name in parameters}
+
+
+def build_data(study: Study) -> Dealt:
+    """The data of a study of one run; the last ones are kept, for the next run with the same."""
+    (seed,) = study.seeds
+    return _build_data(json.dumps(study.raw["data"], sort_keys=True, default=str), str(study.folder), seed)
+
+
+@lru_cache(maxsize=1)
+def _build_data(raw: str, folder: str, seed: int) -> Dealt:
+    section = DataSection.model_validate(json.loads(raw), context={"folder": folder})
+    source = _source(section.source, Path(folder))
+    if section.colour_skew is not None:
+        source = source.colour_skew(**{"seed": seed, **section.colour_skew.given()})
+    if section.split_file is not None:
+        islands = load_split(source, Path(folder) / section.split_file)
+    elif section.split is not None:
+        islands = source.split(**{"seed": seed, **section.split.given()})
+    else:
+        assert section.natural is not None
+        islands = source.natural(**{"seed": seed, **section.natural.given()})
+    if section.folds is not None:
+        combinations = islands.folds(**{"seed": seed, **section.folds.given()})
+        assert section.fold is not None
+        require(
+            section.fold < len(combinations),
+            f"data.fold is {section.fold}, and there are {len(combinations)} combinations, numbered from 0.",
+        )
+        islands = combinations[section.fold].islands
+    return Dealt(islands, islands.standardised(section.standardise))
+
+
+def _source(call: Call, folder: Path) -> Source:
+    given = dict(call.given)
+    if call.name in SOURCES:
+        given |= {key: folder / given[key] for key in ("path", "folder") if key in given}
+    source = call.constructor(**given)
+    require(isinstance(source, Source), f"{call.name} should give an archipel.data.Source, got {source!r}.")
+    return source  # type: ignore[no-any-return]
+
+
+def build_settings(study: Study, data: Islands) -> Settings:
+    """What `simulate` takes beside the algorithm and the data."""
+    (seed,) = study.seeds
+    settings = Settings(
+        seed=seed,
+        validation=study.validation,
+        device=study.simulation.device,
+        shadow=study.simulation.shadow,
+    )
+    if study.simulation.execution is not None:
+        settings["execution"] = study.simulation.execution
+    if study.ending is not None:
+        settings["ending"] = Ending(**study.ending.given())
+    if study.evaluation is not None:
+        settings["evaluation"] = Evaluation(**study.evaluation.given())
+    if study.fleet is not None:
+        groups = [Group(**group.given()) for group in study.fleet.groups]
+        settings["fleet"] = Fleet(*groups, fast=study.fleet.fast, slow=study.fleet.slow)
+    if study.model is not None:
+        settings["model"] = _model(study.model, data, Path(study.folder or "."), seed)
+    if study.loss is not None:
+        settings["loss"] = _loss(study.loss, Path(study.folder or "."))
+    return settings
+
+
+def _model(call: Call, data: Islands, folder: Path, seed: int) -> Any:
+    """A function that makes the network; `simulate` calls it under the run's own seed."""
+    known = _from_data(data)
+    filled: dict[str, int] = {}
+    for name, parameter in inspect.signature(call.constructor).parameters.items():
+        # somebody's own default is meant, ours are for the data set that the paper had
+        if name in FROM_DATA and (not is_own(call.name) or parameter.default is parameter.empty):
+            require(
+                name in known or name in call.given or parameter.default is not parameter.empty,
+                f"model.{name}: it cannot be told from {data.name!r}, whose examples have the shape "
+                f"{tuple(data.x.shape[1:])}; give it.",
+            )
+            filled |= {name: known[name]} if name in known else {}
+    weights = call.beside.get("weights")
+
+    def make() -> nn.Module:
+        try:
+            module = call.constructor(**{**filled, **call.given})
+        except TypeError as error:
+            raise ValueError(f"model {call.name}: {error}.") from None
+        require(isinstance(module, nn.Module), f"{call.name} should give a torch.nn.Module, got {module!r}.")
+        if weights is not None:
+            _load_weights(module, folder / weights)
+        return module  # type: ignore[no-any-return]
+
+    return make
+
+
+def _from_data(data: Islands) -> dict[str, int]:
+    """What the data say of a network's arguments."""
+    known = {"features": data.x[0].numel()}
+    if data.classes is not None:
+        known["classes"] = data.classes
+    if data.x.ndim == 4:
+        known |= {"channels": data.x.shape[1], "in_channels": data.x.shape[1], "size": data.x.shape[-1]}
+    else:
+        known["length"] = data.x.shape[-1]
+    if data.x.dtype == torch.int64 and data.classes is not None:
+        known["vocabulary"] = data.classes  # the next character is one of those that are read
+    return known
+
+
+def _load_weights(module: nn.Module, path: Path) -> None:
+    """Start from these weights; every tensor of the network has to be there, in its shape."""
+    require(
+        path.suffix == ".safetensors",
+        f"model.weights: {path.name} should be a safetensors file; of a state_dict in a .pt make one with "
+        "safetensors.torch.save_file(torch.load('x.pt', weights_only=True), 'x.safetensors').",
+    )
+    try:
+        tensors = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"model.weights: {path} is damaged or no safetensors file: {error}.") from None
+    layout = Layout.of(module)
+    here, there = set(module.state_dict()) - set(layout.tied), set(tensors) - set(layout.tied)
+    require(
+        here == there,
+        f"model.weights: {path.name} is of another network: the network lacks {sorted(there - here) or 'nothing'}, "
+        f"the file lacks {sorted(here - there) or 'nothing'}.",
+    )
+    layout.bind(module, layout.joined(tensors))
+
+
+def _loss(name: str, folder: Path) -> Loss:
+    if is_own(name):
+        return load(name, folder)
+    known = [known for known in dir(nn.functional) if known.endswith(("loss", "entropy", "entropy_with_logits"))]
+    require(
+        name in known,
+        f"loss: torch.nn.functional has no {name!r}; did you mean {nearest(name, known)!r}? "
+        "One of your own is 'mine.py:loss'.",
+    )
+    return getattr(nn.functional, name)  # type: ignore[no-any-return]
+
+
+def check(study: Study) -> None:
+    """Build what can be built without the data, so that mistakes show before anything runs."""
+    build_algorithm(study)
+    if study.ending is not None:
+        Ending(**study.ending.given())
+    if study.evaluation is not None:
+        Evaluation(**study.evaluation.given())
+    if study.loss is not None:
+        _loss(study.loss, Path(study.folder or "."))

@@ -1,0 +1,163 @@
+"""One run of a study, in a folder: begun or taken up again, told as it goes, and saved when it is over."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from archipel.checks import ArchipelWarning
+from archipel.durability.checkpoint import Checkpoint
+from archipel.engines.simulator import Simulator
+from archipel.experiment import finished, prepare
+from archipel.records import Scores
+from archipel.study.build import build_algorithm, build_data, build_settings
+from archipel.study.files import study_of, write_study
+from archipel.trackers import Tracker, tracker
+
+LOOK = 0.2
+"""Real seconds between two looks at a run."""
+SAVE = 20.0
+"""Real seconds of work between two checkpoints: no more than that is lost when a machine fails."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to do: plain data, so that it can go to another process."""
+
+    study: dict[str, Any]
+    """The study of this run alone, as written."""
+    folder: str
+    settings: Mapping[str, Any]
+    """What the grid has set for it."""
+    tuned: Mapping[str, Any]
+    """What tuning has chosen for it."""
+    fold: int | None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    share: float
+    """Of its ending, from 0 to 1."""
+    seconds: float
+    """Virtual time."""
+    version: int
+    rounds: int
+    score: float | None
+    megabytes: float
+    at_work: int
+    """Training tasks that are out."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A warning, in words."""
+
+    text: str
+
+
+def execute(job: Job, tell: Callable[[Progress | Note], bool]) -> bool:
+    """Do the run, or what is left of it; False if it was stopped before its end."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ArchipelWarning)
+        simulator, saved = _ready(job)
+    for warning in caught:
+        if issubclass(warning.category, ArchipelWarning):
+            tell(Note(str(warning.message)))
+    folder = Path(job.folder)
+    with ExitStack() as closing:
+        listeners = _listeners(job, closing)
+        # trackers hear a run from its first record on, also one that is taken up again
+        heard, score, last_saved = 0, None, simulator.worked
+        while simulator.stopped is None:
+            simulator.run(real_seconds=LOOK)
+            for stamped in simulator.records[heard:]:
+                if isinstance(stamped.record, Scores) and simulator.controller.evaluation is not None:
+                    score = stamped.record.metrics.get(simulator.controller.evaluation.metric)
+                for listener in listeners:
+                    listener.record(stamped)
+            heard = len(simulator.records)
+            go_on = tell(_progress(simulator, score))
+            if simulator.worked - last_saved > SAVE or not go_on:
+                saved.save(simulator)
+                last_saved = simulator.worked
+            if not go_on and simulator.stopped is None:
+                return False
+        saved.save(simulator)
+        run = replace(finished(simulator), settings=job.settings, tuned=job.tuned, fold=job.fold)
+        run.save(folder)
+        for listener in listeners:
+            listener.end(run)
+        closing.pop_all()
+    return True
+
+
+def _ready(job: Job) -> tuple[Simulator, Checkpoint]:
+    study = study_of(job.study)
+    folder = Path(job.folder)
+    (folder / "error.txt").unlink(missing_ok=True)  # of an attempt that failed
+    data = build_data(study)
+    simulator = prepare(build_algorithm(study), data.islands, **build_settings(study, data.islands))
+    saved = Checkpoint(folder)
+    if saved.exists():
+        saved.load(simulator)
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_study(job.study, folder / "study.toml")
+        data.split.save_split(folder / "split.safetensors")
+        simulator.begin()
+    return simulator, saved
+
+
+def _listeners(job: Job, closing: ExitStack) -> list[Tracker]:
+    """The trackers, begun; they are told of a stop whatever the reason."""
+    listeners = []
+    for name in job.study.get("trackers", []):
+        listener = tracker(name)
+        title = f"{job.study.get('title', 'study')} {Path(job.folder).parent.name} {Path(job.folder).name}"
+        listener.begin(title, flat_settings(job.study), Path(job.folder))
+        closing.callback(listener.end, None)
+        listeners.append(listener)
+    return listeners
+
+
+def flat_settings(raw: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """A study as keys with dots, as trackers show it."""
+    flat: dict[str, Any] = {}
+    for key, value in raw.items():
+        if isinstance(value, dict):
+            flat |= flat_settings(value, f"{before}{key}.")
+        elif isinstance(value, list) and len(value) == 1 and isinstance(value[0], dict):
+            flat |= flat_settings(value[0], f"{before}{key}.")
+        else:
+            flat[before + key] = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return flat
+
+
+def _progress(simulator: Simulator, score: float | None) -> Progress:
+    state, ending = simulator.controller.state, simulator.controller.ending
+    moved = sum(n for kind, n in state.traffic.items() if kind.endswith("bytes") and not kind.startswith("score"))
+    shares = [
+        done / limit
+        for done, limit in (
+            (simulator.clock.now, ending.seconds),
+            (state.rounds, ending.rounds),
+            (state.version, ending.commits),
+            (moved, ending.bytes),
+        )
+        if limit is not None
+    ]
+    return Progress(
+        share=1.0 if simulator.stopped is not None else min(1.0, max(shares)),
+        seconds=simulator.clock.now,
+        version=state.version,
+        rounds=state.rounds,
+        score=score,
+        megabytes=moved / 2**20,
+        at_work=len(simulator.flights),
+    )

@@ -1,0 +1,63 @@
+"""The user's own code in a study: "network.py:Net" or "package.module:Net"."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from archipel.checks import require
+from archipel.data.forms import nearest
+
+
+def is_own(name: str) -> bool:
+    return ":" in name
+
+
+def load(name: str, folder: Path) -> Callable[..., Any]:
+    """What stands behind the colon, from a file beside the study or from an installed package."""
+    place, _, attribute = name.rpartition(":")
+    module = _file(folder / place) if place.endswith(".py") else _package(place, name)
+    if not hasattr(module, attribute):
+        known = [known for known in vars(module) if not known.startswith("_")]
+        hint = f" Did you mean {nearest(attribute, known)!r}?" if known else ""
+        raise ValueError(f"{name!r}: {place} has no {attribute!r}.{hint}")
+    found = getattr(module, attribute)
+    require(callable(found), f"{name!r} should be a function or a class, got {found!r}.")
+    return found  # type: ignore[no-any-return]
+
+
+def _package(place: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(place)
+    except ImportError as error:
+        raise ValueError(
+            f"{name!r}: {error}. Install the package, or name a file beside the study: 'file.py:name'."
+        ) from None
+
+
+def _file(path: Path) -> ModuleType:
+    path = path.resolve()
+    # one module per path, so that what it defines is the same class wherever it is asked for
+    called = f"archipel_own_code.{path.with_suffix('').as_posix().strip('/').replace('/', '.')}"
+    if called in sys.modules:
+        return sys.modules[called]
+    require(path.is_file(), f"There is no file {path}. Paths in a study start from the study's own folder.")
+    spec = importlib.util.spec_from_file_location(called, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[called] = module
+    sys.path.insert(0, str(path.parent))  # it may import its neighbours
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[called]
+        raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(path.parent))
+    return module

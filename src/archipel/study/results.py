@@ -1,0 +1,210 @@
+"""A study from its first run to its last, and the folder that holds them.
+
+results/<title>/
+  study.toml                      the study
+  machine.json                    versions, processes and threads
+  <method>[/<settings>]/seed-0/   a run: study.toml, split.safetensors, checkpoint.safetensors and what
+                                  durability/run_folder.py tells
+  tuning/ tuning.json             runs that settings were chosen by, and what was chosen
+  report/                         what `archipel report` writes
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, overload
+
+from archipel.checks import require
+from archipel.durability.run_folder import load_run, versions
+from archipel.engines.processes import Broke, Message, cores, work_through
+from archipel.records import Record
+from archipel.run import Run
+from archipel.study.execute import Job, execute
+from archipel.study.files import read_study, write_study
+from archipel.study.grid import Cell, cells, slug
+from archipel.study.schema import ReportSection, Study
+from archipel.study.tuning import candidates, choose, tuned
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class Results(Sequence[Run]):
+    """The finished runs of a study."""
+
+    folder: Path
+    title: str
+    runs: tuple[Run, ...]
+    notes: tuple[str, ...] = ()
+    """What a reader of the figures has to know."""
+    unfinished: tuple[str, ...] = ()
+    """Runs that were stopped or have failed, by their folders."""
+    compared: ReportSection = field(default_factory=ReportSection)
+    """What they are compared at."""
+
+    @overload
+    def __getitem__(self, place: int) -> Run: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Run, ...]: ...
+    def __getitem__(self, place: int | slice) -> Run | tuple[Run, ...]:
+        return self.runs[place]
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    def to_pandas(self, kind: type[Record] | None = None) -> DataFrame:
+        """All records, or those of one kind, with the method, the seed and the settings of their run."""
+        from pandas import DataFrame, concat
+
+        frames = []
+        for run in self.runs:
+            frame = run.to_pandas(kind)
+            told = {"method": run.name, "seed": run.seed, **run.settings}
+            for place, (key, value) in enumerate(told.items()):
+                frame.insert(place, key, [value] * len(frame))
+            frames.append(frame)
+        return concat(frames, ignore_index=True) if frames else DataFrame()
+
+    def plot(self) -> Figure:
+        """Scores against virtual time, local rounds and megabytes, as a matplotlib figure."""
+        from archipel.report.curves import score_curves
+
+        return score_curves(self.runs).figure
+
+    def report(self, folder: str | Path | None = None) -> Path:
+        """Write tables, figures and a page, into the results' own folder unless another is given; gives the page."""
+        from archipel.report.write import write_report
+
+        return write_report(
+            self.runs,
+            self.folder / "report" if folder is None else Path(folder),
+            title=self.title,
+            notes=self.notes,
+            target=self.compared.target,
+            seconds=self.compared.seconds,
+            rounds=self.compared.rounds,
+        )
+
+
+class Watcher:
+    """Looks on while a study runs; this one is silent."""
+
+    def begin(self, what: str, jobs: Sequence[Cell]) -> None:
+        """So many runs are about to begin; messages name them by their place in the list."""
+
+    def hear(self, message: Message) -> None:
+        """One of them has begun, has news, has ended or has failed."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """How a study is executed; it stays so when the study is taken up again, since bits may depend on threads."""
+
+    processes: int
+    threads: int
+
+
+def run_study(
+    study: Study | str | Path,
+    folder: str | Path | None = None,
+    *,
+    processes: int | None = None,
+    watcher: Watcher | None = None,
+) -> Results:
+    """Run all of a study, or what is left of it, and give what it has led to.
+
+    folder: where the results go, results/<title> unless given; what was begun there is gone on with.
+    processes: runs at a time; default: one for each core. A script that asks for more than one needs its
+    `if __name__ == "__main__":`.
+    """
+    study = study if isinstance(study, Study) else read_study(study)
+    folder = Path(folder) if folder is not None else Path("results") / slug(study.title)
+    watcher = watcher or Watcher()
+    jobs = cells(study)
+    _same_study(study, folder)
+    machine = _machine(folder, processes, len(jobs))
+    if study.tune:
+        tried = candidates(study, jobs)
+        if not _work_off("tuning", tried, folder, machine, watcher):
+            return load_results(folder)
+        choices = choose(tried, [load_run(folder / cell.place) for cell in tried])
+        write_json(folder / "tuning.json", [choice.told() for choice in choices])
+        jobs = tuned(jobs, tried, choices)
+    _work_off("running", jobs, folder, machine, watcher)
+    return load_results(folder)
+
+
+def _work_off(what: str, jobs: Sequence[Cell], folder: Path, machine: Machine, watcher: Watcher) -> bool:
+    """Do what is left of these runs; False if not all of them came to their end."""
+    left = [job for job in jobs if not (folder / job.place / "run.json").exists()]
+    watcher.begin(what, left)
+    broken = []
+
+    def hear(message: Message) -> None:
+        if isinstance(message, Broke):
+            place = folder / left[message.job].place
+            place.mkdir(parents=True, exist_ok=True)
+            (place / "error.txt").write_text(f"{message.reason}\n\n{message.story}")
+            broken.append(place)
+        watcher.hear(message)
+
+    tasks = [Job(job.study.raw, str(folder / job.place), dict(job.settings), dict(job.tuned), job.fold) for job in left]
+    return work_through(execute, tasks, machine.processes, machine.threads, hear) and not broken
+
+
+def load_results(folder: str | Path) -> Results:
+    """The finished runs of a study, or the one in this folder."""
+    folder = Path(folder)
+    if (folder / "run.json").exists():
+        run = load_run(folder)
+        return Results(folder, run.name, (run,))
+    require(
+        (folder / "study.toml").exists(),
+        f"{folder} holds neither a study's results nor a run: there is no study.toml and no run.json in it.",
+    )
+    study = read_study(folder / "study.toml")
+    places = [cell.place for cell in cells(study)]
+    there = [place for place in places if (folder / place / "run.json").exists()]
+    notes = []
+    if (folder / "tuning.json").exists():
+        notes = [choice["sentence"] for choice in json.loads((folder / "tuning.json").read_text())]
+    return Results(
+        folder,
+        study.title,
+        tuple(load_run(folder / place) for place in there),
+        tuple(notes),
+        tuple(str(place) for place in places if place not in there),
+        study.report,
+    )
+
+
+def _same_study(study: Study, folder: Path) -> None:
+    path = folder / "study.toml"
+    if path.exists():
+        require(
+            read_study(path).raw == study.raw,
+            f"{folder} holds the results of another study; give another folder, or go on with that one: "
+            f"archipel run --resume {folder}",
+        )
+    else:
+        write_study(study.raw, path)
+
+
+def _machine(folder: Path, processes: int | None, jobs: int) -> Machine:
+    path = folder / "machine.json"
+    if path.exists():
+        told = json.loads(path.read_text())
+        return Machine(processes or told["processes"], told["threads"])
+    processes = min(processes or cores(), jobs)
+    machine = Machine(processes, max(1, cores() // processes))
+    write_json(path, {"processes": machine.processes, "threads": machine.threads, "versions": versions()})
+    return machine
+
+
+def write_json(path: Path, value: object) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

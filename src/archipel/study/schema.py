@@ -1,0 +1,280 @@
+"""What a study may say: sections and keys, checked by pydantic; `docs/study.md` is generated from these models.
+
+Where a section names a constructor (a data source, a network, an algorithm), its further keys are that constructor's
+own arguments, checked against its signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    PrivateAttr,
+    ValidationInfo,
+    create_model,
+    model_validator,
+)
+
+import archipel.models
+from archipel import algorithms
+from archipel.checks import one_of, require
+from archipel.data import Islands, Source, own, sources
+from archipel.engines.execution import Way
+from archipel.engines.fleet import Group
+from archipel.parts.ending import Ending
+from archipel.parts.evaluation import Evaluation
+from archipel.study.arguments import (
+    Arguments,
+    Table,
+    arguments,
+    local_fields,
+    refuse_unknown,
+    takes_anything,
+)
+from archipel.study.expressions import part
+from archipel.study.own_code import is_own, load
+from archipel.trackers import TRACKERS
+
+Constructor: TypeAlias = Callable[..., Any]
+
+SOURCES: dict[str, Constructor] = {
+    **{name: getattr(sources, name) for name in sources.__all__},
+    **{name: getattr(own, name) for name in ("from_csv", "from_parquet", "from_npz_folder")},
+}
+MODELS: dict[str, Constructor] = {name: getattr(archipel.models, name) for name in archipel.models.__all__}
+METHODS: dict[str, Constructor] = {name: getattr(algorithms, name) for name in algorithms.__all__}
+
+FROM_DATA = ("features", "classes", "channels", "in_channels", "size", "vocabulary", "length")
+"""Arguments of networks that the data decide where a study leaves them open."""
+
+
+# ------------------------------------------------------------------------------------------- constructors by name
+
+
+@dataclass(frozen=True)
+class Call:
+    """A constructor by name and what is given to it."""
+
+    name: str
+    constructor: Constructor
+    given: Mapping[str, Any]
+    beside: Mapping[str, Any]
+    """What the table says beside the constructor's own arguments."""
+
+
+def call(kind: str, known: Mapping[str, Constructor], filled: tuple[str, ...], beside: type[Arguments]) -> Any:
+    """A reader of tables that name a constructor: the name alone, or a table with `name` and arguments."""
+
+    def read(value: Any, info: ValidationInfo) -> Call:
+        table = {"name": value} if isinstance(value, str) else value
+        require(
+            isinstance(table, dict) and isinstance(table.get("name"), str),
+            f"should be a name such as {next(iter(known))!r}, or a table with a name, got {value!r}.",
+        )
+        name = table["name"]
+        if is_own(name):
+            constructor = load(name, folder_of(info))
+        else:
+            one_of(kind, "name", name, known)
+            constructor = known[name]
+        mine = {key: item for key, item in table.items() if key != "name" and key not in beside.model_fields}
+        if not takes_anything(constructor):
+            model = arguments(constructor, ("name",), filled)
+            refuse_unknown(table, ["name", *model.model_fields, *beside.model_fields])
+            mine = model.model_validate(mine, context=info.context).given()
+        rest = {key: item for key, item in table.items() if key in beside.model_fields}
+        return Call(name, constructor, mine, beside.model_validate(rest, context=info.context).given())
+
+    return read
+
+
+def folder_of(info: ValidationInfo) -> Path:
+    """The folder from which a study's paths start."""
+    return Path((info.context or {}).get("folder", "."))
+
+
+def expression(value: Any, info: ValidationInfo) -> Any:
+    require(isinstance(value, str), f"should be an expression such as \"ByFreshness('inv')\", got {value!r}.")
+    return part(value, folder_of(info))
+
+
+Expression: TypeAlias = Annotated[Any, PlainValidator(expression)]
+
+
+class BesideModel(Arguments):
+    weights: Path | None = None
+    """A safetensors file with the weights to start from, by the names of the network's tensors."""
+
+
+class BesideMethod(Arguments):
+    label: str | None = None
+    """What tables and figures call it; needed where one method is there twice."""
+    protocol: Expression = None
+    """Another protocol than the method's own, such as "Stream(5)"."""
+    selection: Expression = None
+    """Another selection, such as "ByImportance()"."""
+    weighting: Expression = None
+    """Another weighting, such as "Product(ByExamples(), ByFreshness('inv'))"; "mine.py:ByAge" is one of your own."""
+    merge: Expression = None
+    """Another merge, such as "Community()"."""
+    server: Expression = None
+    """Another server optimiser, such as "Adam(0.01)"."""
+    planners: list[Expression] | None = None
+    """Other planners, such as ["PrivateLayers('head')"]."""
+    recall: Expression = None
+    """Another recall, such as "MedianStaleness(20)"."""
+
+
+if TYPE_CHECKING:
+    SplitTable: TypeAlias = Arguments
+    NaturalTable: TypeAlias = Arguments
+    ColourTable: TypeAlias = Arguments
+    FoldsTable: TypeAlias = Arguments
+    GroupTable: TypeAlias = Arguments
+    EndingTable: TypeAlias = Arguments
+    EvaluationTable: TypeAlias = Arguments
+    TrainingTable: TypeAlias = Arguments
+else:
+    SplitTable = arguments(Source.split)
+    NaturalTable = arguments(Source.natural)
+    ColourTable = arguments(Source.colour_skew)
+    FoldsTable = arguments(Islands.folds, ("seed",))
+    GroupTable = arguments(Group)
+    EndingTable = arguments(Ending)
+    EvaluationTable = arguments(Evaluation)
+    TrainingTable = create_model("Training", __base__=Arguments, **local_fields())
+
+SourceCall: TypeAlias = Annotated[Call, PlainValidator(call("source", SOURCES, (), Arguments))]
+ModelCall: TypeAlias = Annotated[Call, PlainValidator(call("model", MODELS, FROM_DATA, BesideModel))]
+MethodCall: TypeAlias = Annotated[Call, PlainValidator(call("algorithm", METHODS, (), BesideMethod))]
+
+
+# ------------------------------------------------------------------------------------------------------- sections
+
+
+class DataSection(Table):
+    """Which data, and who has what of them: one of `split`, `natural` and `split_file`."""
+
+    source: SourceCall
+    """A data set by name, such as "digits" (`archipel data` lists them); your own table or folder,
+    {name = "from_csv", path = "rows.csv", label = "y", site = "hospital"}; or your own function that gives a Source,
+    "mine.py:load"."""
+    colour_skew: ColourTable | None = None
+    """Turn images to grey by class before they are split (D&C)."""
+    split: SplitTable | None = None
+    """Deal the examples out to learners; its `seed` is the run's unless given."""
+    natural: NaturalTable | None = None
+    """Every site of the source (writer, role, hospital …) is a learner; its `seed` is the run's unless given."""
+    split_file: Path | None = None
+    """A split that was saved: split.safetensors in the folder of a run."""
+    folds: FoldsTable | None = None
+    """Cross-validation by learner (RADFed): one run for each combination of folds."""
+    fold: Annotated[int, Field(ge=0)] | None = None
+    """Only this combination of folds."""
+    standardise: Literal["none", "global", "local"] = "none"
+    """Features of mean 0 and deviation 1 by everybody's or every learner's own training statistics."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> DataSection:
+        ways = [name for name in ("split", "natural", "split_file") if getattr(self, name) is not None]
+        require(len(ways) == 1, f"give one of split, natural and split_file, got {' and '.join(ways) or 'none'}.")
+        require(self.fold is None or self.folds is not None, "fold says which of the folds; give folds as well.")
+        return self
+
+
+class FleetSection(Table):
+    """How fast learners are and how reliable; without it all are fast."""
+
+    fast: Annotated[int, Field(ge=0)] = 0
+    """Learners that take 10 ms a training step and 2 ms an evaluation step."""
+    slow: Annotated[int, Field(ge=0)] = 0
+    """Learners that take ten times as long."""
+    groups: tuple[GroupTable, ...] = ()
+    """Groups of learners that are alike."""
+
+
+class SimulationSection(Table):
+    """How it is simulated; none of this changes what is learned beyond float tolerance."""
+
+    device: str = "cpu"
+    """Of the learners' arithmetic."""
+    execution: Way | None = None
+    """"plain", "workers" or "stacked" instead of the way chosen from the network."""
+    shadow: bool = False
+    """Also record RADFed's divergences DC and DL and the layers' divergence between local models (D&C), at the cost
+    of a centralised run beside each run."""
+
+
+class ReportSection(Table):
+    """What the report compares at; without it, at what all methods have reached."""
+
+    target: float | None = None
+    """Score for which the report says when it was first reached, and at what cost."""
+    seconds: float | None = None
+    """Virtual time at which scores are compared."""
+    rounds: int | None = None
+    """Local rounds at which scores are compared."""
+
+
+def listed(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def known_tracker(name: str) -> str:
+    one_of("trackers", "name", name, TRACKERS)
+    return name
+
+
+class Study(Table):
+    """Everything that one or many runs need."""
+
+    title: str = "study"
+    """Heading of the report and name of the results' folder."""
+    folder: Path | None = None
+    """Folder from which paths in the study start; default: the study's own."""
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], BeforeValidator(listed), Field(min_length=1)] = (0,)
+    """Every method runs once for each."""
+    algorithms: Annotated[tuple[MethodCall, ...], BeforeValidator(listed), Field(min_length=1)]
+    """Methods by name (`archipel algorithms` lists them), or tables with `name` and the constructor's arguments; or
+    your own function that gives an Algorithm, "mine.py:method"."""
+    data: DataSection
+    model: ModelCall | None = None
+    """A network by name, or your own, "network.py:Net"; what of features, classes, channels, size and vocabulary is
+    left open is taken from the data. Default: a small MLP."""
+    training: TrainingTable = Arguments()
+    """Local training, for all methods that do not say otherwise."""
+    loss: str | None = None
+    """A function of torch.nn.functional, or your own, "mine.py:loss"; default: cross_entropy, or mse_loss for tasks
+    without classes."""
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """Share of its data that a learner reserves if the method, or tuning, asks for that."""
+    fleet: FleetSection | None = None
+    """How fast learners are and how reliable; without it all are fast."""
+    ending: EndingTable | None = None
+    """When a run is over, at the first of these; default: after 20 local rounds."""
+    evaluation: EvaluationTable | None = None
+    """When and where models are scored; default: at every commit, by `archipel.simulate`'s rule."""
+    simulation: SimulationSection = SimulationSection()
+    grid: dict[str, Any] = Field(default_factory=dict)
+    """Settings to run in all combinations: {training.rate = [0.1, 0.01]}; a method's label instead of a section,
+    {fedprox.mu = [0.1, 1]}, varies that method alone."""
+    tune: dict[str, Any] = Field(default_factory=dict)
+    """Settings to choose from, for each method by its score on validation learners (with folds) or on the learners'
+    validation parts, never on the test set; the chosen ones then run and are reported."""
+    trackers: Annotated[tuple[Annotated[str, AfterValidator(known_tracker)], ...], BeforeValidator(listed)] = ()
+    """Where runs are told as they go: "tensorboard", "mlflow", "wandb"."""
+    report: ReportSection = ReportSection()
+
+    _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The study as it was written."""
+        return self._raw

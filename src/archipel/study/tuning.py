@@ -1,0 +1,122 @@
+"""Choosing settings without a look at the test set.
+
+Candidates are scored on validation learners where the study has folds, else on parts of their training data that the
+learners reserve; their runs never touch the test set. The best candidate of each method, by the mean over seeds of its
+last scores, then runs as the study says, on all training data.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from archipel.checks import require
+from archipel.metrics import higher_is_better
+from archipel.run import Run
+from archipel.study.build import check
+from archipel.study.files import method_label, methods, put, study_of
+from archipel.study.grid import Cell, combinations, flat, known_key, slug_of
+from archipel.study.schema import Study
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was chosen for one method."""
+
+    method: str
+    settings: Mapping[str, Any]
+    """What the grid has set for it."""
+    fold: int | None
+    """The held-out learners that it was chosen by; others may lead to another choice."""
+    chosen: Mapping[str, Any]
+    scores: tuple[tuple[Mapping[str, Any], float], ...]
+    """Every candidate's mean validation score."""
+    metric: str
+    where: str
+
+    def told(self) -> dict[str, Any]:
+        """As JSON."""
+        return {**asdict(self), "sentence": self.sentence()}
+
+    def sentence(self) -> str:
+        chosen = ", ".join(f"{key} = {value}" for key, value in self.chosen.items())
+        where = {
+            "held-out validation": "validation learners",
+            "validation parts": "the learners' validation parts",
+        }[self.where]
+        method = "".join((self.method, *(f", {key} = {value}" for key, value in self.settings.items())))
+        method += "" if self.fold is None else f", fold {self.fold}"
+        return f"{method}: {chosen} chosen of {len(self.scores)} by {self.metric} on {where}, not on the test set."
+
+
+def candidates(study: Study, jobs: Sequence[Cell]) -> list[Cell]:
+    """The runs by which settings are chosen for these."""
+    labels = [method_label(entry) for entry in methods(study.raw)]
+    axes = flat(study.tune, "tune")
+    for key in axes:
+        known_key(key, labels, "tune")
+    found = []
+    for job in jobs:
+        others = set(labels) - {job.name}
+        mine = {key: values for key, values in axes.items() if key.partition(".")[0] not in others}
+        for tried in combinations(mine) if mine else ():
+            raw = copy.deepcopy(job.study.raw)
+            for key, value in tried.items():
+                put(raw, key, value)
+            raw.setdefault("evaluation", {})["at"] = (
+                "validation parts" if study.data.folds is None else "held-out validation"
+            )
+            one = study_of(raw, f"{job.name}, {tried}")
+            check(one)
+            place = Path("tuning", *job.place.parts[:-1], slug_of(tried), job.place.name)
+            found.append(replace(job, study=one, place=place, tuned=tried))
+    return found
+
+
+def choose(tried: Sequence[Cell], runs: Sequence[Run]) -> tuple[Choice, ...]:
+    """The best candidate of every method and setting of the grid."""
+    groups: dict[str, list[tuple[Cell, Run]]] = {}
+    for candidate, run in zip(tried, runs, strict=True):
+        groups.setdefault(_repeated(candidate), []).append((candidate, run))
+    return tuple(_choice(group) for group in groups.values())
+
+
+def _repeated(cell: Cell) -> str:
+    """What runs have in common that one choice is made for: seeds are repetitions, held-out learners are not."""
+    return repr((cell.name, dict(cell.settings), cell.fold))
+
+
+def _choice(group: Sequence[tuple[Cell, Run]]) -> Choice:
+    scores: dict[str, list[float]] = {}
+    settings: dict[str, Mapping[str, Any]] = {}
+    for candidate, run in group:
+        key = repr(dict(candidate.tuned))
+        settings[key] = candidate.tuned
+        scores.setdefault(key, []).append(run.recent())
+    candidate, run = group[0]
+    sign = 1 if higher_is_better(run.metric) else -1
+    means = {key: sum(values) / len(values) for key, values in scores.items()}
+    # a candidate that diverged has no score; of equal ones the first in the file is taken
+    best = max(means, key=lambda key: -math.inf if math.isnan(means[key]) else sign * means[key])
+    require(
+        not math.isnan(means[best]),
+        f"tune: no candidate of {candidate.name} has a score on {run.scored_at}; is there anything to validate on?",
+    )
+    told = tuple((settings[key], means[key]) for key in means)
+    return Choice(candidate.name, candidate.settings, candidate.fold, settings[best], told, run.metric, run.scored_at)
+
+
+def tuned(jobs: Sequence[Cell], tried: Sequence[Cell], choices: Sequence[Choice]) -> list[Cell]:
+    """The same runs with what was chosen for them."""
+    chosen = dict(zip(dict.fromkeys(map(_repeated, tried)), (choice.chosen for choice in choices), strict=True))
+    found = []
+    for job in jobs:
+        raw, mine = copy.deepcopy(job.study.raw), chosen.get(_repeated(job), {})
+        for key, value in mine.items():
+            put(raw, key, value)
+        found.append(replace(job, study=study_of(raw, job.name), tuned=mine))
+    return found

@@ -1,0 +1,313 @@
+"""Studies that run: in one process or several, cut off and taken up again, broken and mended, tuned."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import archipel as ap
+from archipel.engines.processes import Broke, Ended, Message
+from archipel.records import Scores
+from archipel.run import Run
+from archipel.study import execute as executing
+from archipel.study import load_results, read_study, run_study
+from archipel.study.execute import Job, Progress, execute
+from archipel.study.files import study_of
+from archipel.study.grid import Cell, cells
+from archipel.study.results import Results, Watcher
+from archipel.study.schema import Study
+
+SHORT = ["ending={rounds=3}", "evaluation={at='learners', mean='learners'}"]
+
+
+def study(*changes: str, algorithms: Sequence[str] = ("fedavg", "async_dvw", "hdafl")) -> Study:
+    return read_study(algorithms=algorithms, changes=[*SHORT, *changes])
+
+
+def bits(results: Sequence[Run]) -> list[tuple[str, int, str, str]]:
+    return [(run.name, run.seed, run.fingerprint(), repr(run.records)) for run in results]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return run_study(study("seeds=[0,1]"), tmp_path_factory.mktemp("results") / "here", processes=1)
+
+
+# --------------------------------------------------------------------------------------------- what a study leaves
+
+
+def test_a_runs_folder_holds_all_of_it(done: Results) -> None:
+    assert [(run.name, run.seed) for run in done] == [
+        *(("fedavg", 0), ("fedavg", 1), ("async_dvw", 0), ("async_dvw", 1), ("hdafl", 0), ("hdafl", 1))
+    ]
+    folder = done.folder / "hdafl" / "seed-1"
+    assert {path.name for path in folder.iterdir()} == {
+        *("study.toml", "split.safetensors", "checkpoint.safetensors", "run.json", "records.jsonl", "records.parquet"),
+        *("model.safetensors", "model.pt", "private.safetensors"),
+    }
+    told = json.loads((folder / "run.json").read_text())
+    assert told["seed"] == 1
+    assert told["versions"]["torch"] == str(torch.__version__)
+    assert told["fingerprint"] == done[5].fingerprint()
+
+
+def test_a_runs_own_study_gives_the_same_bits(done: Results, tmp_path: Path) -> None:
+    for run, place in ((done[1], "fedavg/seed-1"), (done[2], "async_dvw/seed-0")):
+        (again,) = run_study(done.folder / place / "study.toml", tmp_path / place)
+        assert bits([again]) == bits([run])
+
+
+def test_the_split_that_was_saved_gives_the_same_bits(done: Results, tmp_path: Path) -> None:
+    path = done.folder / "fedavg" / "seed-1" / "split.safetensors"
+    given = study(f"data={{source='digits', split_file='{path}'}}", "seeds=1", algorithms=["fedavg"])
+    (again,) = run_study(given, tmp_path / "again")
+    assert bits([again]) == bits([done[1]])
+
+
+def test_it_is_what_simulate_gives(done: Results) -> None:
+    data = ap.data.digits().split(learners=10, sizes="powerlaw", classes=3, seed=1)
+    run = ap.simulate(
+        ap.fedavg(epochs=2, batch=16, rate=0.1, momentum=0.0),
+        data,
+        seed=1,
+        fleet=ap.Fleet(fast=5, slow=5),
+        ending=ap.Ending(rounds=3),
+        evaluation=ap.Evaluation(at="learners", mean="learners"),
+    )
+    assert bits([run]) == bits([done[1]])
+
+
+def test_results_load_and_go_into_a_table_with_one_call(done: Results) -> None:
+    loaded = load_results(done.folder)
+    assert bits(loaded) == bits(done)
+    assert bits(load_results(done.folder / "fedavg" / "seed-0")) == bits(done[:1])
+    table = loaded.to_pandas(Scores)
+    mine = table[(table.method == "async_dvw") & (table.seed == 1)]
+    assert mine["metrics.accuracy"].tolist() == [scores.metrics["accuracy"] for _, scores in done[3].scores]
+    assert mine["time"].tolist() == [time for time, _ in done[3].scores]
+    with pytest.raises(ValueError, match=r"neither a study's results nor a run"):
+        load_results(done.folder / "fedavg")
+
+
+def test_records_read_alike_from_json_lines_and_parquet(done: Results) -> None:
+    from pyarrow import parquet
+
+    folder = done.folder / "async_dvw" / "seed-0"
+    lines = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    table = parquet.read_table(folder / "records.parquet").to_pylist()
+    assert len(lines) == len(table) == len(done[2].records)
+    for line, row in zip(lines, table, strict=True):
+        assert (line["time"], line["record"]) == (row["time"], row["record"])
+        if line["record"] == "Committed":
+            assert line["stale_steps"] == row["stale_steps"]
+            assert line["traffic"]["train up bytes"] == row["traffic.train up bytes"]
+
+
+def test_the_model_loads_with_torch_alone(done: Results, tmp_path: Path) -> None:
+    """In a process that does not have Archipel: the user's own module, the plain state_dict."""
+    program = f"""
+import sys
+import torch
+from torch import nn
+net = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+plain = torch.load({str(done.folder / "fedavg" / "seed-0" / "model.pt")!r}, weights_only=True)
+net.load_state_dict(dict(zip(net.state_dict(), plain.values(), strict=True)))
+print(sum(float(p.double().sum()) for p in net.parameters()))
+assert not any(name.startswith("archipel") for name in sys.modules)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    model = done[0].state_dict()
+    assert float(ran.stdout) == pytest.approx(sum(float(tensor.double().sum()) for tensor in model.values()))
+    saved = load_file(done.folder / "fedavg" / "seed-0" / "model.safetensors")
+    assert saved.keys() == model.keys()
+    assert all(torch.equal(saved[name], model[name]) for name in model)
+
+
+def test_private_layers_are_saved_for_each_learner(done: Results) -> None:
+    run = load_results(done.folder)[4]
+    heads = {learner: run.state_dict(learner)["head.weight"] for learner in run.private}
+    assert len(heads) > 5
+    assert len({tuple(head.flatten().tolist()) for head in heads.values()}) == len(heads)
+    for learner, kept in done[4].private.items():
+        assert all(torch.equal(kept[name], run.private[learner][name]) for name in kept)
+    with pytest.raises(ValueError, match=r"learner should be one of 00, 01"):
+        run.state_dict("nobody")
+
+
+# -------------------------------------------------------------------------------------------- processes and crashes
+
+
+def test_several_processes_give_the_same_bits(done: Results, tmp_path: Path) -> None:
+    results = run_study(study("seeds=[0,1]"), tmp_path / "there", processes=2)
+    assert bits(results) == bits(done)
+    machine = json.loads((tmp_path / "there" / "machine.json").read_text())
+    assert machine["processes"] == 2
+
+
+@pytest.mark.parametrize("method", ["fedavg", "async_dvw", "hdafl"])
+def test_a_run_that_is_stopped_at_every_look_ends_with_the_same_bits(
+    method: str, done: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executing, "LOOK", 0.01)
+    (cell,) = cells(study(algorithms=[method]))
+    job = Job(cell.study.raw, str(tmp_path), {}, {}, None)
+    stops = 0
+    while not execute(job, lambda news: not isinstance(news, Progress)):
+        stops += 1
+        assert not (tmp_path / "run.json").exists()
+        assert stops < 1000
+    assert stops > 2
+    assert bits([ap.load_run(tmp_path)]) == bits([run for run in done if (run.name, run.seed) == (method, 0)])
+
+
+def test_what_is_done_is_not_done_again(done: Results, tmp_path: Path) -> None:
+    class Counting(Watcher):
+        begun = -1
+
+        def begin(self, what: str, jobs: Sequence[Cell]) -> None:
+            self.begun = len(jobs)
+
+    watcher = Counting()
+    assert bits(run_study(study("seeds=[0,1]"), done.folder, processes=1, watcher=watcher)) == bits(done)
+    assert watcher.begun == 0
+    with pytest.raises(ValueError, match=r"holds the results of another study"):
+        run_study(study(), done.folder)
+
+
+def test_a_broken_run_costs_only_itself(tmp_path: Path) -> None:
+    """HDAFL's private layers cannot be scored at HOME: it is told, and the others end."""
+    heard: list[Message] = []
+
+    class Listening(Watcher):
+        def hear(self, message: Message) -> None:
+            heard.append(message)
+
+    given = study("evaluation={at='home'}")
+    results = run_study(given, tmp_path / "results", processes=2, watcher=Listening())
+    assert [run.name for run in results] == ["fedavg", "async_dvw"]
+    assert results.unfinished == ("hdafl/seed-0",)
+    (broke,) = [message for message in heard if isinstance(message, Broke)]
+    assert "hdafl has private layers" in broke.reason
+    assert len([message for message in heard if isinstance(message, Ended)]) == 2
+    assert "Traceback" in (tmp_path / "results" / "hdafl" / "seed-0" / "error.txt").read_text()
+
+
+# ----------------------------------------------------------------------------------------------- grids and tuning
+
+
+def test_a_grid_runs_all_combinations_and_says_which_is_which(tmp_path: Path) -> None:
+    given = study("grid={training={rate=[0.1, 0.3]}, fedprox={mu=[0.1, 1]}}", algorithms=["fedavg", "fedprox"])
+    found = [(cell.name, dict(cell.settings)) for cell in cells(given)]
+    assert found == [
+        ("fedavg", {"training.rate": 0.1}),
+        ("fedavg", {"training.rate": 0.3}),
+        ("fedprox", {"training.rate": 0.1, "fedprox.mu": 0.1}),
+        ("fedprox", {"training.rate": 0.1, "fedprox.mu": 1}),
+        ("fedprox", {"training.rate": 0.3, "fedprox.mu": 0.1}),
+        ("fedprox", {"training.rate": 0.3, "fedprox.mu": 1}),
+    ]
+    results = run_study(given, tmp_path / "grid", processes=1)
+    assert [(run.name, dict(run.settings)) for run in results] == found
+    assert "proximal=0.1" not in results[1].algorithm
+    assert "rate=0.3" in results[5].algorithm
+    assert len({run.fingerprint() for run in results}) == 6
+
+
+def test_folds_are_repetitions(tmp_path: Path) -> None:
+    given = study(
+        "data.folds={count=3, rotations=1}", "evaluation={at='held-out test'}", "fleet='none'", algorithms=["fedavg"]
+    )
+    results = run_study(given, tmp_path / "folds", processes=1)
+    assert [(run.seed, run.fold, dict(run.settings)) for run in results] == [(0, fold, {}) for fold in range(3)]
+    tested = [{p.name for p in run.participants if p.role == "test"} for run in results]
+    assert set.union(*tested) == {p.name for p in results[0].participants}
+    assert sum(map(len, tested)) == 10  # every learner is once among those it is tested on
+
+
+@pytest.mark.parametrize("folds", [False, True])
+def test_tuning_chooses_on_validation_data_and_never_sees_the_test_set(folds: bool, tmp_path: Path) -> None:
+    changes = ["tune.training.rate=[0.0001, 0.2]", "seeds=[0,1]", "ending={rounds=5}", "data.split={learners=10}"]
+    changes += ["data.folds={count=5, rotations=1}", "data.fold=2"] if folds else ["validation=0.2"]
+    changes += [f"evaluation={{at='{'held-out test' if folds else 'home'}'}}"]
+    results = run_study(study(*changes, algorithms=["fedavg", "fedprox"]), tmp_path / "tuned", processes=1)
+    where = "held-out validation" if folds else "validation parts"
+    for method in ("fedavg", "fedprox"):
+        tried = {
+            rate: [
+                ap.load_run(next((tmp_path / "tuned" / "tuning" / method / f"training.rate={rate}").glob(f"seed-{s}*")))
+                for s in (0, 1)
+            ]
+            for rate in (0.0001, 0.2)
+        }
+        for run in (run for runs in tried.values() for run in runs):
+            assert run.scored_at == where
+            parts = {
+                role: sum(p.examples for p in run.participants if p.role == role) for role in ("train", "validation")
+            }
+            # all that validation learners have; or what the training learners, who have the rest, have reserved
+            expected = parts["validation"] if folds else 1438 - parts["train"]
+            assert {scores.examples for _, scores in run.scores} == {expected}
+        means = {rate: sum(run.recent() for run in runs) / 2 for rate, runs in tried.items()}
+        assert means[0.2] > means[0.0001]
+    assert {run.scored_at for run in results} == {"held-out test" if folds else "home"}
+    assert {run.tuned["training.rate"] for run in results} == {0.2}
+    assert all("rate=0.2" in run.algorithm for run in results)
+    words = "validation learners" if folds else "the learners' validation parts"
+    assert all(
+        f"training.rate = 0.2 chosen of 2 by accuracy on {words}, not on the test set" in n for n in results.notes
+    )
+    assert len(results.notes) == 2
+
+
+def test_tuned_runs_train_on_all_their_data(tmp_path: Path) -> None:
+    """Validation parts are reserved for choosing only: afterwards it is the run that the chosen setting gives."""
+    given = study("tune.training.rate=[0.2]", "validation=0.3", algorithms=["fedavg"])
+    (run,) = run_study(given, tmp_path / "tuned")
+    (plain,) = run_study(study("training.rate=0.2", algorithms=["fedavg"]), tmp_path / "plain")
+    assert bits([run]) == bits([plain])
+
+
+# ------------------------------------------------------------------------------------------------ pretrained weights
+
+
+def test_a_study_starts_from_the_users_weights(done: Results, tmp_path: Path) -> None:
+    weights = done.folder / "fedavg" / "seed-0" / "model.safetensors"
+    changes = ["ending={rounds=1}", "training.rate=1e-30", "model={name='small_mlp'}"]
+    (run,) = run_study(study(*changes, f"model.weights={weights}", algorithms=["fedavg"]), tmp_path / "from")
+    assert run.scores[0][1].metrics["accuracy"] == done[0].scores[-1][1].metrics["accuracy"]
+    torch.testing.assert_close(run.model, done[0].model)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("other.safetensors", r"is of another network: .*the file lacks \['fc1.bias'"),
+        ("narrow.safetensors", r"expected 'fc1.weight' with shape"),
+        ("model.pt", r"should be a safetensors file; .*weights_only=True"),
+        ("damaged.safetensors", r"is damaged or no safetensors file"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(name: str, told: str, tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({"layer.weight": torch.zeros(2, 2)}, tmp_path / "other.safetensors")
+    network = ap.models.small_mlp(features=3)
+    save_file(network.state_dict(), tmp_path / "narrow.safetensors")
+    torch.save(nn.Linear(1, 1).state_dict(), tmp_path / "model.pt")
+    (tmp_path / "damaged.safetensors").write_bytes(b"x" * 50)
+    given = study("model={name='small_mlp'}", f"model.weights={name}", f"folder={tmp_path}", algorithms=["fedavg"])
+    with pytest.raises(ValueError, match=told):
+        execute(Job(cells(given)[0].study.raw, str(tmp_path / "run"), {}, {}, None), lambda news: True)
+
+
+def test_a_study_of_plain_data_needs_no_file() -> None:
+    raw = {"algorithms": "fedavg", "data": {"source": "digits", "split": {"learners": 3}}}
+    assert [cell.name for cell in cells(study_of(raw))] == ["fedavg"]
