@@ -14,8 +14,8 @@ $(READY): pyproject.toml constraints.txt
 	$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
 	@touch $(READY)
 
-demo: $(READY)  ## Run the methods of the five papers side by side on digits
-	$(VENV)/bin/python examples/side_by_side.py
+demo: $(READY)  ## Run the methods of the five papers side by side on digits, and write a report
+	$(VENV)/bin/archipel run
 
 test: $(READY)  ## Run all tests
 	$(RUN) pytest -n 2 --dist worksteal

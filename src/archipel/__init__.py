@@ -10,6 +10,7 @@ from archipel.experiment import simulate
 from archipel.layout import Layout
 from archipel.parts import *  # noqa: F403  (so are the parts they are made of)
 from archipel.run import Run
+from archipel.study import load_results, read_study, run_study
 from archipel.types import Cycle, Plan
 
 __version__ = "0.1.0"
@@ -27,9 +28,12 @@ __all__ = [
     "Run",
     "algorithms",
     "data",
+    "load_results",
     "load_run",
     "models",
     "parts",
+    "read_study",
     "records",
+    "run_study",
     "simulate",
 ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -15,15 +16,16 @@ from torch import nn
 
 import archipel as ap
 from archipel.engines.processes import Broke, Ended, Message
-from archipel.records import Scores
+from archipel.records import Scores, Stamped
 from archipel.run import Run
 from archipel.study import execute as executing
 from archipel.study import load_results, read_study, run_study
-from archipel.study.execute import Job, Progress, execute
+from archipel.study.execute import Job, Note, Progress, execute
 from archipel.study.files import study_of
 from archipel.study.grid import Cell, cells
 from archipel.study.results import Results, Watcher
 from archipel.study.schema import Study
+from archipel.trackers import TRACKERS
 
 SHORT = ["ending={rounds=3}", "evaluation={at='learners', mean='learners'}"]
 
@@ -311,3 +313,63 @@ def test_weights_that_do_not_fit_are_refused(name: str, told: str, tmp_path: Pat
 def test_a_study_of_plain_data_needs_no_file() -> None:
     raw = {"algorithms": "fedavg", "data": {"source": "digits", "split": {"learners": 3}}}
     assert [cell.name for cell in cells(study_of(raw))] == ["fedavg"]
+
+
+# ---------------------------------------------------------------------------------------------------------- trackers
+
+
+class Diary:
+    """A tracker that writes down what it is told, or fails where it is asked to."""
+
+    told: ClassVar[list[object]] = []
+    fails_at = ""
+
+    def begin(self, name: str, settings: Mapping[str, object], folder: Path) -> None:
+        self.hear("begin", (name, dict(settings)))
+
+    def record(self, stamped: Stamped) -> None:
+        self.hear("record", stamped)
+
+    def end(self, run: Run | None) -> None:
+        self.hear("end", run)
+
+    def hear(self, what: str, news: object) -> None:
+        if what == self.fails_at:
+            raise ConnectionError("the server is gone")
+        self.told.append((what, news))
+
+
+@pytest.fixture
+def diary(monkeypatch: pytest.MonkeyPatch) -> type[Diary]:
+    monkeypatch.setitem(TRACKERS, "tensorboard", Diary)
+    monkeypatch.setattr(Diary, "told", [])
+    monkeypatch.setattr(executing, "LOOK", 0.01)
+    return Diary
+
+
+def test_trackers_hear_a_run_from_its_first_record_on(diary: type[Diary], tmp_path: Path) -> None:
+    (cell,) = cells(study("trackers=tensorboard", algorithms=["fedavg"]))
+    job = Job(cell.study.raw, str(tmp_path / "fedavg" / "seed-0"), {}, {}, None)
+    assert not execute(job, lambda news: False)
+    assert diary.told[-1] == ("end", None)
+    diary.told.clear()
+    assert execute(job, lambda news: True)
+    (begun, (name, settings)), *records, (ended, run) = diary.told
+    assert (begun, name, ended) == ("begin", "digits fedavg seed-0", "end")
+    assert settings["training.rate"] == 0.1
+    assert settings["algorithms"] == "fedavg"
+    assert [record for _, record in records] == list(run.records)
+
+
+@pytest.mark.parametrize("fails_at", ["begin", "record", "end"])
+def test_a_tracker_that_fails_costs_no_training(
+    fails_at: str, diary: type[Diary], tmp_path: Path, done: Results, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(diary, "fails_at", fails_at)
+    (cell,) = cells(study("trackers=tensorboard", algorithms=["fedavg"]))
+    notes = []
+    assert execute(Job(cell.study.raw, str(tmp_path), {}, {}, None), lambda news: notes.append(news) or True)
+    assert [news.text for news in notes if isinstance(news, Note)] == [
+        "tensorboard does not follow this run any more: the server is gone"
+    ]
+    assert bits([ap.load_run(tmp_path)]) == bits(done[:1])

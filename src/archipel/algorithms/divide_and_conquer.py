@@ -37,10 +37,13 @@ def divide_and_conquer(
 ) -> Algorithm:
     """D&C: split the net where local weights diverge, then train features and classifier in turn.
 
-    prepass: rounds of the whole net before the split is found; split: the last feature layer, by name or number.
-    tuning_epochs, tuning_rate: epochs and relative rate of fine-tuning rounds; `epochs` is those of the others.
-    divergence, threshold: how the split is found; decay: factor of the rate at every round.
-    fraction: share of the learners that takes part in a round.
+    prepass: rounds of the whole net before the split is found.
+    split: the last feature layer, by name or by number from 1; None: found where weights diverge.
+    tuning_epochs: epochs of a fine-tuning round; `epochs` is those of the others.
+    tuning_rate: rate of fine-tuning rounds, relative to that of the others.
+    divergence: how far two learners' weights are apart, by cosine (EQ3) or euclidean distance (EQ2).
+    threshold: how far up from the lowest to the highest divergence a layer counts as diverging.
+    decay: factor of the rate at every round; fraction: share of the learners that takes part in a round.
     """
     plan = Plan(**(DEFAULTS | local))
     return Algorithm(

@@ -36,9 +36,10 @@ def fed2a(
 ) -> Algorithm:
     """Fed2A: buffered asynchrony, deep layers uploaded periodically, weights by freshness and consistency.
 
-    buffer: updates K of a commit; max_wait: seconds after which fewer are enough.
-    period, last: P and D of PLU; deep: which layers are deep.
-    curve: how a weight falls with staleness; distance: between what layers put out on the stimuli.
+    buffer: updates K of a commit; max_wait: seconds after which fewer are enough; None: never.
+    period: rounds P of a period; last: the rounds D at its end in which deep layers are uploaded too.
+    deep: the deep layers, by name; "deep": those behind the last convolution, or behind the first layer.
+    curve: how a weight falls with staleness; distance: how the layers' outputs on the stimuli are compared.
     """
     return Algorithm(
         "fed2a",
@@ -59,7 +60,9 @@ def plu(
 ) -> Algorithm:
     """PLU alone: buffered asynchrony by examples, deep layers only in the last D rounds of every P.
 
-    buffer: updates K of a commit; max_wait: seconds after which fewer are enough; period, last, deep: as in fed2a.
+    buffer: updates K of a commit; max_wait: seconds after which fewer are enough; None: never.
+    period: rounds P of a period; last: the rounds D at its end in which deep layers are uploaded too.
+    deep: the deep layers, by name; "deep": those behind the last convolution, or behind the first layer.
     """
     return Algorithm(
         "plu",
@@ -72,7 +75,8 @@ def plu(
 def tvw(curve: Curve = "inv", buffer: int = 5, max_wait: float | None = None, **local: Unpack[Local]) -> Algorithm:
     """TVW alone: buffered asynchrony, weights by examples and freshness (formula 4).
 
-    curve: exp, inv or log; buffer: updates K of a commit; max_wait: seconds after which fewer are enough.
+    curve: how a weight falls with staleness.
+    buffer: updates K of a commit; max_wait: seconds after which fewer are enough; None: never.
     """
     return Algorithm(
         f"tvw_{curve}",
@@ -87,6 +91,7 @@ def rce(
 ) -> Algorithm:
     """RCE alone: buffered asynchrony, each layer weighted by its representational consistency (formula 10).
 
-    distance: correlation, cosine or euclidean; buffer: updates K of a commit; max_wait: as in fed2a.
+    distance: how the layers' outputs on the stimuli are compared.
+    buffer: updates K of a commit; max_wait: seconds after which fewer are enough; None: never.
     """
     return Algorithm("rce", protocol=Stream(buffer, max_wait), weighting=ByConsistency(distance), plan=Plan(**local))

@@ -32,7 +32,8 @@ def fedasync(
     """FedAsync: every update is mixed into the model as it comes, the staler the less.
 
     alpha: mixing coefficient of a fresh update.
-    curve, a, b: how it falls with staleness; a is .5 for poly and 10 for hinge unless given.
+    curve: how it falls with staleness.
+    a: exponent of poly, .5 unless given, or slope of hinge, 10 unless given; b: staleness that hinge forgives.
     rho: weight of the proximal term.
     concurrency: learners at work at a time, which bounds the staleness; None: all.
     """

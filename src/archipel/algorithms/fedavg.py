@@ -21,7 +21,7 @@ def fedavg(
 
     fraction: share C of the learners that takes part in a round.
     equally: weigh every learner the same.
-    deadline: seconds after which a round closes with those who have answered.
+    deadline: seconds after which a round closes with those who have answered; None: never.
     """
     return Algorithm(
         "fedavg",

@@ -21,7 +21,8 @@ def fedadam(
 ) -> Algorithm:
     """FedAdam: the mean of the updates is a gradient for Adam at the controller.
 
-    eta: server learning rate; tau: adaptivity; initial: v before the first round; fraction: as in fedavg.
+    eta: server learning rate; tau: adaptivity, added to the root of v; initial: v before the first round.
+    fraction: share C of the learners that takes part in a round.
     """
     server = Adam(eta, tau=tau, initial=initial)
     return replace(fedavg(fraction, **local), name="fedadam", server=server)
@@ -32,7 +33,8 @@ def fedyogi(
 ) -> Algorithm:
     """FedYogi: as FedAdam, with a second moment that grows in steps of bounded size.
 
-    eta: server learning rate; tau: adaptivity; initial: v before the first round; fraction: as in fedavg.
+    eta: server learning rate; tau: adaptivity, added to the root of v; initial: v before the first round.
+    fraction: share C of the learners that takes part in a round.
     """
     server = Yogi(eta, tau=tau, initial=initial)
     return replace(fedavg(fraction, **local), name="fedyogi", server=server)
@@ -43,7 +45,8 @@ def fedadagrad(
 ) -> Algorithm:
     """FedAdagrad: as FedAdam, with a second moment that only grows.
 
-    eta: server learning rate; tau: adaptivity; initial: v before the first round; fraction: as in fedavg.
+    eta: server learning rate; tau: adaptivity, added to the root of v; initial: v before the first round.
+    fraction: share C of the learners that takes part in a round.
     """
     server = Adagrad(eta, tau=tau, initial=initial)
     return replace(fedavg(fraction, **local), name="fedadagrad", server=server)

@@ -18,6 +18,7 @@ from archipel.types import Local
 def fedprox(mu: float = 0.01, fraction: float = 1.0, **local: Unpack[Local]) -> Algorithm:
     """FedProx: FedAvg whose learners are held near the model they received.
 
-    mu: weight of the proximal term (Fed2A compares with 1); fraction: as in fedavg.
+    mu: weight of the proximal term (Fed2A compares with 1).
+    fraction: share C of the learners that takes part in a round.
     """
     return replace(fedavg(fraction, **local), name="fedprox", planners=(Proximal(mu),))

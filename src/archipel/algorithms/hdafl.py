@@ -30,7 +30,8 @@ def hdafl(
 ) -> Algorithm:
     """HDAFL: shared feature layers, a private classifier on every learner.
 
-    fraction: share of the learners that takes part in a round; private: the layers that stay.
+    fraction: share of the learners that takes part in a round.
+    private: the layers that stay, by name; "head": the last one.
     by_gradient_norm: weigh by the norm of the gradient instead of by examples.
     """
     return replace(
@@ -44,6 +45,7 @@ def hdafl(
 def lg_fedavg(fraction: float = 0.5, private: str | tuple[str, ...] = "features", **local: Unpack[Local]) -> Algorithm:
     """LG-FedAvg: private feature layers, one shared classifier.
 
-    fraction: share of the learners that takes part in a round; private: the layers that stay.
+    fraction: share of the learners that takes part in a round.
+    private: the layers that stay, by name; "features": all but the last one.
     """
     return replace(fedavg(fraction, **local), name="lg_fedavg", planners=(PrivateLayers(private),))

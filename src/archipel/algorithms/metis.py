@@ -37,7 +37,8 @@ def sync_dvw(
 ) -> Algorithm:
     """SyncDVW: rounds of all learners, each update weighted by how well all learners find it does on their data.
 
-    metric: what the weight is; quorum: share of opinions that must come in; evaluators: ask only so many.
+    metric: of the pooled opinions, which is the weight; quorum: share of the opinions that must come in.
+    evaluators: ask only so many learners for their opinion; None: all.
     """
     return Algorithm(
         "sync_dvw",
@@ -62,11 +63,13 @@ def async_dvw(
     """AsyncDVW: the community model of everybody's latest model, weighted by distributed validation.
 
     adaptive: each learner finds its own update frequency by its validation loss and staleness; else `epochs` is it.
-    metric: what the weight is.
-    loss, tombstones: VC_loss (per cent) and VC_tomb, one number or one for each group ({"fast": 0, "slow": 1}).
+    metric: of the pooled opinions, which is the weight.
+    loss: VC_loss, an epoch fails unless it lowers the loss by more per cent; one number, or one for each group.
+    tombstones: VC_tomb, failures allowed in a cycle; one number, or one for each group, {"fast": 0, "slow": 1}.
     at_most: epochs after which a cycle ends anyway.
     recall_after: cycles before the median of a learner's staleness counts.
-    quorum: share of opinions that must come in; evaluators: ask only so many.
+    quorum: share of the opinions that must come in.
+    evaluators: ask only so many learners for their opinion; None: all.
     """
     return Algorithm(
         "async_dvw",

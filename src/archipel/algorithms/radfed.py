@@ -27,7 +27,7 @@ from archipel.types import Local, Plan
 def radfed(fraction: float = 0.1, hops: int = 15, **local: Unpack[Local]) -> Algorithm:
     """RADFed: models travel through several learners before one plain mean.
 
-    fraction: share C of the learners, the number of models that travel; hops: redistributing rounds S.
+    fraction: share C of the learners, as many models travel; hops: redistributing rounds S before the mean.
     """
     return Algorithm("radfed", protocol=Relay(fraction, hops), weighting=Equally(), plan=Plan(**local))
 
@@ -41,7 +41,8 @@ def radfed_i(
 ) -> Algorithm:
     """RADFedi: learners with large gradients are visited more often.
 
-    fraction, hops: as in radfed; gamma: weight of a new score; score: of single examples or of mini-batches.
+    fraction: share C of the learners, as many models travel; hops: redistributing rounds S before the mean.
+    gamma: weight of a new score beside the old one; score: gradient norms of single examples or of mini-batches.
     """
     return replace(radfed(fraction, hops, **local), name="radfed_i", selection=ByImportance(gamma, score))
 
@@ -49,7 +50,8 @@ def radfed_i(
 def radfed_p(fraction: float = 0.1, hops: int = 15, rho: float = 0.01, **local: Unpack[Local]) -> Algorithm:
     """RADFedp: with FedProx's term at the learners, anchored at the model that came, not at the community's.
 
-    fraction, hops: as in radfed; rho: weight of the proximal term.
+    fraction: share C of the learners, as many models travel; hops: redistributing rounds S before the mean.
+    rho: weight of the proximal term.
     """
     return replace(radfed(fraction, hops, **local), name="radfed_p", planners=(Proximal(rho),))
 
@@ -57,7 +59,8 @@ def radfed_p(fraction: float = 0.1, hops: int = 15, rho: float = 0.01, **local: 
 def radfed_m(fraction: float = 0.1, hops: int = 15, alpha: float = 0.6, **local: Unpack[Local]) -> Algorithm:
     """RADFedm: the new model keeps a part 1 - alpha of the old one.
 
-    fraction, hops: as in radfed; alpha: share of the mean.
+    fraction: share C of the learners, as many models travel; hops: redistributing rounds S before the mean.
+    alpha: share of the mean in the new model.
     """
     return replace(radfed(fraction, hops, **local), name="radfed_m", server=Replace(alpha))
 
@@ -72,6 +75,7 @@ def radfed_a(
 ) -> Algorithm:
     """RADFeda: the mean of the models that travelled is a gradient for Adam at the controller.
 
-    fraction, hops: as in radfed; eta, tau, initial: as in fedadam.
+    fraction: share C of the learners, as many models travel; hops: redistributing rounds S before the mean.
+    eta: server learning rate; tau: adaptivity, added to the root of v; initial: v before the first round.
     """
     return replace(radfed(fraction, hops, **local), name="radfed_a", server=Adam(eta, tau=tau, initial=initial))

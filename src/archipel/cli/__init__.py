@@ -13,7 +13,12 @@ from rich.markup import escape
 
 import archipel
 from archipel.checks import ArchipelWarning
+from archipel.cli.algorithms import algorithms
 from archipel.cli.console import told
+from archipel.cli.data import app as data
+from archipel.cli.doctor import doctor
+from archipel.cli.report import report
+from archipel.cli.run import run
 
 EXPECTED = (ValueError, OSError, ImportError)
 """Errors that say what was wrong with what was asked for, in words of their own."""
@@ -36,6 +41,13 @@ def archipel_(
     if version:
         print(archipel.__version__)
         raise typer.Exit
+
+
+app.command("run")(run)
+app.command("report")(report)
+app.command("algorithms")(algorithms)
+app.add_typer(data, name="data")
+app.command("doctor")(doctor)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from archipel.cli.console import AsJson, out, print_json, told
 from archipel.cli.live import Display
-from archipel.cli.report import table, told_as_json
+from archipel.cli.report import as_data, table
 from archipel.report.measures import marks, measure
 from archipel.study.files import read_study
 from archipel.study.grid import slug
@@ -102,7 +102,7 @@ def _show(results: Results, study: Study, json: bool) -> None:
     if importlib.util.find_spec("matplotlib"):
         page = results.report()
     if json:
-        print_json({"folder": str(results.folder), **told_as_json(page, at, measured)})
+        print_json({"folder": str(results.folder), **as_data(page, at, measured)})
         return
     out.print(table(measured))
     for note in results.notes:

@@ -73,6 +73,11 @@ class Wanted:
         """The folders of this data set in a place."""
         return [place / folder for folder in self.folders or (self.name,)]
 
+    @property
+    def official(self) -> tuple[File, ...]:
+        """The files that can be downloaded; none where the publisher does not let one."""
+        return next((form for form in self.forms if all(file.urls for file in form)), ())
+
 
 @dataclass(frozen=True)
 class Found:
@@ -124,15 +129,12 @@ def places() -> list[Path]:
 
 def fetch(wanted: Wanted, verify: bool = True) -> Found:
     """The files of the first form that a place holds, downloaded where no place does; one error if neither."""
-    for place in places():
-        for folder in wanted.inside(place):
-            for form in wanted.forms:
-                paths = [locate(folder, file) for file in form]
-                if None not in paths:
-                    return Found(form, tuple(path for path in paths if path), verify)
+    found = find(wanted, verify)
+    if found is not None:
+        return found
     home = wanted.inside(cache())[-1]
-    official = next((form for form in wanted.forms if all(file.urls for file in form)), None)
-    if official is None:
+    official = wanted.official
+    if not official:
         raise FileNotFoundError(missing(wanted, ""))
     for file in official:
         try:
@@ -143,16 +145,28 @@ def fetch(wanted: Wanted, verify: bool = True) -> Found:
     return Found(official, tuple(home / file.name for file in official), verify)
 
 
+def find(wanted: Wanted, verify: bool = True) -> Found | None:
+    """The files of the first form that a place holds: only looked for, neither read nor downloaded."""
+    for place in places():
+        for folder in wanted.inside(place):
+            for form in wanted.forms:
+                paths = [locate(folder, file) for file in form]
+                if None not in paths:
+                    return Found(form, tuple(path for path in paths if path), verify)
+    return None
+
+
 def locate(folder: Path, file: File) -> Path | None:
     """The file in a folder, under one of its names, with or without .gz."""
     for name in (file.name, *file.also):
+        if "*" in name:
+            matches = sorted(folder.glob(name))
+            if matches:
+                return matches[0]
+            continue
         bare = name.removesuffix(".gz") if gzipped(Path(name)) else name
         for spelling in (name, bare, f"{bare}.gz"):
-            if "*" in spelling:
-                matches = sorted(folder.glob(spelling))
-                if matches:
-                    return matches[0]
-            elif (folder / spelling).exists():
+            if (folder / spelling).exists():
                 return folder / spelling
     return None
 

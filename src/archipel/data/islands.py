@@ -183,10 +183,12 @@ class Islands:
     def folds(self, count: int = 5, seed: int = 0, rotations: int | None = None) -> tuple[Fold, ...]:
         """Cross-validation by learner (RADFed): every fold once as test, the others in turn as validation.
 
-        Learners are dealt into so many folds at random; of five folds come 20 combinations of 60/20/20, in a fixed
-        order. `rotations` says how many of the other folds take a turn as validation beside each test fold: all of
-        them, or with rotations=1 only the next one, for studies that cannot afford 20. A learner that is held out is
-        tried on all it has, also on what `with_own_test` had put aside.
+        count: folds into which learners are dealt; of five come 20 combinations of 60/20/20, in a fixed order.
+        seed: of the draw.
+        rotations: how many of the other folds take a turn as validation beside each test fold; None: all; with 1 only
+        the next one, for studies that cannot afford 20.
+
+        A learner that is held out is tried on all it has, also on what `with_own_test` had put aside.
 
             for fold in islands.folds():
                 run = simulate(algorithm, fold.islands.standardised("global"))
@@ -196,10 +198,12 @@ class Islands:
     def standardised(self, statistics: Statistics) -> Islands:
         """Features of mean 0 and deviation 1, by nobody's, everybody's or every learner's own statistics.
 
-        "none": as they are. "global": by the training learners' training parts, as if pooled. "local": every learner
-        by its own training part (RADFed section V.D). Islands that are standardised are new: these stay as they are.
-        Take folds and own test parts first, since statistics are of what is trained on; save a split first, since
-        its checksum is of x. The file `standardise.py` tells the rest.
+        statistics: "none", as they are; "global", by the training learners' training parts, as if pooled; "local",
+        every learner by its own training part (RADFed section V.D).
+
+        Islands that are standardised are new: these stay as they are. Take folds and own test parts first, since
+        statistics are of what is trained on; save a split first, since its checksum is of x. The file `standardise.py`
+        tells the rest.
         """
         return standardised(self, statistics)
 

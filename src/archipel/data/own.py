@@ -59,10 +59,15 @@ def from_csv(
 ) -> Source:
     """A source from a CSV file with a header: a column of labels, perhaps one that names the site.
 
-    `features` are all other columns unless given. `categories` names the features that are kinds, not quantities:
-    each value gets a column of 0 and 1; where sites know different values, list them all,
-    `categories={"sex": ("f", "m")}`. Labels are whole numbers or words, numbered in their order; with `regression`
-    they are quantities.
+    path: of the file.
+    label: column of the labels, whole numbers or words, numbered in their order.
+    site: column that names the site; None: there are no sites.
+    features: columns of x; None: all others.
+    categories: features that are kinds, not quantities; each value gets a column of 0 and 1.
+    regression: labels are quantities.
+    delimiter: between two columns.
+
+    Where sites know different values of a category, list them all: `categories={"sex": ("f", "m")}`.
     """
     path = Path(path)
     header = next(lines(path, delimiter))
@@ -126,7 +131,15 @@ def from_parquet(
     categories: Categories = (),
     regression: bool = False,
 ) -> Source:
-    """A source from a Parquet file; everything else as for `from_csv`. Needs pyarrow."""
+    """A source from a Parquet file: a column of labels, perhaps one that names the site. Needs pyarrow.
+
+    path: of the file.
+    label: column of the labels, whole numbers or words, numbered in their order.
+    site: column that names the site; None: there are no sites.
+    features: columns of x; None: all others.
+    categories: features that are kinds, not quantities; each value gets a column of 0 and 1.
+    regression: labels are quantities.
+    """
     try:
         # imported late and by name: it is an extra
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
@@ -500,7 +513,10 @@ def warn_of_units(
 def from_npz_folder(folder: str | Path, name: str | None = None) -> Source:
     """A source from a folder of .npz files, one for each site, with arrays x and y.
 
-    Sites are called by their files. x becomes float32; whole-number y are classes, others quantities.
+    folder: of the files; sites are called by them.
+    name: what the source is called; None: as the folder.
+
+    x becomes float32; whole-number y are classes, others quantities.
     """
     folder = Path(folder)
     files = sorted(folder.glob("*.npz")) if folder.is_dir() else []

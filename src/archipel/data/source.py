@@ -64,16 +64,20 @@ class Source:
     ) -> Islands:
         """Split the data over learners: how many examples each gets, of which classes, and what is held out.
 
-        `sizes`: "uniform" (as without it), "skewed", "powerlaw" or "powerlaw(1.5)", "1500-2500", "dirichlet(1)", or
-        one number per learner. `classes`: "iid", a number of classes for everyone, or one per learner ("8x1,4x1,3x8"),
+        learners: how many there are.
+        sizes: how many examples each has: "uniform" (as without it), "skewed", "powerlaw" or "powerlaw(1.5)",
+        "1500-2500", "dirichlet(1)", or one number per learner.
+        classes: which classes each has: "iid", a number of classes for everyone, or one per learner ("8x1,4x1,3x8"),
         "2-6", "dirichlet(0.1)", or "disjoint(2)", which gives every learner all examples of its classes unless sizes
-        are named. `features`: "dirichlet(0.1)" for all of the source's categories, or {"soil": 0.1} for some. The files
-        `sizes.py`, `classes.py` and `features.py` say more about each.
-
-        `test`: the part held out as the global test set (a source with an official test set uses that one); "none":
+        are named.
+        test: the part held out as the global test set (a source with an official test set uses that one); "none":
         nothing is held out, and official test images are dealt out with the rest; "own" or "own(0.2)": that part of
-        every learner's own examples is its own test part. `stimuli` is a number per class, taken out of the global
-        test set.
+        every learner's own examples is its own test part.
+        stimuli: examples of each class, taken out of the global test set, on which layers are compared.
+        seed: of everything that is drawn.
+        features: skew of categories: "dirichlet(0.1)" for all of the source's, "soil=0.1" or {"soil": 0.1} for some.
+
+        The files `sizes.py`, `classes.py` and `features.py` say more about each.
         """
         learners = whole_number("learners", learners)
         seed = whole_number("seed", seed, at_least=0)
@@ -102,10 +106,16 @@ class Source:
     ) -> Islands:
         """Every site (writer, role, hospital …) is a learner: all of them, or so many drawn at random.
 
-        Sites with fewer than `at_least` examples are left out. With `merged`, all sites are dealt out to the learners,
-        several to each (HDAFL puts FEMNIST's writers on 100 learners like this). `test` and `stimuli` are those of
-        `split`: the global test set has every site's and every class's part, and a learner's own test part is what of
-        it is from its site; an official test set from other sites gives it as much as has its proportions.
+        learners: how many sites are drawn; None: all.
+        at_least: sites with fewer examples are left out.
+        test: the part held out as the global test set (a source with an official test set uses that one); "none":
+        nothing is held out; "own" or "own(0.2)": that part of every learner's own examples is its own test part.
+        stimuli: examples of each class, taken out of the global test set, on which layers are compared.
+        seed: of everything that is drawn.
+        merged: deal all sites out to the learners, several to each (HDAFL: FEMNIST's writers on 100 learners).
+
+        The global test set has every site's and every class's part, and a learner's own test part is what of it is from
+        its site; an official test set from other sites gives it as much as has its proportions.
         """
         seed = whole_number("seed", seed, at_least=0)
         if self.sites is None:
@@ -135,9 +145,11 @@ class Source:
     def colour_skew(self, share: float | str = 0.95, test: str = "alike", seed: int = 0) -> Source:
         """Colour images, mostly grey in the first half of the classes and mostly not in the others (D&C).
 
-        `share` is the part of the first half's images turned to grey, and 1 - share that of the others; "95-5" says
-        the same. The official `test` images are turned "alike", or all stay in "colour", or are all "grey". With
-        `.split(learners=2, classes="disjoint(5)")` each half of ten classes is at one learner.
+        share: part of the first half's images turned to grey, and 1 - share is that of the others; or "95-5".
+        test: official test images are turned "alike", or all stay in "colour", or are all "grey".
+        seed: of the images that are drawn.
+
+        With `.split(learners=2, classes="disjoint(5)")` each half of ten classes is at one learner.
         """
         return colour_skewed(self, share, test, whole_number("seed", seed, at_least=0))
 

@@ -13,7 +13,7 @@ from archipel.checks import at_least
 def cifar10_2cnn(classes: int = 10, size: int = 32) -> nn.Module:
     """The CIFAR-10 2-CNN of the TensorFlow tutorial that Metis trains (section VI, footnote 2).
 
-    `size` is the side of the images; the tutorial crops them to 24.
+    classes: how many there are; size: side of the images, a multiple of 4; the tutorial crops them to 24.
     """
     at_least(2, "cifar10_2cnn", classes=classes)
     if size < 4 or size % 4:
@@ -50,6 +50,8 @@ def _tutorial_norm() -> nn.Module:
 
 def femnist_cnn(classes: int = 62, hidden: int = 2048) -> nn.Module:
     """LEAF's 2-CNN for 28 x 28 grey images, which Metis trains on ExtendedMNIST (section VI, footnote 2).
+
+    classes: how many there are; hidden: width of the fully connected layer.
 
     With `hidden=512` it is McMahan's CNN, the nearest known one to HDAFL's "two convolutional layers and two
     fully connected layers" (section 5.1), whose widths are not given.
@@ -117,9 +119,12 @@ def _fed2a_cnn(
 def vgg9(classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Module:
     """The VGG9 for 32 x 32 images of Divide-and-Conquer (section 4.1), which is FedMA's.
 
-    `dropout` is the share left out before `fc1` and before `head`; whole channels are left out half as often
-    after the second pool. FedMA's own value is 0.1. The default is 0, because masks come from torch's global
-    generator: a result would depend on who trained before in the same process. D&C does not mention dropout.
+    classes: how many there are; in_channels: of the images, 3 for colours.
+    dropout: share left out before `fc1` and before `head`; FedMA's own is 0.1.
+
+    With dropout whole channels are left out half as often after the second pool. The default is 0, because masks
+    come from torch's global generator: a result would depend on who trained before in the same process. D&C does
+    not mention dropout.
     """
     at_least(2, "vgg9", classes=classes)
     at_least(1, "vgg9", in_channels=in_channels)
@@ -129,7 +134,10 @@ def vgg9(classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Mo
 
 
 def small_vgg(classes: int = 10, in_channels: int = 3) -> nn.Module:
-    """VGG9 with a quarter of its widths: the same nine layers to divide, a sixteenth of the parameters."""
+    """VGG9 with a quarter of its widths: the same nine layers to divide, a sixteenth of the parameters.
+
+    classes: how many there are; in_channels: of the images, 3 for colours.
+    """
     at_least(2, "small_vgg", classes=classes)
     at_least(1, "small_vgg", in_channels=in_channels)
     return _vgg(classes, in_channels, channels=(8, 16, 32, 32, 64, 64), hidden=128, dropout=0.0)
@@ -162,6 +170,8 @@ def _vgg(classes: int, in_channels: int, channels: Sequence[int], hidden: int, d
 def packet_cnn(classes: int, length: int = 10) -> nn.Module:
     """A 1D-CNN over the sizes of a flow's first ten packets, as HDAFL classifies traffic (section 3.2).
 
+    classes: how many there are; length: packets of a flow.
+
     It takes [batch, length] or [batch, 1, length]. The paper gives no widths. With these, and the paper's 35
     classes, the layers before the head hold 0.879 of the parameters, as Table 5's gains imply (28.9 / 32.9).
     """
@@ -185,7 +195,10 @@ def packet_cnn(classes: int, length: int = 10) -> nn.Module:
 
 
 def small_cnn(channels: int = 1, size: int = 28, classes: int = 10) -> nn.Module:
-    """Two convolutions and a head, no paper's: two cores train it in seconds, on images of any side."""
+    """Two convolutions and a head, no paper's: two cores train it in seconds, on images of any side.
+
+    channels: of the images, 1 for grey ones; size: side of the images; classes: how many there are.
+    """
     at_least(1, "small_cnn", channels=channels)
     at_least(4, "small_cnn", "two pools halve it", size=size)
     at_least(2, "small_cnn", classes=classes)

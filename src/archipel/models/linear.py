@@ -11,7 +11,10 @@ from archipel.checks import at_least
 
 
 def logistic_regression(features: int, classes: int) -> nn.Module:
-    """Logistic regression with one logit a class, by which RADFed predicts mortality (eICU, section IV-B)."""
+    """Logistic regression with one logit a class, by which RADFed predicts mortality (eICU, section IV-B).
+
+    features: numbers of an example; classes: how many there are.
+    """
     at_least(1, "logistic_regression", features=features)
     at_least(2, "logistic_regression", classes=classes)
     return nn.Sequential(OrderedDict(flatten=nn.Flatten(), head=nn.Linear(features, classes)))
@@ -19,6 +22,8 @@ def logistic_regression(features: int, classes: int) -> nn.Module:
 
 def mlp(features: int, classes: int, hidden: Sequence[int] = (64, 64)) -> nn.Module:
     """A fully connected network, by default the 64-64 one of RADFed's Covertype (section IV-B).
+
+    features: numbers of an example; classes: how many there are; hidden: widths of the hidden layers.
 
     The input is flattened, so images of `features` pixels fit as well.
     """
@@ -47,7 +52,10 @@ def mnist_mlp() -> nn.Module:
 
 
 def small_mlp(features: int = 64, classes: int = 10) -> nn.Module:
-    """One hidden layer of 32, no paper's: enough for the 8 x 8 digits."""
+    """One hidden layer of 32, no paper's: enough for the 8 x 8 digits.
+
+    features: numbers of an example; classes: how many there are.
+    """
     at_least(1, "small_mlp", features=features)
     at_least(2, "small_mlp", classes=classes)
     return mlp(features, classes, hidden=(32,))

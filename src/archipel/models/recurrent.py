@@ -10,8 +10,11 @@ from archipel.checks import at_least
 def shakespeare_lstm(vocabulary: int = 80, embedding: int = 8, hidden: int = 256, layers: int = 2) -> nn.Module:
     """The two-layer LSTM that guesses the next character in RADFed's Shakespeare (section IV-B).
 
+    vocabulary: characters there are; embedding: numbers by which each is represented.
+    hidden: width of an LSTM, which RADFed leaves open; layers: how many LSTMs there are, one on the other.
+
     It takes a LongTensor [batch, time], 80 characters in the paper, and gives logits for the one after the
-    last. RADFed leaves `hidden` open; 256 is LEAF's. With `layers=1` it is the network of Divide-and-Conquer
+    last. A width of 256 is LEAF's. With `layers=1` it is the network of Divide-and-Conquer
     (section 4.1), which is FedMA's. PyTorch keeps two biases a gate where LEAF's TensorFlow keeps one.
     """
     at_least(2, "shakespeare_lstm", vocabulary=vocabulary)
@@ -20,7 +23,10 @@ def shakespeare_lstm(vocabulary: int = 80, embedding: int = 8, hidden: int = 256
 
 
 def small_lstm(vocabulary: int = 80) -> nn.Module:
-    """The same with one layer of 64: a thirtieth of the parameters."""
+    """The same with one layer of 64: a thirtieth of the parameters.
+
+    vocabulary: characters there are.
+    """
     at_least(2, "small_lstm", vocabulary=vocabulary)
     return _NextCharacter(vocabulary, embedding=8, hidden=64, layers=1)
 

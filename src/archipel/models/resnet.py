@@ -19,6 +19,8 @@ from archipel.checks import at_least
 def resnet50_cifar(classes: int = 100) -> nn.Module:
     """The ResNet-50 that Metis trains on CIFAR-100 (section VI, footnote 2), in TensorFlow's form for CIFAR.
 
+    classes: how many there are.
+
     That code reads size 50 as 6n + 2, so n = 8 basic blocks in each stage: 764,468 parameters, not the
     23 million of the bottleneck ResNet-50 for ImageNet.
     """
@@ -29,8 +31,11 @@ def resnet50_cifar(classes: int = 100) -> nn.Module:
 def resnet_cifar(depth: int, classes: int, in_channels: int = 3, momentum: float = 0.003) -> nn.Module:
     """The family of Metis' ResNet-50 at any depth of 6n + 2; images of other sides fit too.
 
-    `momentum` is how fast batch normalisation's running statistics follow the batches: TensorFlow's code
-    keeps 0.997 of the old ones. Runs of fewer than a thousand steps need more than the 0.003 that is left.
+    depth: 8, 14, 20 or another 6n + 2; classes: how many there are; in_channels: of the images, 3 for colours.
+    momentum: how fast batch normalisation's running statistics follow the batches.
+
+    TensorFlow's code keeps 0.997 of the old statistics. Runs of fewer than a thousand steps need more than the 0.003
+    that is left.
     """
     if depth < 8 or depth % 6 != 2:
         raise ValueError(f"resnet_cifar: depth should be 6n + 2 (8, 14, 20, 26, 32, …, 50), got {depth}.")
@@ -55,7 +60,10 @@ def resnet_cifar(depth: int, classes: int, in_channels: int = 3, momentum: float
 
 
 def small_resnet(classes: int = 10, in_channels: int = 3) -> nn.Module:
-    """The same family at its smallest depth, 8, with running statistics that follow within tens of steps."""
+    """The same family at its smallest depth, 8, with running statistics that follow within tens of steps.
+
+    classes: how many there are; in_channels: of the images, 3 for colours.
+    """
     at_least(2, "small_resnet", classes=classes)
     at_least(1, "small_resnet", in_channels=in_channels)
     return resnet_cifar(8, classes, in_channels, momentum=0.1)

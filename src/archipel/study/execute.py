@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from archipel.checks import ArchipelWarning
 from archipel.durability.checkpoint import Checkpoint
 from archipel.engines.simulator import Simulator
 from archipel.experiment import finished, prepare
-from archipel.records import Scores
+from archipel.records import Scores, Stamped
+from archipel.run import Run
 from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.files import study_of, write_study
 from archipel.trackers import Tracker, tracker
@@ -69,32 +70,63 @@ def execute(job: Job, tell: Callable[[Progress | Note], bool]) -> bool:
     for warning in caught:
         if issubclass(warning.category, ArchipelWarning):
             tell(Note(str(warning.message)))
-    folder = Path(job.folder)
-    with ExitStack() as closing:
-        listeners = _listeners(job, closing)
-        # trackers hear a run from its first record on, also one that is taken up again
-        heard, score, last_saved = 0, None, simulator.worked
-        while simulator.stopped is None:
-            simulator.run(real_seconds=LOOK)
-            for stamped in simulator.records[heard:]:
-                if isinstance(stamped.record, Scores) and simulator.controller.evaluation is not None:
-                    score = stamped.record.metrics.get(simulator.controller.evaluation.metric)
-                for listener in listeners:
-                    listener.record(stamped)
-            heard = len(simulator.records)
-            go_on = tell(_progress(simulator, score))
-            if simulator.worked - last_saved > SAVE or not go_on:
-                saved.save(simulator)
-                last_saved = simulator.worked
-            if not go_on and simulator.stopped is None:
-                return False
-        saved.save(simulator)
-        run = replace(finished(simulator), settings=job.settings, tuned=job.tuned, fold=job.fold)
-        run.save(folder)
-        for listener in listeners:
-            listener.end(run)
-        closing.pop_all()
+    audience = Audience(job, tell)
+    metric = simulator.controller.evaluation.metric if simulator.controller.evaluation else ""
+    heard, score, last_saved = 0, None, simulator.worked
+    while True:
+        simulator.run(real_seconds=LOOK)
+        for stamped in simulator.records[heard:]:
+            audience.record(stamped)
+            if isinstance(stamped.record, Scores):
+                score = stamped.record.metrics.get(metric)
+        heard = len(simulator.records)
+        go_on = tell(_progress(simulator, score))
+        if simulator.stopped is not None:
+            break
+        if simulator.worked - last_saved > SAVE or not go_on:
+            saved.save(simulator)
+            last_saved = simulator.worked
+        if not go_on:
+            audience.end(None)
+            return False
+    saved.save(simulator)
+    run = replace(finished(simulator), settings=job.settings, tuned=job.tuned, fold=job.fold)
+    run.save(job.folder)
+    audience.end(run)
     return True
+
+
+class Audience:
+    """The trackers of a run. One that fails is left out, with a note: a day's training must not be lost for a chart.
+
+    They hear a run from its first record on, also one that is taken up again.
+    """
+
+    def __init__(self, job: Job, tell: Callable[[Progress | Note], bool]) -> None:
+        self.tell = tell
+        self.listeners: dict[str, Tracker] = {}
+        folder = Path(job.folder)
+        title = f"{job.study.get('title', 'study')} {folder.parent.name} {folder.name}"
+        names = job.study.get("trackers", [])
+        for name in names if isinstance(names, list) else [names]:
+            listener = tracker(name)
+            self.listeners[name] = listener
+            self._each(name, partial(listener.begin, title, flat_settings(job.study), folder))
+
+    def record(self, stamped: Stamped) -> None:
+        for name, listener in list(self.listeners.items()):
+            self._each(name, partial(listener.record, stamped))
+
+    def end(self, run: Run | None) -> None:
+        for name, listener in list(self.listeners.items()):
+            self._each(name, partial(listener.end, run))
+
+    def _each(self, name: str, say: Callable[[], None]) -> None:
+        try:
+            say()
+        except Exception as error:
+            del self.listeners[name]
+            self.tell(Note(f"{name} does not follow this run any more: {error}"))
 
 
 def _ready(job: Job) -> tuple[Simulator, Checkpoint]:
@@ -112,18 +144,6 @@ def _ready(job: Job) -> tuple[Simulator, Checkpoint]:
         data.split.save_split(folder / "split.safetensors")
         simulator.begin()
     return simulator, saved
-
-
-def _listeners(job: Job, closing: ExitStack) -> list[Tracker]:
-    """The trackers, begun; they are told of a stop whatever the reason."""
-    listeners = []
-    for name in job.study.get("trackers", []):
-        listener = tracker(name)
-        title = f"{job.study.get('title', 'study')} {Path(job.folder).parent.name} {Path(job.folder).name}"
-        listener.begin(title, flat_settings(job.study), Path(job.folder))
-        closing.callback(listener.end, None)
-        listeners.append(listener)
-    return listeners
 
 
 def flat_settings(raw: Mapping[str, Any], before: str = "") -> dict[str, Any]:

@@ -12,6 +12,7 @@ results/<title>/
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,6 +128,7 @@ def run_study(
     watcher = watcher or Watcher()
     jobs = cells(study)
     _same_study(study, folder)
+    write_json(folder / "runs.json", [str(job.place) for job in jobs])
     machine = _machine(folder, processes, len(jobs))
     if study.tune:
         tried = candidates(study, jobs)
@@ -158,28 +160,28 @@ def _work_off(what: str, jobs: Sequence[Cell], folder: Path, machine: Machine, w
 
 
 def load_results(folder: str | Path) -> Results:
-    """The finished runs of a study, or the one in this folder."""
+    """The finished runs of a study, or the one in this folder; no code of the study's own is needed for that."""
     folder = Path(folder)
     if (folder / "run.json").exists():
         run = load_run(folder)
         return Results(folder, run.name, (run,))
     require(
-        (folder / "study.toml").exists(),
-        f"{folder} holds neither a study's results nor a run: there is no study.toml and no run.json in it.",
+        (folder / "runs.json").exists(),
+        f"{folder} holds neither a study's results nor a run: there is no runs.json and no run.json in it.",
     )
-    study = read_study(folder / "study.toml")
-    places = [cell.place for cell in cells(study)]
+    raw = tomllib.loads((folder / "study.toml").read_text(encoding="utf-8"))
+    places = json.loads((folder / "runs.json").read_text())
     there = [place for place in places if (folder / place / "run.json").exists()]
     notes = []
     if (folder / "tuning.json").exists():
         notes = [choice["sentence"] for choice in json.loads((folder / "tuning.json").read_text())]
     return Results(
         folder,
-        study.title,
+        raw.get("title", Study.model_fields["title"].default),
         tuple(load_run(folder / place) for place in there),
         tuple(notes),
-        tuple(str(place) for place in places if place not in there),
-        study.report,
+        tuple(place for place in places if place not in there),
+        ReportSection.model_validate(raw.get("report", {})),
     )
 
 

@@ -93,12 +93,18 @@ CIFAR100 = Set(
 
 
 def cifar10(verify: bool = True) -> Source:
-    """60,000 colour images of 32 x 32 in 10 classes; the last 10,000 are the official test set."""
+    """60,000 colour images of 32 x 32 in 10 classes; the last 10,000 are the official test set.
+
+    verify: refuse files that are not the official ones.
+    """
     return colour(CIFAR10, "fine", verify)
 
 
 def cifar100(labels: str = "fine", verify: bool = True) -> Source:
-    """60,000 colour images of 32 x 32 in 100 fine or 20 coarse classes; the last 10,000 are the test set."""
+    """60,000 colour images of 32 x 32 in 100 fine or 20 coarse classes; the last 10,000 are the test set.
+
+    labels: "fine", 100 classes, or "coarse", 20; verify: refuse files that are not the official ones.
+    """
     require(labels in ("fine", "coarse"), f"cifar100: labels should be 'fine' (100) or 'coarse' (20), got {labels!r}.")
     return colour(CIFAR100, labels, verify)
 

@@ -42,7 +42,8 @@ BLOCK = 2**22
 def covertype(classes: Sequence[int] | None = None, verify: bool = True) -> Source:
     """581,012 pieces of forest ground with 54 numbers each, in 7 kinds of trees; wilderness areas are sites.
 
-    `classes` keeps some of the kinds 1 to 7 only, numbered from 0 in the order given.
+    classes: which of the kinds 1 to 7 are kept, numbered from 0 in the order given; None: all.
+    verify: refuse files that are not the official ones.
     """
     kept = tuple(range(1, KINDS + 1)) if classes is None else tuple(classes)
     require(

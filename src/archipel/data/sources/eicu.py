@@ -100,8 +100,9 @@ Row = Mapping[str, str]
 def eicu(admissions: int = 0, mortality: float = 1.0, diagnoses: bool = False) -> Source:
     """Stays in intensive care with the variables of APACHE; does the patient die? Hospitals are the sites.
 
-    Kept are hospitals with more than `admissions` stays, of which at most a part `mortality` ended with death.
-    `diagnoses` adds a column for every admission diagnosis in the tables.
+    admissions: only hospitals with more stays are kept.
+    mortality: only hospitals in which at most this share of the stays ended with death are kept.
+    diagnoses: add a column for every admission diagnosis in the tables.
     """
     at_least(0, "eicu", admissions=admissions)
     share("eicu", "mortality", mortality)

@@ -37,15 +37,13 @@ ARCHIVE = File(
 
 
 def emnist(split: str = "byclass", verify: bool = True) -> Source:
-    """Handwritten digits and letters of 28 x 28: the split byclass (62 classes) or one of the five others."""
+    """814,255 handwritten digits and letters of 28 x 28 in 62 classes, or another of the six official splits.
+
+    split: byclass, bymerge, balanced, letters, digits or mnist; verify: refuse files that are not the official ones.
+    """
     one_of("emnist", "split", split, CLASSES)
-    names = [
-        f"emnist-{split}-{part}-{kind}-ubyte.gz"
-        for part in ("train", "test")
-        for kind in ("images-idx3", "labels-idx1")
-    ]
-    loose = tuple(File(name, also=(f"gzip/{name}",)) for name in names)
-    found = fetch(Wanted("emnist", ((ARCHIVE,), loose)), verify)
+    names = idx_names(split)
+    found = fetch(wanted(split), verify)
 
     def decode(folder: Path | None) -> Source:
         contents = members(found, names) if found.files[0] is ARCHIVE else [found.read(n) for n in range(4)]
@@ -57,6 +55,20 @@ def emnist(split: str = "byclass", verify: bool = True) -> Source:
         return official_split(f"emnist-{split}", CLASSES[split], upright(train, first), upright(test, first), folder)
 
     return remembered(f"emnist-{split}", found.paths, verify, decode)
+
+
+def idx_names(split: str) -> list[str]:
+    """The four files of a split."""
+    return [
+        f"emnist-{split}-{part}-{kind}-ubyte.gz"
+        for part in ("train", "test")
+        for kind in ("images-idx3", "labels-idx1")
+    ]
+
+
+def wanted(split: str) -> Wanted:
+    """The files of a split: in the archive of all six, or loose."""
+    return Wanted("emnist", ((ARCHIVE,), tuple(File(name, also=(f"gzip/{name}",)) for name in idx_names(split))))
 
 
 def upright(part: Part, first: int) -> Part:

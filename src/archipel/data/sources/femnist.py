@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from archipel.data.fetch import File, Wanted
+from archipel.data.fetch import Wanted
 from archipel.data.lazy import Rows, remembered
 from archipel.data.source import Source
-from archipel.data.sources.leaf import find_leaf, users
+from archipel.data.sources.leaf import FORMS, find_leaf, users
 
 WANTED = Wanted(
     "femnist",
-    ((File("train/*.json"), File("test/*.json")), (File("all_data/*.json"),)),
+    FORMS,
     how=(
         "FEMNIST is made by LEAF (https://github.com/TalwalkarLab/leaf): run data/femnist/preprocess.sh there, "
         "for instance with `-s niid --sf 1.0 -k 0 -t sample`."
@@ -29,7 +29,7 @@ CLASSES = 62
 
 
 def femnist() -> Source:
-    """Handwritten digits and letters of 28 x 28 in 62 classes; every writer is a site."""
+    """Handwritten digits and letters of 28 x 28 in 62 classes; LEAF's 3,550 writers are the sites."""
     leaf = find_leaf(WANTED)
 
     def decode(folder: Path | None) -> Source:

@@ -70,7 +70,10 @@ FEATURES: tuple[str, ...] = tuple(
 
 
 def heart_disease(classes: int = 2, verify: bool = True) -> Source:
-    """920 patients of four hospitals, with or without heart disease; hospitals are the sites."""
+    """920 patients with 30 numbers each, with or without heart disease; their four hospitals are the sites.
+
+    classes: 2, disease or not, or 5, its degrees 0 to 4; verify: refuse files that are not the official ones.
+    """
     require(
         classes in (2, 5),
         f"heart_disease: classes should be 2 (disease or not) or 5 (degrees 0 to 4), got {classes!r}.",

@@ -38,13 +38,23 @@ def arff(scenario: str, capture: str) -> File:
     return File(f"{folder}/{name}", also=(f"{folder}/{folder}/{name}", f"{scenario}-{name}"))
 
 
+def wanted(scenario: str) -> Wanted:
+    """The files of a scenario: A1 has both captures in one."""
+    captures = CAPTURES if scenario == "A2" else ("VPN",)
+    return Wanted("iscx_vpn", (tuple(arff(scenario, capture) for capture in captures),), how=HOW)
+
+
 def iscx_vpn(strip: str | Sequence[str] = (), scenario: str = "A2") -> Source:
-    """Network flows with 23 numbers each, by activity; the captures with and without VPN are the sites."""
+    """18,758 network flows with 23 numbers each, by activity; the captures with and without VPN are the sites.
+
+    strip: activities whose labels lose their `VPN-` prefix, or "all".
+    scenario: "A2", which activity it is, or "A1", whether it goes through a VPN.
+    """
     one_of("iscx_vpn", "scenario", scenario, ("A1", "A2"))
     if scenario == "A1":
         if strip:
             raise ValueError(f"iscx_vpn: strip={strip!r}, but labels of scenario A1 are captures, not activities.")
-        found = fetch(Wanted("iscx_vpn", ((arff("A1", "VPN"),),), how=HOW))
+        found = fetch(wanted("A1"))
         x, labels = flows(found.read(), str(found.paths[0]), ("Non-VPN", "VPN"))
         return Source(
             torch.from_numpy(x),
@@ -55,7 +65,7 @@ def iscx_vpn(strip: str | Sequence[str] = (), scenario: str = "A2") -> Source:
             site_names=CAPTURES,
         )
     names = activities(strip)
-    found = fetch(Wanted("iscx_vpn", (tuple(arff("A2", capture) for capture in CAPTURES),), how=HOW))
+    found = fetch(wanted("A2"))
     plain, plain_labels = flows(found.read(0), str(found.paths[0]), ACTIVITIES)
     tunnel, tunnel_labels = flows(found.read(1), str(found.paths[1]), tuple(PREFIX + name for name in ACTIVITIES))
     # an activity whose prefix is stripped has the number it has without VPN

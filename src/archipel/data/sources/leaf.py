@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archipel.data.fetch import Wanted, missing, places
+from archipel.data.fetch import File, Wanted, find, missing
+
+SPLIT = (File("train/*.json", also=("data/train/*.json",)),)
+WHOLE = (File("all_data/*.json", also=("all_data*.json", "data/all_data/*.json", "data/all_data*.json")),)
+FORMS = (SPLIT, WHOLE)
 
 
 @dataclass(frozen=True)
@@ -40,18 +44,13 @@ class User:
 
 def find_leaf(wanted: Wanted) -> Leaf:
     """The JSON files in the first place that has some, or one error that says how they are made."""
-    for place in places():
-        for folder in wanted.inside(place):
-            for inner in (folder, folder / "data"):
-                train, test = (tuple(sorted((inner / part).glob("*.json"))) for part in ("train", "test"))
-                if train:
-                    return Leaf(train, test)
-                whole = tuple(sorted((inner / "all_data").glob("*.json"))) or tuple(
-                    sorted(inner.glob("all_data*.json"))
-                )
-                if whole:
-                    return Leaf(whole, ())
-    raise FileNotFoundError(missing(wanted, ""))
+    found = find(wanted)
+    if found is None:
+        raise FileNotFoundError(missing(wanted, ""))
+    folder = found.paths[0].parent
+    if found.files is SPLIT:
+        return Leaf(tuple(sorted(folder.glob("*.json"))), tuple(sorted(folder.with_name("test").glob("*.json"))))
+    return Leaf(tuple(sorted(folder.glob("*.json" if folder.name == "all_data" else "all_data*.json"))), ())
 
 
 def users(leaf: Leaf) -> Iterator[User]:

@@ -50,12 +50,18 @@ FMNIST = Wanted(
 
 
 def mnist(verify: bool = True) -> Source:
-    """70,000 handwritten digits of 28 x 28 in 10 classes; the last 10,000 are the official test set."""
+    """70,000 handwritten digits of 28 x 28 in 10 classes; the last 10,000 are the official test set.
+
+    verify: refuse files that are not the official ones.
+    """
     return grey(MNIST, verify)
 
 
 def fmnist(verify: bool = True) -> Source:
-    """70,000 pictures of clothes of 28 x 28 in 10 classes; the last 10,000 are the official test set."""
+    """70,000 pictures of clothes of 28 x 28 in 10 classes; the last 10,000 are the official test set.
+
+    verify: refuse files that are not the official ones.
+    """
     return grey(FMNIST, verify)
 
 

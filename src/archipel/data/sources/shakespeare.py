@@ -36,7 +36,7 @@ from archipel.checks import between, one_of, require
 from archipel.data.fetch import File, Found, Wanted, fetch
 from archipel.data.lazy import Rows, remembered
 from archipel.data.source import Source
-from archipel.data.sources.leaf import Leaf, find_leaf, users
+from archipel.data.sources.leaf import FORMS, Leaf, find_leaf, users
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """LEAF's 80 characters, in its order."""
@@ -66,7 +66,7 @@ PLAYS = Wanted(
 )
 LEAF = Wanted(
     "shakespeare",
-    ((File("train/*.json"), File("test/*.json")), (File("all_data/*.json"),)),
+    FORMS,
     how=(
         "LEAF makes them (https://github.com/TalwalkarLab/leaf): run data/shakespeare/preprocess.sh there, for "
         "instance with `-s niid --sf 1.0 -k 0 -t sample`."
@@ -81,10 +81,13 @@ DIRECTION = re.compile(r"\[[^\]\n]*(?:\n[^\]\n]+)*\]")
 def shakespeare(
     text: str = "tiny", length: int = 80, step: int = 1, at_least: int = 0, test: float = 0.2, verify: bool = True
 ) -> Source:
-    """The next character from the `length` before it, in the words of every role; roles are the sites.
+    """The next character from the 80 before it, in the words of every role; 80 classes, roles are the sites.
 
-    Windows start every `step` characters. Kept are roles that say `at_least` so many characters (with LEAF:
-    examples). `test` is the last part of every role's words; with LEAF its own test part is taken.
+    text: "tiny", one long excerpt; "plays", 37 plays; or "leaf", what LEAF makes of the complete works.
+    length: characters of an example; step: characters from the start of one example to that of the next.
+    at_least: only roles that say so many characters are kept; with LEAF, that have so many examples.
+    test: share of every role's words, the last of them, for the test set; LEAF has its own.
+    verify: refuse files that are not the official ones.
     """
     one_of("shakespeare", "text", text, ("tiny", "plays", "leaf"))
     check_at_least(1, "shakespeare", length=length, step=step)

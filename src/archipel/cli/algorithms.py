@@ -1,0 +1,172 @@
+"""`archipel algorithms`: the methods, the parts each is made of, and everything that can be set."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from itertools import groupby
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+import archipel.algorithms
+from archipel.algorithm import Algorithm
+from archipel.checks import one_of
+from archipel.cli.console import AsJson, out, print_json
+from archipel.cli.folding import MARGIN, heading, write
+from archipel.parts.weighting import Product
+from archipel.study.docs import PARAGRAPHS, fields_of, one_line, settings_of, spelled, summary_of
+from archipel.types import Local, Plan
+
+METHODS: dict[str, Callable[..., Algorithm]] = {
+    name: getattr(archipel.algorithms, name) for name in archipel.algorithms.__all__
+}
+ALWAYS = ("protocol", "weighting", "merge")
+"""Parts that tell methods apart: they are named even where they are the default."""
+FURTHER = ("selection", "server", "planners", "recall")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method in a few lines."""
+
+    name: str
+    summary: str
+    paper: str
+    """What its file opens with: the paper, or what it is if there is none."""
+    parts: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An argument of a constructor."""
+
+    name: str
+    type: str
+    default: object
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Details(Method):
+    """All there is to know of a method."""
+
+    notes: tuple[str, ...]
+    """What is implemented of the paper, what is not, and how it was read where it is silent."""
+    settings: tuple[Setting, ...]
+    local: tuple[Setting, ...]
+    """The settings of local training, with the method's own defaults."""
+    expression: str
+    """Its parts as Python, without what is the default anyway."""
+
+
+def algorithms(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Tell all about this method.", show_default=False, autocompletion=lambda: list(METHODS)),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the methods and the parts they are made of; with a name, tell everything about one."""
+    if name is not None:
+        one_of("archipel algorithms", "the name", name, METHODS)
+        found = details(name)
+        print_json(asdict(found)) if as_json else show(found)
+    else:
+        methods = sorted((outline(name) for name in METHODS), key=lambda method: method.paper)
+        print_json([asdict(method) for method in methods]) if as_json else show_all(methods)
+
+
+# ------------------------------------------------------------------------------------------------ what there is to say
+
+
+def outline(name: str) -> Method:
+    constructor = METHODS[name]
+    algorithm = constructor()
+    default = {field.name: field.default for field in fields(Algorithm)}
+    parts = {role: getattr(algorithm, role) for role in (*ALWAYS, *FURTHER)}
+    named = {role: part for role, part in parts.items() if role in ALWAYS or part != default[role]}
+    return Method(
+        name,
+        summary_of(constructor),
+        summary_of(inspect.getmodule(constructor)),
+        {role: ", ".join(map(expression, part if role == "planners" else (part,))) for role, part in named.items()},
+    )
+
+
+def details(name: str) -> Details:
+    constructor = METHODS[name]
+    algorithm = constructor()
+    hints, meanings = get_type_hints(constructor), settings_of(constructor)
+    settings = [
+        Setting(parameter.name, spelled(hints[parameter.name]), parameter.default, meanings[parameter.name])
+        for parameter in inspect.signature(constructor).parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    of_plans = fields_of(Plan)
+    local = [
+        Setting(name, spelled(hint), getattr(algorithm.plan, name), of_plans[name])
+        for name, hint in get_type_hints(Local).items()
+    ]
+    notes = PARAGRAPHS.split(inspect.getdoc(inspect.getmodule(constructor)) or "")[1:]
+    return Details(
+        **vars(outline(name)),
+        notes=tuple(map(one_line, notes)),
+        settings=tuple(settings),
+        local=tuple(local),
+        expression="\n".join(["Algorithm(", *(f"    {argument}," for argument in arguments(algorithm)), ")"]),
+    )
+
+
+def expression(value: object) -> str:
+    """What Python would make the value from, without what is the default anyway."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(expression, value))}{',' if len(value) == 1 else ''})"
+    return f"{type(value).__name__}({', '.join(arguments(value))})" if is_dataclass(value) else repr(value)
+
+
+def arguments(value: Any) -> list[str]:
+    """The arguments that a part was made with, without those that are the default anyway."""
+    if isinstance(value, Product):  # its factors are arguments without a name
+        return [expression(factor) for factor in value.factors]
+    changed = []
+    for field in fields(value):
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        if getattr(value, field.name) != default:
+            changed.append(f"{field.name}={expression(getattr(value, field.name))}")
+    return changed
+
+
+# ---------------------------------------------------------------------------------------------------- on the terminal
+
+
+def show_all(methods: list[Method]) -> None:
+    column = 2 * MARGIN + max(map(len, METHODS))
+    for paper, its_own in groupby(methods, key=lambda method: method.paper):
+        heading(paper)
+        for method in its_own:
+            write(method.summary, column, name=method.name)
+            write(", ".join(method.parts.values()), column, "dim")
+        write("")
+    write("archipel algorithms NAME tells what can be set and how the paper was read.")
+
+
+def show(method: Details) -> None:
+    heading(method.name)
+    write(method.summary)
+    for title, settings in (("Settings", method.settings), ("Local training", method.local)):
+        if settings:
+            write("")
+            heading(title)
+        for setting in settings:
+            write(f"{setting.type} = {setting.default!r}", 2 * MARGIN, name=f"{setting.name}:")
+            write(setting.meaning, 3 * MARGIN)
+    write("")
+    heading("Parts")
+    # never folded: it can be copied into a program
+    out.print(method.expression, markup=False, highlight=False, soft_wrap=True)
+    write("")
+    heading(method.paper)
+    for note in method.notes:
+        write(note)

@@ -1,0 +1,254 @@
+"""`archipel doctor`: what is installed, what is at hand, and whether it works here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+import torch
+import typer
+
+import archipel
+from archipel.cli.console import AsJson, print_json
+from archipel.cli.data import KNOWN, looked_for
+from archipel.cli.folding import MARGIN, heading, write
+from archipel.data.fetch import cache, places
+from archipel.experiment import simulate
+from archipel.parts.ending import Ending
+
+REQUIREMENT = re.compile(r"""([\w.-]+)(?:>=([\d.]+))?[^;]*(?:;.*\bextra == ["']([\w-]+)["'])?""")
+"""A package, the oldest version that will do, and the extra that asks for it, if one does."""
+FOR_DEVELOPERS = ("test", "dev")
+CLOSE = 1e-4
+"""Ways of execution add up in different orders: so far apart two models of the self-test may be."""
+
+
+@dataclass(frozen=True)
+class Package:
+    name: str
+    version: str | None
+    """None if it is not installed."""
+    least: str
+    extra: str
+    """Empty if Archipel cannot do without."""
+
+    @property
+    def will_do(self) -> bool:
+        return self.version is not None and release(self.version) >= release(self.least)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version or 'is not installed'}" + ("" if self.will_do else f" (needs {self.least})")
+
+
+@dataclass(frozen=True)
+class Machine:
+    system: str
+    python: str
+    cores: int
+    """That this process may use."""
+    memory: int | None
+    """Bytes; None where the system does not tell."""
+    threads: int
+    """By which torch computes."""
+    cuda: bool
+
+
+@dataclass(frozen=True)
+class Extra:
+    name: str
+    installed: bool
+    command: str
+    """That installs it."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something that has to work."""
+
+    name: str
+    passed: bool
+    found: str
+    """What was found, and in case of trouble the way out."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    well: bool
+    version: str
+    machine: Machine
+    packages: dict[str, str | None]
+    extras: tuple[Extra, ...]
+    places: tuple[str, ...]
+    """Where files of data sets are looked for."""
+    at_hand: tuple[str, ...]
+    absent: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Look at the installation, the machine and the data, and train a little; exit code 1 if something is broken."""
+    found = diagnosis()
+    print_json(asdict(found)) if as_json else show(found)
+    if not found.well:
+        raise typer.Exit(1)
+
+
+# -------------------------------------------------------------------------------------------------- what is looked at
+
+
+def diagnosis() -> Diagnosis:
+    packages = list(asked_for())
+    needed = [package for package in packages if not package.extra]
+    checks = [check_packages(needed), check_data(), check_cache(), *check_training()]
+    # with a wrong $ARCHIPEL_DATA nothing can be looked for; its check tells
+    searched = places() if checks[1].passed else []
+    known = {name: here(name) for name in KNOWN if searched}
+    return Diagnosis(
+        all(check.passed for check in checks),
+        archipel.__version__,
+        machine(),
+        {package.name: package.version for package in needed},
+        extras(packages),
+        tuple(map(str, searched)),
+        tuple(name for name, there in known.items() if there),
+        tuple(name for name, there in known.items() if not there),
+        tuple(checks),
+    )
+
+
+def asked_for() -> Iterator[Package]:
+    """The packages that the installed Archipel asks for."""
+    for requirement in importlib.metadata.requires("archipel") or ():
+        match = REQUIREMENT.match(requirement)
+        assert match is not None, requirement
+        name, least, extra = match.groups(default="")
+        if name != "archipel":  # an extra of extras
+            yield Package(name, version_of(name), least or "0", extra)
+
+
+def version_of(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers of a version, without what says how it was built: 2.13.0+cpu is 2, 13, 0."""
+    return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0]))
+
+
+def extras(packages: list[Package]) -> tuple[Extra, ...]:
+    names = dict.fromkeys(package.extra for package in packages if package.extra not in ("", *FOR_DEVELOPERS))
+    return tuple(
+        Extra(
+            name,
+            all(package.will_do for package in packages if package.extra == name),
+            f"pip install 'archipel[{name}]'",
+        )
+        for name in names
+    )
+
+
+def machine() -> Machine:
+    return Machine(
+        f"{platform.system()} {platform.machine()}",
+        platform.python_version(),
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None,
+        torch.get_num_threads(),
+        torch.cuda.is_available(),
+    )
+
+
+def here(source: str) -> bool:
+    """Whether a data set can be used without a download, by its default arguments."""
+    files = looked_for(source)
+    return not files or bool(files[0].at_hand)
+
+
+def check_packages(needed: list[Package]) -> Check:
+    wrong = [str(package) for package in needed if not package.will_do]
+    advice = "; pip install --upgrade archipel"
+    return Check("packages", not wrong, "; ".join(wrong) + advice if wrong else "all that are needed are there")
+
+
+def check_data() -> Check:
+    try:
+        places()
+    except FileNotFoundError as error:
+        return Check("$ARCHIPEL_DATA", False, str(error))
+    return Check("$ARCHIPEL_DATA", True, os.environ.get("ARCHIPEL_DATA") or "not set, and need not be")
+
+
+def check_cache() -> Check:
+    """Whether the cache can be written to, as downloads and large data sets need it; nothing is left there."""
+    folder = cache()
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            free = shutil.disk_usage(there).free
+    except OSError as error:
+        return Check("cache", False, f"{folder} cannot be written: {error.strerror}; set XDG_CACHE_HOME to a folder")
+    return Check("cache", True, f"{folder} can be written, {free / 1e9:,.1f} GB are free")
+
+
+def check_training() -> list[Check]:
+    """Two rounds on digits: the same bits again from the same seed, and the same model learner by learner."""
+    try:
+        data = archipel.data.digits().split(learners=4)
+        algorithm, ending = archipel.fedavg(epochs=5, momentum=0.9), Ending(rounds=2)
+        first, again = (simulate(algorithm, data, ending=ending) for _ in range(2))
+        plain = simulate(algorithm, data, ending=ending, execution="plain")
+    except Exception as error:  # whatever is broken, the rest of the diagnosis is told
+        return [Check("training", False, f"{type(error).__name__}: {error}")]
+    apart = float((first.model - plain.model).abs().max())
+    return [
+        Check(
+            "same seed, same bits",
+            first.fingerprint() == again.fingerprint(),
+            f"two rounds on digits ended with model {first.fingerprint()}, then with {again.fingerprint()}",
+        ),
+        Check(
+            "training",
+            apart <= CLOSE,
+            f"{first.execution} and one by one, its numbers are at most {apart:.0e} apart; accuracy {first.score:.2f}",
+        ),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- on the terminal
+
+
+def show(found: Diagnosis) -> None:
+    here = found.machine
+    memory = "" if here.memory is None else f", {here.memory / 1e9:,.1f} GB of memory"
+    heading(f"archipel {found.version}, Python {here.python}, {here.system}")
+    write(
+        f"{here.cores} cores{memory}; torch computes on {here.threads} threads"
+        f"{' and can use CUDA' if here.cuda else ''}",
+        MARGIN,
+    )
+    write(", ".join(f"{name} {version or 'is missing'}" for name, version in found.packages.items()), MARGIN)
+    heading("Extras")
+    for extra in found.extras:
+        write("installed" if extra.installed else f"missing: {extra.command}", 12, name=extra.name)
+    heading("Data")
+    if found.places:
+        write(f"looked for in {', '.join(found.places)}", MARGIN)
+        write(f"at hand: {', '.join(found.at_hand)}", MARGIN)
+        write(f"not at hand: {', '.join(found.absent) or 'none'}; `archipel data` tells how to get them", MARGIN)
+    else:
+        write("not looked for, because $ARCHIPEL_DATA is wrong", MARGIN)
+    heading("Checks")
+    for check in found.checks:
+        mark, colour = ("ok", "green") if check.passed else ("broken", "bold red")
+        write(f"{check.name}: {check.found}", 10, name=mark, colour=colour)
+    broken = [check.name for check in found.checks if not check.passed]
+    write(f"Broken: {', '.join(broken)}." if broken else "All is well.", style="bold red" if broken else "bold green")

@@ -1,0 +1,142 @@
+"""`archipel report`: finished runs side by side, as a page and in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from archipel.cli.console import AsJson, out, print_json
+from archipel.report.measures import (
+    COLUMNS,
+    LAST,
+    Marks,
+    Measured,
+    decimals,
+    marks,
+    measure,
+    number,
+    plain,
+    real,
+    shown,
+)
+from archipel.report.write import write_report
+from archipel.study.results import Results, load_results
+from archipel.study.schema import ReportSection
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="Folders with finished runs in them, however deep.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--out", help="Where the report goes.", show_default="report, in the first folder"),
+    ] = None,
+    target: Annotated[
+        float | None, typer.Option(help="The score to reach.", show_default="one that half of the methods reach")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="The time to compare scores at.", show_default="the shortest run's end")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="The local rounds to compare scores at.", show_default="the fewest of a run")
+    ] = None,
+    title: Annotated[
+        str | None, typer.Option(help="The page's title.", show_default="the study's, if there is one study")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Put finished runs side by side: a page with figures, and a table here."""
+    found = [results for folder in folders for results in collect(folder)]
+    runs = [run for results in found for run in results]
+    if not runs:
+        raise FileNotFoundError(
+            f"No finished run in {', '.join(map(str, folders))}: there is no run.json. Run a study there, save a run "
+            "with run.save(folder), or wait for one to end."
+        )
+    compared = found[0].compared if len(found) == 1 else ReportSection()
+    target = compared.target if target is None else target
+    seconds = compared.seconds if seconds is None else seconds
+    rounds = compared.rounds if rounds is None else rounds
+    page = write_report(
+        runs,
+        folders[0] / "report" if output is None else output,
+        title=title or (found[0].title if len(found) == 1 else "Methods side by side"),
+        notes=[note for results in found for note in results.notes],
+        target=target,
+        seconds=seconds,
+        rounds=rounds,
+    )
+    at = marks(runs, target=target, seconds=seconds, rounds=rounds)
+    methods = measure(runs, at)
+    if json:
+        print_json(as_data(page, at, methods))
+    else:
+        out.print(table(methods))
+        out.print(f"\nReport: {escape(str(page))}", highlight=False, soft_wrap=True)
+
+
+def collect(folder: Path) -> list[Results]:
+    """The results of a study, or every run that was saved in a folder, however deep, in the order of their paths."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: there is no such folder. Give one that runs were saved in.")
+    if (folder / "runs.json").exists() or (folder / "run.json").exists():
+        return [load_results(folder)]
+    studies = [path.parent for path in sorted(folder.rglob("runs.json"))]
+    alone = [
+        path.parent
+        for path in sorted(folder.rglob("run.json"))
+        if not any(path.is_relative_to(study) for study in studies)  # those that settings were chosen by do not count
+    ]
+    return [load_results(path) for path in (*studies, *alone)]
+
+
+def as_data(page: Path | None, at: Marks, methods: Sequence[Measured]) -> dict[str, object]:
+    """The measures for other programs."""
+    return {
+        "page": None if page is None else str(page),
+        "seconds": at.seconds.value,
+        "rounds": at.rounds.value,
+        "targets": {metric: real(mark.value) for metric, mark in at.targets.items()},
+        "methods": [plain(one) for one in methods],
+    }
+
+
+def table(methods: Sequence[Measured]) -> Table:
+    """The main measures, in 80 columns; piped, it is plain text."""
+    scorings, targets = {one.scoring for one in methods}, {one.target for one in methods}
+    target = number(targets.pop()) if len(targets) == 1 else "target"
+    drawn = Table(
+        title=escape(scorings.pop()) if len(scorings) == 1 else "not scored alike: the page tells how",
+        caption=f"Means ± deviation over runs. Last score: mean of a run's last {LAST}. "
+        f"To {target}: mean over the runs that reached it.",
+        title_justify="left",
+        caption_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
+    drawn.add_column("\nmethod", overflow="fold")
+    heads = ("last\nscore", "best\nscore", f"reached\n{target}", f"s to\n{target}", f"MB to\n{target}", "MB\nin all")
+    for head in heads:
+        drawn.add_column(head, justify="right", no_wrap=True)  # a number that is cut is a wrong number
+    places = {column.name: decimals(column, methods) for column in COLUMNS}
+    for one in methods:
+        mean, deviation = shown(one.last, places["last"])
+        means = (
+            shown(one[name], places[name])[0] or "-" for name in ("best", "target_seconds", "target_megabytes", "total")
+        )
+        best, seconds, megabytes, total = means
+        drawn.add_row(
+            escape(one.method),
+            f"{mean} ± {deviation}" if deviation else mean or "-",
+            best,
+            f"{one.target_seconds.n} of {one.runs}",
+            seconds,
+            megabytes,
+            total,
+        )
+    return drawn

@@ -1,0 +1,35 @@
+"""All figures of a report, in the order of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from archipel.report.classes import class_heat_maps
+from archipel.report.curves import scores
+from archipel.report.cycles import validation_cycles
+from archipel.report.divergence import layer_divergence
+from archipel.report.drawing import Drawing
+from archipel.report.gantt import gantt
+from archipel.report.shadows import shadows
+from archipel.report.staleness import staleness
+from archipel.report.traffic import bytes_by_layer, traffic
+from archipel.report.weights import weights
+from archipel.run import Run
+
+FIGURES: tuple[Callable[[Sequence[Run]], Drawing | None], ...] = (
+    scores,
+    gantt,
+    traffic,
+    bytes_by_layer,
+    staleness,
+    validation_cycles,
+    weights,
+    layer_divergence,
+    shadows,
+    class_heat_maps,
+)
+
+
+def draw_all(runs: Sequence[Run]) -> list[Drawing]:
+    """The figures that these runs have something to show in."""
+    return [drawing for figure in FIGURES if (drawing := figure(runs)) is not None]

@@ -1,0 +1,115 @@
+"""Learners at work and idle: why synchronous methods wait."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median_low
+from typing import TYPE_CHECKING, NamedTuple
+
+from archipel.records import Handed, Refused, Returned
+from archipel.report.drawing import Drawing
+from archipel.report.sample import first_runs, group_colours, group_patches, note, sampled, training
+from archipel.report.style import INK, NOTHING, TIME, legend_below, look, panels, title
+from archipel.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TASKS = 3
+"""The window is so many times the longest task of a method, the one in the middle among methods."""
+BARS = 60
+"""Up to so many tasks of a learner are told apart by a white line between them."""
+
+
+class Task(NamedTuple):
+    start: float
+    stop: float
+    outcome: str
+
+
+@look()
+def gantt(runs: Sequence[Run]) -> Drawing | None:
+    """When each learner was at work, and when the model changed."""
+    shown = first_runs(runs, lambda run: run.of(Handed))
+    if not shown:
+        return None
+    colours = group_colours(runs)
+    end = window(list(shown.values()))
+    cast = {method: sampled(run) for method, run in shown.items()}
+    longest = max(len(one.name) for learners in cast.values() for one in learners)
+    height = 0.17 * max(map(len, cast.values())) + 0.95
+    figure, axes = panels(len(shown), height, across=2, longest=longest, sharex=True)
+    rows: list[tuple[object, ...]] = []
+    for panel, (method, run) in zip(axes, shown.items(), strict=True):
+        work = tasks(run, end)
+        commits = [time for time, _ in run.commits if time <= end]
+        panel.vlines(commits, -1.5, -0.8, color=INK, linewidth=0.8)
+        for place, one in enumerate(cast[method]):
+            draw_row(panel, place, work.get(one.name, []), min(end, run.seconds), colours[one.group])
+            rows += [(method, run.seed, one.name, one.group, *task) for task in work.get(one.name, [])]
+        rows += [(method, run.seed, "", "", time, time, "commit") for time in commits]
+        panel.set_ylim(len(cast[method]) - 0.4, -1.6)
+        panel.set_yticks(range(len(cast[method])), [one.name for one in cast[method]])
+        panel.grid(visible=False, axis="y")
+        panel.set_xlim(0, end)
+        panel.tick_params(labelbottom=True)
+        panel.set_ylabel("learner")
+        panel.set_xlabel(TIME)
+        title(panel, f"{method}: {share_at_work(run, end):.0%} at work")
+    legend_below(figure, group_patches({**colours, "idle": NOTHING}), [*colours, "idle"])
+    return Drawing(
+        "gantt",
+        "Learners at work",
+        "Tasks of learners from hand-out to return, transfers included, pale if the update was not applied; the ticks "
+        "above are commits, and in the title is the share of all learners' time, as far as it is shown, that they were "
+        "at work. Evaluating others' models is not recorded and counts as idle." + note(runs, shown),
+        figure,
+        ("method", "seed", "learner", "group", "from (virtual s)", "to (virtual s)", "outcome"),
+        tuple(rows),
+    )
+
+
+def draw_row(axes: Axes, place: int, work: Sequence[Task], end: float, colour: str) -> None:
+    axes.broken_barh([(0, end)], (place - 0.38, 0.76), color=NOTHING, linewidth=0)
+    for fades, alpha in ((False, 1.0), (True, 0.35)):
+        axes.broken_barh(
+            [(task.start, task.stop - task.start) for task in work if (task.outcome == "not applied") == fades],
+            (place - 0.38, 0.76),
+            facecolor=colour,
+            alpha=alpha,
+            edgecolor="white",
+            linewidth=0.5 if len(work) <= BARS else 0,
+        )
+
+
+def window(runs: Sequence[Run]) -> float:
+    """The time shown, the same for all methods."""
+    longest = [max(task.stop - task.start for own in tasks(run).values() for task in own) for run in runs]
+    end = min(TASKS * median_low(longest), max(run.seconds for run in runs))
+    return end or 1.0  # tasks of a fleet may take no time at all
+
+
+def share_at_work(run: Run, end: float) -> float:
+    """Of all who train, up to that time or the run's end."""
+    busy = sum(task.stop - task.start for own in tasks(run, end).values() for task in own)
+    whole = min(end, run.seconds) * len(training(run))
+    return busy / whole if whole else 0.0
+
+
+def tasks(run: Run, end: float = math.inf) -> dict[str, list[Task]]:
+    """Each learner's tasks up to that time; one that was still out at the run's end goes on until then."""
+    ends: dict[int, tuple[float, str]] = {}
+    for stamped in run.records:
+        record = stamped.record
+        if isinstance(record, Returned):
+            ends.setdefault(record.task, (stamped.time, "returned"))
+        elif isinstance(record, Refused):
+            stop, _ = ends.get(record.task, (stamped.time, ""))  # what came back and was refused later ended then
+            ends[record.task] = (stop, "not applied")
+    found: dict[str, list[Task]] = {}
+    for start, handed in run.of(Handed):
+        stop, outcome = ends.get(handed.task, (run.seconds, "still out"))
+        if start < end:
+            found.setdefault(handed.learner, []).append(Task(start, min(stop, end), outcome))
+    return found

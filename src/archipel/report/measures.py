@@ -1,0 +1,403 @@
+"""What methods are compared by: their scores, what a target took them, and what whole runs took, over their runs.
+
+Methods meet at equal seconds, equal local rounds or an equal score, never at equal aggregations. The target columns are
+Fed2A's indicators (section 4.1): I1 is the last score, I2 what it took to reach the target, I3 the bytes until then.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal, NamedTuple
+
+from archipel.checks import at_least, more_than, require
+from archipel.metrics import higher_is_better
+from archipel.report.grouping import groups
+from archipel.run import Run
+
+LAST = 5
+"""Evaluations that a last score is the mean of: on data that are not IID single ones swing by 3 to 8 points."""
+SLACK = 1e-9
+"""Relative: virtual times are sums of floats, and 12.8 must not come after 12.799999999999999."""
+MEGABYTE = 2**20
+WORK = ("train", "evaluate")
+"""The traffic of a method itself, training and weighing; scoring for the records is none of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A number over the runs of a method; runs that have no such number are left out, and n tells it."""
+
+    mean: float
+    deviation: float
+    """Of the sample; NaN for fewer than two."""
+    n: int
+
+    @staticmethod
+    def of(values: Iterable[float]) -> Spread:
+        kept = [float(value) for value in values if math.isfinite(value)]
+        return Spread(mean(kept), statistics.stdev(kept) if len(kept) > 1 else math.nan, len(kept))
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place at which methods are compared, and how it was chosen."""
+
+    value: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    seconds: Mark
+    rounds: Mark
+    targets: Mapping[str, Mark]
+    """By metric."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A method, measured over its runs: one for each seed and fold."""
+
+    method: str
+    runs: int
+    seeds: tuple[int, ...]
+    folds: tuple[int, ...]
+    """None where it was not cross-validated."""
+    metric: str
+    scoring: str
+    """What was scored, where and how, in words: methods with the same words were scored alike."""
+    target: float
+    last: Spread
+    swing: Spread
+    best: Spread
+    at_seconds: Spread
+    at_rounds: Spread
+    target_seconds: Spread
+    """Here and in the next three, n is the number of runs that reached the target."""
+    target_rounds: Spread
+    target_commits: Spread
+    target_megabytes: Spread
+    total: Spread
+    up: Spread
+    down: Spread
+    weighing: Spread
+    models: Spread
+    commits: Spread
+    rounds: Spread
+    seconds: Spread
+    staleness: Spread
+
+    def __getitem__(self, column: str) -> Spread:
+        """A measure by its column's name."""
+        spread = getattr(self, column)
+        assert isinstance(spread, Spread), column
+        return spread
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A measure as tables show it."""
+
+    name: str
+    """The field of Measured."""
+    head: str
+    """What stands above it; {seconds} and {rounds} are the marks."""
+    unit: str
+    table: Literal["scores", "target", "traffic", "course"]
+    better: Literal["score", "less", "neither"]
+    """Which way is better: as for the score itself, less, or neither by itself."""
+
+
+COLUMNS = (
+    Column("last", "last", "", "scores", "score"),
+    Column("swing", "swing", "", "scores", "neither"),
+    Column("best", "best", "", "scores", "score"),
+    Column("at_seconds", "at {seconds} s", "", "scores", "score"),
+    Column("at_rounds", "at {rounds} rounds", "", "scores", "score"),
+    Column("target_seconds", "seconds", "s", "target", "less"),
+    Column("target_rounds", "local rounds", "", "target", "less"),
+    Column("target_commits", "commits", "", "target", "less"),
+    Column("target_megabytes", "MB", "MB", "target", "less"),
+    Column("total", "MB in all", "MB", "traffic", "neither"),
+    Column("up", "MB up", "MB", "traffic", "neither"),
+    Column("down", "MB down", "MB", "traffic", "neither"),
+    Column("weighing", "MB for weighing", "MB", "traffic", "neither"),
+    Column("models", "models moved", "", "traffic", "neither"),
+    Column("commits", "commits", "", "course", "neither"),
+    Column("rounds", "local rounds", "", "course", "neither"),
+    Column("seconds", "seconds", "s", "course", "neither"),
+    Column("staleness", "staleness", "versions", "course", "neither"),
+)
+
+
+# -------------------------------------------------------------------------------------------------------- one run
+
+
+class Point(NamedTuple):
+    """An evaluation; the score is NaN where it came to no finite number."""
+
+    seconds: float
+    rounds: int
+    version: int
+    score: float
+
+
+def history(run: Run) -> list[Point]:
+    """The evaluations of a run, by its metric."""
+    points = []
+    for time, scores in run.scores:
+        score = scores.metrics.get(run.metric, math.nan)
+        points.append(Point(time, scores.rounds, scores.version, score if math.isfinite(score) else math.nan))
+    return points
+
+
+def tail(points: Sequence[Point]) -> Sequence[Point]:
+    """The last evaluations, the model before any training not among them.
+
+    Those without a number stay: a run that diverged must not be shown by the scores it had before.
+    """
+    return ([point for point in points if point.version > 0] or points)[-LAST:]
+
+
+def mean(scores: Sequence[float]) -> float:
+    return statistics.fmean(scores) if scores else math.nan
+
+
+def scores_of(points: Iterable[Point]) -> list[float]:
+    return [point.score for point in points]
+
+
+def swing(scores: Sequence[float]) -> float:
+    """How far apart they lie; NaN if one of them is."""
+    return math.nan if math.isnan(mean(scores)) else max(scores) - min(scores)
+
+
+def latest(points: Iterable[Point], by: Callable[[Point], bool]) -> float:
+    """The last score for which that holds."""
+    return next((point.score for point in reversed(list(points)) if by(point)), math.nan)
+
+
+def best_of(metric: str, scores: Iterable[float]) -> float:
+    pick = max if higher_is_better(metric) else min
+    return pick((score for score in scores if not math.isnan(score)), default=math.nan)
+
+
+def reached(run: Run, points: Iterable[Point], target: float) -> Point | None:
+    """The first evaluation that meets the target."""
+    if higher_is_better(run.metric):
+        return next((point for point in points if point.score >= target), None)
+    return next((point for point in points if point.score <= target), None)
+
+
+def moved(traffic: Mapping[str, int], unit: str, *kinds: str) -> int:
+    """Bytes or models of the kinds of traffic that begin so."""
+    return sum(n for name, n in traffic.items() if name.startswith(kinds) and name.endswith(unit))
+
+
+def megabytes(traffic: Mapping[str, int], *kinds: str) -> float:
+    return moved(traffic, "bytes", *kinds) / MEGABYTE
+
+
+def scoring(run: Run) -> str:
+    """By what, where and how a run was scored, in words."""
+    if run.scored_at == "home":
+        return f"{run.metric} on the global test set"
+    how = {"examples": "pooled", "learners": "averaged"}[run.scored_mean]
+    place = {
+        "learners": "the learners' own test parts",
+        "validation parts": "the learners' validation parts",
+        "held-out validation": "the learners held out for validation",
+        "held-out test": "the learners held out for the test",
+    }[run.scored_at]
+    return f"{run.metric} {how} over {place}"
+
+
+# -------------------------------------------------------------------------------------------------- where they meet
+
+ASKED = "as asked"
+
+
+def marks(
+    runs: Sequence[Run], *, target: float | None = None, seconds: float | None = None, rounds: int | None = None
+) -> Marks:
+    """Where these runs are compared: as asked, or chosen so that it suits all of them."""
+    require(bool(runs), "report: there are no runs to compare.")
+    if seconds is not None:
+        more_than(0, "report", seconds=seconds)
+    if rounds is not None:
+        at_least(1, "report", rounds=rounds)
+    methods = groups(runs)
+    metrics = list(dict.fromkeys(run.metric for run in runs))
+    if target is not None:
+        require(math.isfinite(target), f"report: target should be a number, got {target!r}.")
+        require(
+            len(metrics) == 1,
+            f"report: the target {target!r} would hold for {' and '.join(metrics)}; report runs of one metric, or give "
+            "no target.",
+        )
+        targets = {metrics[0]: Mark(target, ASKED)}
+    else:
+        targets = {
+            metric: chosen_target(metric, [mine for mine in methods.values() if mine[0].metric == metric])
+            for metric in metrics
+        }
+    return Marks(
+        Mark(seconds, ASKED) if seconds else Mark(min(run.seconds for run in runs), "where the shortest run ends"),
+        Mark(rounds, ASKED) if rounds else Mark(min(run.rounds for run in runs), "where the run of fewest rounds ends"),
+        targets,
+    )
+
+
+def chosen_target(metric: str, methods: Sequence[Sequence[Run]]) -> Mark:
+    """A round number that at least half of the methods reach, by the mean of their runs' best scores."""
+    higher = higher_is_better(metric)
+    means = [Spread.of(best_of(metric, scores_of(history(run))) for run in runs).mean for runs in methods]
+    ranked = sorted((one for one in means if not math.isnan(one)), reverse=higher)
+    if not ranked:
+        return Mark(math.nan, "there are no scores to choose it from")
+    middle = ranked[(len(ranked) - 1) // 2]
+    if higher:
+        return Mark(
+            round(math.floor(middle / 0.05 + SLACK) * 0.05, 2),
+            "the largest multiple of 0.05 that at least half of the methods reach",
+        )
+    places = 1 - math.floor(math.log10(abs(middle))) if middle else 0
+    return Mark(
+        round(math.ceil(middle * 10**places - SLACK) / 10**places, places),
+        "the smallest number of two significant digits that at least half of the methods reach",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------- over the runs
+
+
+def measure(runs: Sequence[Run], at: Marks) -> list[Measured]:
+    """Every method's measures, in the order in which the methods first appear."""
+    return [measured(method, mine, at) for method, mine in groups(runs).items()]
+
+
+def measured(method: str, runs: Sequence[Run], at: Marks) -> Measured:
+    look_whether_one_method(method, runs)
+    metric = runs[0].metric
+    target = at.targets[metric].value
+    histories = [history(run) for run in runs]
+    tails = [scores_of(tail(points)) for points in histories]
+    arrivals = [reached(run, points, target) for run, points in zip(runs, histories, strict=True)]
+    there = [(run, point) for run, point in zip(runs, arrivals, strict=True) if point is not None]
+    by_then = at.seconds.value * (1 + SLACK)
+    return Measured(
+        method=method,
+        runs=len(runs),
+        seeds=tuple(sorted({run.seed for run in runs})),
+        folds=tuple(sorted({run.fold for run in runs if run.fold is not None})),
+        metric=metric,
+        scoring=scoring(runs[0]),
+        target=target,
+        last=Spread.of(map(mean, tails)),
+        swing=Spread.of(map(swing, tails)),
+        best=Spread.of(best_of(metric, scores_of(points)) for points in histories),
+        at_seconds=Spread.of(latest(points, lambda point: point.seconds <= by_then) for points in histories),
+        at_rounds=Spread.of(latest(points, lambda point: point.rounds <= at.rounds.value) for points in histories),
+        target_seconds=Spread.of(point.seconds for _, point in there),
+        target_rounds=Spread.of(point.rounds for _, point in there),
+        target_commits=Spread.of(point.version for _, point in there),
+        target_megabytes=Spread.of(megabytes(traffic_by(run, point.version), *WORK) for run, point in there),
+        total=Spread.of(megabytes(run.traffic, *WORK) for run in runs),
+        up=Spread.of(megabytes(run.traffic, "train up") for run in runs),
+        down=Spread.of(megabytes(run.traffic, "train down") for run in runs),
+        weighing=Spread.of(megabytes(run.traffic, "evaluate") for run in runs),
+        models=Spread.of(moved(run.traffic, "models", *WORK) for run in runs),
+        commits=Spread.of(len(run.commits) for run in runs),
+        rounds=Spread.of(run.rounds for run in runs),
+        seconds=Spread.of(run.seconds for run in runs),
+        staleness=Spread.of(map(mean_staleness, runs)),
+    )
+
+
+def look_whether_one_method(method: str, runs: Sequence[Run]) -> None:
+    """Runs of one name that are no repetitions of each other must not be averaged as if they were."""
+    for what, values in (
+        ("were scored differently", {scoring(run) for run in runs}),
+        # tuning may choose otherwise for each, and is part of the method then
+        ("are different algorithms", {run.algorithm for run in runs if not run.tuned}),
+    ):
+        require(
+            len(values) <= 1,
+            f"report: the runs named {method!r} {what}: {'; '.join(sorted(values))}. Report them apart, or give each "
+            'its own "name" in its run.json.',
+        )
+
+
+def traffic_by(run: Run, version: int) -> Mapping[str, int]:
+    """What was moved by the commit of that version; nothing for the model before any training."""
+    return next((commit.traffic for _, commit in run.commits if commit.version == version), {})
+
+
+def mean_staleness(run: Run) -> float:
+    """Versions that passed while an update was made, over all updates that were committed."""
+    return mean([versions for _, commit in run.commits for versions in commit.stale_versions])
+
+
+def ahead(methods: Sequence[Measured], column: Column) -> Measured | None:
+    """The method that is better than every other by more than one deviation of either, if there is one.
+
+    Only methods whose every run has the number compete. One run tells no deviation, so nobody is ahead then, and
+    nobody is where methods were not scored alike.
+    """
+    if column.better == "neither" or len(methods) < 2 or len({one.scoring for one in methods}) > 1:
+        return None
+    lower = column.better == "less" or not higher_is_better(methods[0].metric)
+    able = [one for one in methods if one[column.name].n == one.runs]
+    if not able or any(one[column.name].n < 2 for one in able):
+        return None
+    first, *others = sorted(able, key=lambda one: one[column.name].mean * (1 if lower else -1))
+    mine = first[column.name]
+    clear = all(
+        abs(theirs.mean - mine.mean) > max(theirs.deviation, mine.deviation)
+        for theirs in (other[column.name] for other in others)
+    )
+    return first if clear else None
+
+
+# ------------------------------------------------------------------------------------------------------ as text
+
+
+def number(value: float) -> str:
+    """A mark, in few digits."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def decimals(column: Column, methods: Sequence[Measured]) -> int:
+    """How many a column needs: three digits of the largest score; else two of the smallest, none for whole numbers."""
+    spreads = [one[column.name] for one in methods if one[column.name].n]
+    means = [abs(spread.mean) for spread in spreads if spread.mean] or [1.0]
+    if column.table == "scores":
+        return max(3, 2 - math.floor(math.log10(max(means))))
+    if all(spread.mean.is_integer() and not spread.deviation > 0 for spread in spreads):
+        return 0
+    return min(3, max(1, 1 - math.floor(math.log10(min(means)))))
+
+
+def shown(spread: Spread, places: int) -> tuple[str, str]:
+    """Mean and deviation as text; empty where there is none."""
+    mean, deviation = ("" if math.isnan(value) else f"{value:,.{places}f}" for value in (spread.mean, spread.deviation))
+    return mean, deviation
+
+
+def plain(measured: Measured) -> dict[str, object]:
+    """The measures as JSON can hold them, NaN as None."""
+    told: dict[str, object] = {}
+    for one in fields(measured):
+        value = getattr(measured, one.name)
+        if isinstance(value, Spread):
+            told[one.name] = {"mean": real(value.mean), "deviation": real(value.deviation), "n": value.n}
+        else:
+            told[one.name] = real(value) if isinstance(value, float) else value
+    return told
+
+
+def real(value: float) -> float | None:
+    return None if math.isnan(value) else value

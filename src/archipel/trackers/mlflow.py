@@ -1,0 +1,128 @@
+"""MLflow: a run in the store that MLFLOW_TRACKING_URI names, in the experiment MLFLOW_EXPERIMENT_NAME or "archipel".
+
+The step is the version. The timestamp is the run's start plus its own seconds: relative time is virtual time in a
+simulation, and a point that is told again is the same point.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from archipel.records import Stamped
+from archipel.run import Run
+from archipel.trackers.tracker import SECONDS, Charts, artefacts, needed, plain, totals, words
+
+METRICS, PARAMETERS = 1000, 100
+"""How many of them MLflow takes in one request."""
+
+
+class MLflow:
+    """Tells by a client of its own, so that a program's own active run is left alone."""
+
+    def __init__(self) -> None:
+        self.mlflow = needed("mlflow", "mlflow")
+
+    def begin(self, name: str, settings: Mapping[str, object], folder: Path) -> None:
+        self.folder = folder
+        self.charts = Charts()
+        self.client = self._client()
+        mine = self._taken_up() or self._begun(name)
+        self.run, self.start = mine.info.run_id, mine.info.start_time
+        # one by one a request, points that are there already would take minutes
+        self.there = {chart: self._last_step(chart) for chart in mine.data.metrics}
+        self.waiting: list[Any] = []
+        self.told = 0
+        entities = self.mlflow.entities
+        parameters = [entities.Param(key, str(value)) for key, value in plain(settings).items()]
+        for place in range(0, len(parameters), PARAMETERS):
+            self.client.log_batch(self.run, params=parameters[place : place + PARAMETERS])
+
+    def record(self, stamped: Stamped) -> None:
+        row = self.charts.row(stamped)
+        if row is not None:
+            self._tell(row.points, row.version, row.axes[SECONDS])
+            # a tenth of the points may wait: the first ones show at once, and a long run makes few requests
+            if len(self.waiting) >= min(METRICS, 1 + self.told // 10):
+                self._flush()
+
+    def end(self, run: Run | None) -> None:
+        if run is None:
+            self._flush()
+            self.client.update_run(self.run, status="KILLED")  # without an end, unlike set_terminated
+            return
+        self._tell(totals(run), len(run.commits), run.seconds)
+        self._flush()
+        for key, value in {**words(run), "mlflow.note.content": f"```\n{run.summary()}\n```"}.items():
+            self.client.set_tag(self.run, key, value)
+        for path in artefacts(self.folder):
+            self.client.log_artifact(self.run, path)
+        self.client.set_terminated(self.run, "FINISHED")
+
+    # ------------------------------------------------------------------------------------------------- the run
+
+    def _client(self) -> Any:
+        uri = self.mlflow.get_tracking_uri()
+        if not uri.startswith("sqlite:///"):
+            return self.mlflow.MlflowClient()
+        # MLflow makes the tables of a new file without a lock, and processes that do so at once spoil each other's
+        with needed("mlflow", "filelock").FileLock(uri.removeprefix("sqlite:///") + ".lock"):
+            return self.mlflow.MlflowClient()
+
+    @property
+    def _remembered(self) -> Path:
+        return self.folder / "mlflow-run-id"
+
+    def _begun(self, name: str) -> Any:
+        mine = self.client.create_run(self._experiment(), run_name=name)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._remembered.write_text(mine.info.run_id)
+        return mine
+
+    def _taken_up(self) -> Any:
+        """The run that was begun in this folder, if there is one."""
+        if not self._remembered.exists():
+            return None
+        identity = self._remembered.read_text()
+        try:
+            self.client.update_run(identity, status="RUNNING")
+            return self.client.get_run(identity)
+        except self.mlflow.MlflowException as error:
+            raise ValueError(
+                f"mlflow: the store has no run {identity}, which {self._remembered} names. Set MLFLOW_TRACKING_URI to "
+                f"the store it was begun in, or remove that file to begin a new one. MLflow says: {error}"
+            ) from None
+
+    def _experiment(self) -> str:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "archipel")
+        found = self.client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self.client.create_experiment(name))
+            except self.mlflow.MlflowException:
+                # another process may have made it since
+                found = self.client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return str(found.experiment_id)
+
+    # ---------------------------------------------------------------------------------------------- the points
+
+    def _last_step(self, chart: str) -> int:
+        return max(int(point.step) for point in self.client.get_metric_history(self.run, chart))
+
+    def _tell(self, points: Mapping[str, float], version: int, seconds: float) -> None:
+        timestamp = self.start + round(1000 * seconds)
+        self.waiting += [
+            self.mlflow.entities.Metric(chart, value, timestamp, version)
+            for chart, value in points.items()
+            if version > self.there.get(chart, -1)
+        ]
+
+    def _flush(self) -> None:
+        for place in range(0, len(self.waiting), METRICS):
+            self.client.log_batch(self.run, metrics=self.waiting[place : place + METRICS])
+        self.told += len(self.waiting)
+        self.waiting = []

@@ -1,0 +1,178 @@
+"""What a tracker is, and what it is told: rows of charts, made from a run's records.
+
+Law: a run is told from its first record on, also when it is resumed, for its checkpoint holds them all. So a tracker
+remembers nothing but the id of its own run, and what was lost with a killed process is told again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from types import ModuleType
+from typing import Protocol
+
+from archipel.checks import require
+from archipel.records import Committed, Divergence, Refused, Returned, Scores, Shadow, Stamped
+from archipel.run import Run
+
+SECONDS, ROUNDS, MEGABYTES = "axis/seconds", "axis/rounds", "axis/megabytes"
+"""Charts of where a version stands: methods compare at equal values of these, not at equal versions."""
+
+
+class Tracker(Protocol):
+    """Shows runs to people, one after the other."""
+
+    def begin(self, name: str, settings: Mapping[str, object], folder: Path) -> None:
+        """A run begins or is taken up again: the same folder leads to the same run of the tracker."""
+
+    def record(self, stamped: Stamped) -> None:
+        """Something happened; what an earlier process has told of this run does not show twice."""
+
+    def end(self, run: Run | None) -> None:
+        """The run is over; None: it was stopped and may be resumed, so it does not count as finished."""
+
+
+# ---------------------------------------------------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one record adds to the charts."""
+
+    version: int
+    axes: Mapping[str, float]
+    """Where the version stands: seconds, local rounds and megabytes when it came to be."""
+    values: Mapping[str, float]
+    """By chart."""
+    first: bool
+    """It is the first row of its version."""
+
+    @property
+    def points(self) -> Mapping[str, float]:
+        """By chart, the axes once a version: for tools that keep every chart by itself."""
+        return {**self.axes, **self.values} if self.first else self.values
+
+
+class Charts:
+    """Makes rows of a run's records, in their order. The same records give the same rows, also in another process."""
+
+    def __init__(self) -> None:
+        self.axes: list[Mapping[str, float]] = [{SECONDS: 0.0, ROUNDS: 0.0, MEGABYTES: 0.0}]
+        """By version: a score may come when the next version is there already."""
+        self.shown = -1
+        """The last version that has a row."""
+        self.refused = 0
+        # what came since the last commit; one chart for all learners, for there may be thousands
+        self.losses: list[tuple[float, ...]] = []
+        self.between: list[float] = []
+
+    def row(self, stamped: Stamped) -> Row | None:
+        """None if the charts show nothing of this record, or not yet."""
+        match stamped.record:
+            case Committed() as commit:
+                return self._committed(stamped.time, commit)
+            case Scores(version=version, metrics=metrics):
+                return self._row(version, {f"score/{name}": value for name, value in metrics.items()})
+            case Divergence(version=version, names=names, values=values):
+                known = {name: value for name, value in zip(names, values, strict=True) if not math.isnan(value)}
+                # "layer", because the layer of the network itself is called "." and a path cannot end so
+                return self._row(version, {f"divergence/layer {name}": value for name, value in known.items()})
+            case Shadow() as shadow:
+                return self._shadow(shadow)
+            case Returned(losses=losses) if losses:
+                self.losses.append(losses)
+            case Refused():
+                self.refused += 1
+        return None
+
+    def _row(self, version: int, values: Mapping[str, float]) -> Row:
+        first = version > self.shown
+        self.shown = max(self.shown, version)
+        return Row(version, self.axes[version], values, first)
+
+    def _committed(self, time: float, commit: Committed) -> Row:
+        require(
+            commit.version == len(self.axes),
+            f"tracking: version {commit.version} was told after version {len(self.axes) - 1}. Tell a run from its "
+            "first record on, a resumed one too: its checkpoint holds them all.",
+        )
+        self.axes.append({SECONDS: time, ROUNDS: float(commit.rounds), MEGABYTES: megabytes(commit.traffic)})
+        values: dict[str, float] = {
+            "commit/contributors": len(commit.learners),
+            "commit/stale versions": fmean(commit.stale_versions),
+            "commit/stale steps": fmean(commit.stale_steps),
+            "commit/refused so far": self.refused,
+        }
+        for kind, moved in commit.traffic.items():
+            if kind.endswith(" bytes"):
+                values[f"megabytes/{kind.removesuffix(' bytes')}"] = moved / 2**20
+        if self.losses:
+            values["learners/loss before training"] = fmean(losses[0] for losses in self.losses)
+            values["learners/loss after training"] = fmean(losses[-1] for losses in self.losses)
+            self.losses = []
+        return self._row(commit.version, values)
+
+    def _shadow(self, shadow: Shadow) -> Row | None:
+        """DL of the rounds since the last commit, such as a relay's hops, shows as their mean beside DC."""
+        if shadow.dl is not None:
+            self.between.append(shadow.dl)
+        if shadow.dc is None:
+            return None
+        values = {"divergence/DC": shadow.dc}
+        if self.between:
+            values["divergence/DL"] = fmean(self.between)
+            self.between = []
+        return self._row(len(self.axes) - 1, values)
+
+
+def megabytes(traffic: Mapping[str, int]) -> float:
+    """What the method itself has moved; scoring for the records is none of it."""
+    return sum(n for kind, n in traffic.items() if kind.endswith(" bytes") and not kind.startswith("score")) / 2**20
+
+
+# ----------------------------------------------------------------------------------------------------- at the end
+
+
+def totals(run: Run) -> dict[str, float]:
+    """The numbers that a table of runs shows; the score is left out if there is none."""
+    numbers = {
+        "final/score": run.score,
+        "final/seconds": run.seconds,
+        "final/rounds": run.rounds,
+        "final/commits": len(run.commits),
+        "final/refused": len(run.refusals),
+        "final/megabytes": megabytes(run.traffic),
+    }
+    return {name: value for name, value in numbers.items() if not math.isnan(value)}
+
+
+def words(run: Run) -> dict[str, str]:
+    """What is worth telling of a finished run beside its numbers."""
+    return {"reason": run.reason, "fingerprint": run.fingerprint(), "execution": run.execution}
+
+
+def artefacts(folder: Path) -> list[Path]:
+    """The files of a saved run that are worth keeping beside its charts."""
+    return [path for path in (folder / "run.json", folder / "model.safetensors") if path.exists()]
+
+
+# ------------------------------------------------------------------------------------------- what trackers share
+
+
+def plain(settings: Mapping[str, object]) -> dict[str, bool | int | float | str]:
+    """Settings as every tool takes them: numbers, truths and text."""
+    return {
+        key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings.items()
+    }
+
+
+def needed(tracker: str, module: str) -> ModuleType:
+    """A module of a package that is an extra."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"tracking with {tracker} needs {tracker}: pip install 'archipel[{tracker}]'") from error

@@ -1,0 +1,34 @@
+"""Three commands as a program of their own, with the error handling of the real one, which tests run as a process."""
+
+import os
+import subprocess
+import sys
+
+import typer
+
+from archipel import cli
+from archipel.cli.algorithms import algorithms
+from archipel.cli.data import app as data
+from archipel.cli.doctor import doctor
+
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command("algorithms")(algorithms)
+app.command("doctor")(doctor)
+app.add_typer(data, name="data")
+
+
+def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run it as another process, whose output goes into a pipe of 80 columns."""
+    return subprocess.run(
+        [sys.executable, __file__, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        # one thread: tests run side by side
+        env=os.environ | {"COLUMNS": "80", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"} | environment,
+    )
+
+
+if __name__ == "__main__":
+    cli.app = app
+    cli.main()

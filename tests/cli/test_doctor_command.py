@@ -1,0 +1,147 @@
+"""`archipel doctor`: what it looks at, and what it calls broken."""
+
+import importlib.metadata
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_program import app, program
+from typer.testing import CliRunner, Result
+
+import archipel as ap
+from archipel.cli.doctor import REQUIREMENT, Package, release
+from archipel.data import sources
+
+module = sys.modules["archipel.cli.doctor"]
+"""The command of the same name may stand in its place in the package."""
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("ARCHIPEL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most tests are not about the training."""
+    monkeypatch.setattr(module, "check_training", list)
+
+
+def asked(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["doctor", *arguments], catch_exceptions=False)
+
+
+def broken(result: Result) -> dict[str, str]:
+    """What was found to be broken, and that the exit code says so."""
+    found = json.loads(result.stdout)
+    wrong = {check["name"]: check["found"] for check in found["checks"] if not check["passed"]}
+    assert result.exit_code == (1 if wrong else 0)
+    assert found["well"] is not bool(wrong)
+    return wrong
+
+
+def test_a_machine_that_is_well(places: Path) -> None:
+    result = asked("--json")
+    assert broken(result) == {}
+    found = json.loads(result.stdout)
+    assert [check["name"] for check in found["checks"]] == [
+        *("packages", "$ARCHIPEL_DATA", "cache", "same seed, same bits", "training")
+    ]
+    assert found["version"] == ap.__version__
+    assert found["packages"]["torch"] == importlib.metadata.version("torch")
+    assert found["machine"]["cores"] >= 1
+    assert "digits" in found["at_hand"]
+    assert sorted(found["at_hand"] + found["absent"]) == sorted(sources.__all__)
+    assert found["places"][0] == str(places / "cache" / "archipel")
+    assert not (places / "cache").exists(), "looking leaves nothing behind"
+
+
+def test_in_words_for_a_pipe(places: Path) -> None:
+    done = program("doctor", ARCHIPEL_DATA=str(places / "nowhere"))
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"archipel {ap.__version__}, Python 3")
+    assert "  not looked for, because $ARCHIPEL_DATA is wrong" in lines
+    assert f"$ARCHIPEL_DATA: ARCHIPEL_DATA={places / 'nowhere'} is not a folder." in " ".join(done.stdout.split())
+    assert any(line.startswith("  ok      same seed, same bits: two rounds on digits ended with") for line in lines)
+    assert lines[-1] == "Broken: $ARCHIPEL_DATA."
+
+
+@pytest.mark.usefixtures("untrained")
+def test_a_cache_that_cannot_be_written(places: Path) -> None:
+    (places / "cache").write_text("a file, where a folder should be")
+    assert "set XDG_CACHE_HOME to a folder" in broken(asked("--json"))["cache"]
+
+
+@pytest.mark.usefixtures("untrained")
+def test_extras_and_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = ["numpy>=2.0", "torch>=2.6", "rich", 'pyarrow>=17; extra == "parquet"', 'ruff>=0.6; extra == "dev"']
+    needs += ['pandas>=2.2; extra == "pandas"', 'archipel[parquet,pandas]; extra == "test"']
+    installed = {"numpy": "2.0.1", "torch": "2.6.0+cpu", "rich": "1", "pandas": "2.10"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: needs)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    result = asked("--json")
+    assert broken(result) == {}
+    found = json.loads(result.stdout)
+    assert found["packages"] == {"numpy": "2.0.1", "torch": "2.6.0+cpu", "rich": "1"}
+    assert found["extras"] == [
+        {"name": "parquet", "installed": False, "command": "pip install 'archipel[parquet]'"},
+        {"name": "pandas", "installed": True, "command": "pip install 'archipel[pandas]'"},
+    ]
+    assert "missing: pip install 'archipel[parquet]'" in asked().stdout
+    installed["torch"] = "2.5.9"
+    del installed["rich"]
+    assert broken(asked("--json"))["packages"].startswith("torch 2.5.9 (needs 2.6); rich is not installed (needs 0)")
+
+
+def test_training_that_does_not_repeat_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = iter(range(3))
+
+    def restless(*arguments: Any, **settings: Any) -> ap.Run:
+        return ap.simulate(*arguments, **settings, seed=next(seeds))
+
+    monkeypatch.setattr(module, "simulate", restless)
+    assert list(broken(asked("--json"))) == ["same seed, same bits", "training"]
+
+
+def test_training_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*arguments: Any, **settings: Any) -> ap.Run:
+        raise RuntimeError("no kernel for this machine")
+
+    monkeypatch.setattr(module, "simulate", fails)
+    assert broken(asked("--json")) == {"training": "RuntimeError: no kernel for this machine"}
+
+
+@pytest.mark.parametrize(
+    ("requirement", "parts"),
+    [
+        ("numpy>=2.0", ("numpy", "2.0", "")),
+        ("scikit-learn", ("scikit-learn", "", "")),
+        ("numpy>=2.0,<3", ("numpy", "2.0", "")),
+        ('matplotlib>=3.9; extra == "plots"', ("matplotlib", "3.9", "plots")),
+        ("tomli; python_version < '3.12' and extra == 'x-y'", ("tomli", "", "x-y")),
+        ('archipel[plots,parquet]; extra == "test"', ("archipel", "", "test")),
+    ],
+)
+def test_requirements_are_understood(requirement: str, parts: tuple[str, ...]) -> None:
+    match = REQUIREMENT.match(requirement)
+    assert match is not None
+    assert match.groups(default="") == parts
+
+
+@pytest.mark.parametrize(
+    ("version", "least", "will_do"), [("2.10", "2.9", True), ("2", "2.0.1", False), (None, "0", False)]
+)
+def test_versions_are_numbers(version: str | None, least: str, will_do: bool) -> None:
+    assert Package("numpy", version, least, "").will_do is will_do
+    assert release("2.13.0+cpu") == (2, 13, 0)

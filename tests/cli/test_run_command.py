@@ -1,0 +1,210 @@
+"""`archipel run` as people run it: in a terminal of 80 columns, in a pipe, stopped by Ctrl-C, taken up again."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import archipel as ap
+
+ARCHIPEL = [sys.executable, "-m", "archipel.cli"]
+QUICK = ["--set", "ending.seconds=4"]
+PLAIN = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR")} | {"TERM": "xterm"}
+
+
+def archipel(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The command in a pipe."""
+    return subprocess.run(
+        [*ARCHIPEL, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=PLAIN | (env or {}), timeout=240
+    )
+
+
+def in_terminal(*arguments: str, cwd: Path, columns: int = 80) -> tuple[int, str]:
+    """The command in a terminal: its exit code and all it wrote there."""
+    here, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    process = subprocess.Popen(
+        [*ARCHIPEL, *arguments], stdin=there, stdout=there, stderr=there, cwd=cwd, env=PLAIN, close_fds=True
+    )
+    os.close(there)
+    written = b""
+    while True:
+        try:
+            some = os.read(here, 65536)
+        except OSError:  # the other side is closed
+            break
+        if not some:
+            break
+        written += some
+    os.close(here)
+    return process.wait(timeout=240), written.decode()
+
+
+def seen(text: str) -> str:
+    """What is left of a terminal's text without colours and movements of the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def fingerprints(folder: Path) -> dict[str, str]:
+    return {
+        str(path.parent.relative_to(folder)): json.loads(path.read_text())["fingerprint"]
+        for path in sorted(folder.rglob("run.json"))
+    }
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a short study has run in a pipe."""
+    folder = tmp_path_factory.mktemp("run")
+    done = archipel("run", *QUICK, "-a", "fedavg", "-a", "fedasync", "-o", "results", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (folder / "stdout").write_text(done.stdout)
+    (folder / "stderr").write_text(done.stderr)
+    return folder
+
+
+def test_in_a_pipe_results_go_to_one_side_and_progress_to_the_other(there: Path) -> None:
+    out, err = (there / "stdout").read_text(), (there / "stderr").read_text()
+    assert "\x1b" not in out + err
+    assert "fedavg" in out
+    assert "fedasync" in out
+    assert re.search(r"^Report: .*results/report/index.html$", out, re.MULTILINE)
+    assert "fedavg, seed 0: score" in err
+    run = ap.load_run(there / "results" / "fedavg" / "seed-0")
+    assert f"{run.score:.4f}" in err
+    assert (there / "results" / "report" / "index.html").exists()
+
+
+def test_in_a_terminal_of_80_columns_it_moves_and_fits(tmp_path: Path) -> None:
+    code, written = in_terminal("run", *QUICK, "-a", "fedavg", "-a", "async_dvw", cwd=tmp_path)
+    assert code == 0
+    for heading in ("virtual s", "version", "score", "MB", "at work"):
+        assert heading in written
+    assert "of 2 runs done" in written
+    assert "\x1b[" in written  # it moves
+    shown = seen(written)
+    assert max(len(line.rstrip("\r")) for line in shown.split("\n") if "index.html" not in line) <= 80
+    assert "Report: " in shown
+    assert (tmp_path / "results" / "digits" / "async_dvw" / "seed-0" / "run.json").exists()
+
+
+def test_no_color_means_no_colour(tmp_path: Path) -> None:
+    done = archipel("run", "-s", "training.rat=1", cwd=tmp_path, env={"NO_COLOR": "1"})
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+
+
+def test_json_is_for_programs(tmp_path: Path) -> None:
+    done = archipel("run", *QUICK, "-a", "fedavg", "-s", "seeds=[0,1]", "--json", cwd=tmp_path)
+    assert done.returncode == 0
+    told = json.loads(done.stdout)
+    assert told["folder"] == "results/digits"
+    (method,) = told["methods"]
+    assert method["method"] == "fedavg"
+    assert method["seeds"] == [0, 1]
+    scores = [ap.load_run(tmp_path / "results" / "digits" / "fedavg" / f"seed-{s}").recent() for s in (0, 1)]
+    assert method["last"]["mean"] == pytest.approx(sum(scores) / 2)
+    assert Path(tmp_path, told["page"]).exists()
+
+
+def test_a_second_study_does_not_touch_the_first(there: Path) -> None:
+    before = fingerprints(there / "results")
+    done = archipel("run", *QUICK, "-a", "fedavg", "-o", "results", cwd=there)
+    assert done.returncode == 2
+    assert "results is there already; give another --out, or go on with --resume results." in done.stderr
+    assert fingerprints(there / "results") == before
+
+
+def test_ctrl_c_keeps_what_is_done_and_resume_ends_with_the_same_bits(tmp_path: Path) -> None:
+    study = ["-a", "fedasync", "-a", "async_dvw", "-s", "ending.seconds=40", "-s", "evaluation.seconds=4"]
+    whole = archipel("run", *study, "-o", "whole", cwd=tmp_path)
+    assert whole.returncode == 0, whole.stderr
+    process = subprocess.Popen(
+        [*ARCHIPEL, "run", *study, "-o", "cut"],
+        cwd=tmp_path,
+        env=PLAIN,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (tmp_path / "cut" / "fedasync" / "seed-0" / "split.safetensors").exists():
+        time.sleep(0.05)
+        assert process.poll() is None
+    time.sleep(0.6)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "go on with: archipel run --resume cut" in err
+    assert fingerprints(tmp_path / "cut").keys() < fingerprints(tmp_path / "whole").keys()
+    assert (tmp_path / "cut" / "fedasync" / "seed-0" / "checkpoint.safetensors").exists()
+    resumed = archipel("run", "--resume", "cut", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    assert fingerprints(tmp_path / "cut") == fingerprints(tmp_path / "whole")
+    again = archipel("run", "--resume", "cut", cwd=tmp_path)  # nothing is left to do: the table is shown again
+    assert again.returncode == 0
+    assert again.stdout.splitlines()[:-1] == resumed.stdout.splitlines()[:-1]
+
+
+def test_a_run_that_fails_is_told_once_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    bad = ["-s", "data.split.learners=7", "-s", "seeds=[0,1]"]  # the fleet has ten
+    done = archipel("run", *QUICK, "-a", "fedavg", *bad, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("Fleet: it has 10 learners") == 1
+    assert "fedavg, seed 1: the same" in done.stderr
+    assert "2 runs failed" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Traceback" in (tmp_path / "results" / "digits" / "fedavg" / "seed-0" / "error.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "nowhere.toml"], "There is no study nowhere.toml. `archipel new DIR` makes one"),
+        (["run", "-a", "fedavgg"], "Did you mean 'fedavg'?"),
+        (["run", "-d", "digit"], "Did you mean 'digits'?"),
+        (["run", "-s", "training.rat=1"], "training.rat: is not known; did you mean 'rate'?"),
+        (["run", "--resume", "."], "holds no study that was begun"),
+        (["run", "--resume", ".", "-a", "fedavg"], "give nothing beside it"),
+        (["run", "--jobs", "0"], "0 is not in the range"),
+        (["runn"], "No such command 'runn'"),
+    ],
+)
+def test_mistakes_are_a_line_or_two_and_exit_with_2(arguments: Sequence[str], told: str, tmp_path: Path) -> None:
+    done = archipel(*arguments, cwd=tmp_path, env={"COLUMNS": "200"})
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+    if not any(word in done.stderr for word in ("Usage:",)):
+        assert len(done.stderr.strip().splitlines()) <= 2
+
+
+def test_debug_shows_where_it_arose(tmp_path: Path) -> None:
+    done = archipel("run", "-a", "fedavgg", "--debug", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "files.py" in done.stderr
+
+
+def test_version_and_help() -> None:
+    assert archipel("--version", cwd=Path.cwd()).stdout.strip() == ap.__version__
+    helped = archipel("run", "--help", cwd=Path.cwd(), env={"COLUMNS": "80"})
+    assert helped.returncode == 0
+    for option in ("--algorithm", "--data", "--set", "--out", "--resume", "--jobs", "--json"):
+        assert option in helped.stdout
+    assert max(map(len, helped.stdout.splitlines())) <= 80

@@ -1,0 +1,243 @@
+"""`archipel report`: what it finds, writes, prints and refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import typer
+from matplotlib.figure import Figure
+from rich.console import Console
+from test_measures import written
+from typer.testing import CliRunner, Result
+
+import archipel as ap
+from archipel.cli.report import report, table
+from archipel.report import write
+from archipel.report.drawing import Drawing
+from archipel.report.measures import COLUMNS, marks, measure
+from archipel.report.write import write_report
+
+app = typer.Typer()
+app.command()(report)
+
+
+def command(*arguments: object) -> Result:
+    """The command, its errors raised as they are: `archipel.cli.main` puts them into words."""
+    return CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
+
+
+@pytest.fixture(autouse=True)
+def one_small_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All figures of simulations are drawn in test_page.py."""
+
+    def draw_all(runs: Sequence[ap.Run]) -> list[Drawing]:
+        figure = Figure(figsize=(1, 1))
+        figure.subplots().plot([run.seed for run in runs])
+        return [Drawing("small", "A small one", "Seeds.", figure, ("seed",), tuple((run.seed,) for run in runs))]
+
+    monkeypatch.setattr(write, "draw_all", draw_all)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """Two methods, two seeds each, saved at different depths."""
+    for seed in (0, 1):
+        written([0.0, 0.5, 0.6 + seed / 10], seed=seed).save(tmp_path / "runs" / "fedavg" / str(seed))
+        written([0.0, 0.8, 0.9], name="radfed", seed=seed).save(tmp_path / "runs" / f"radfed-{seed}")
+    return tmp_path / "runs"
+
+
+# ----------------------------------------------------------------------------------------------------- what it writes
+
+
+def test_it_writes_the_page_the_figures_and_the_table(saved: Path):
+    told = command(saved)
+    assert told.exit_code == 0
+    assert told.stdout.splitlines()[-1] == str(saved / "report" / "index.html")
+    assert sorted(path.relative_to(saved / "report").as_posix() for path in (saved / "report").rglob("*.*")) == [
+        "figures/small.csv",
+        "figures/small.png",
+        "figures/small.svg",
+        "index.html",
+        "table.csv",
+    ]
+    assert sorted(path.name for path in saved.iterdir()) == ["fedavg", "radfed-0", "radfed-1", "report"]
+
+
+def test_the_table_is_csv_with_all_measures(saved: Path):
+    command(saved, "--target", 0.6)
+    with open(saved / "report" / "table.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["method"], row["runs"], row["target"]) for row in rows] == [
+        ("fedavg", "2", "0.6"),
+        ("radfed", "2", "0.6"),
+    ]
+    assert float(rows[0]["best"]) == pytest.approx(0.65)
+    assert (rows[1]["target_seconds (s)"], rows[1]["target_seconds deviation"]) == ("10.0", "0.0")
+    assert len(rows[0]) == 4 + 3 * len(COLUMNS)
+
+
+def test_where_it_goes_what_it_is_called_and_where_methods_meet_can_be_asked_for(saved: Path, tmp_path: Path):
+    there = tmp_path / "some" / "place"
+    command(saved, "--out", there, "--title", "Mine", "--target", 0.55, "--seconds", 15, "--rounds", 1)
+    text = (there / "index.html").read_text()
+    assert "<h1>Mine</h1>" in text
+    assert (
+        "compared at 15 s (as asked), at 1 local rounds (as asked) and at the target accuracy 0.55 (as asked)" in text
+    )
+    assert not (saved / "report").exists()
+
+
+def test_the_same_runs_are_the_same_bytes(saved: Path, tmp_path: Path):
+    for name in ("a", "b"):
+        command(saved, "--out", tmp_path / name)
+    for path in (tmp_path / "a").rglob("*.*"):
+        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------ what it prints
+
+
+def test_it_prints_a_table(saved: Path):
+    *lines, _, _ = command(saved, "--target", 0.65).stdout.splitlines()
+    assert lines[0].strip() == "accuracy on the global test set"
+    assert [line.split() for line in lines[1:5]] == [
+        ["last", "best", "reached", "s", "to", "MB", "to", "MB"],
+        ["method", "score", "score", "0.65", "0.65", "0.65", "in", "all"],
+        ["fedavg", "0.575", "±", "0.035", "0.650", "1", "of", "2", "20", "7.0", "7"],
+        ["radfed", "0.850", "±", "0.000", "0.900", "2", "of", "2", "10", "3.5", "7"],
+    ]
+
+
+def test_json_is_the_only_thing_it_prints_if_asked(saved: Path):
+    told = json.loads(command(saved, "--target", 0.65, "--json").stdout)
+    assert told["page"] == str(saved / "report" / "index.html")
+    assert (told["seconds"], told["rounds"], told["targets"]) == (20, 2, {"accuracy": 0.65})
+    first, second = told["methods"]
+    assert (first["method"], first["seeds"], first["scoring"]) == ("fedavg", [0, 1], "accuracy on the global test set")
+    assert first["target_seconds"] == {"mean": 20, "deviation": None, "n": 1}
+    assert second["target_megabytes"] == {"mean": 3.5, "deviation": 0, "n": 2}
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_long_names_give_way_and_numbers_are_whole(width: int):
+    long = "a_method_with_a_name_that_goes_on_and_on_" * 3
+    runs = [written([0.0, 0.5, 0.7], name=long, seed=seed, every=123456.7, rounds=10) for seed in (0, 1)]
+    runs += [written([0.0, 0.5, 0.8 + seed / 7], name="b", seed=seed, every=654321.9) for seed in (0, 1)]
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))
+    console.print(table(measure(runs, marks(runs))))
+    text = console.export_text()
+    assert "…" not in text
+    assert all(len(line) <= width for line in text.splitlines())
+    for number in ("0.686 ± 0.051", "0.871", "2 of 2", "1,308,643.8", "246,913.4", "7.0"):
+        assert number in text
+    assert long in "".join(line.split(" ")[0] for line in text.splitlines())
+
+
+def test_a_terminal_does_not_take_names_for_markup():
+    runs = [written([0.0, 0.5], name="[red]fedavg[/red]")]
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))
+    console.print(table(measure(runs, marks(runs))))
+    assert "[red]fedavg[/red]" in console.export_text()
+
+
+def test_methods_not_scored_alike_are_announced(saved: Path):
+    written([0.0, 0.9], name="hdafl", scored_at="learners", scored_mean="learners").save(saved / "hdafl")
+    assert command(saved).stdout.splitlines()[0].strip() == "not scored alike: the page tells how"
+
+
+# ------------------------------------------------------------------------------------------------ what it finds
+
+
+def test_folders_inside_each_other_do_not_count_a_run_twice(saved: Path):
+    told = json.loads(command(saved, saved / "fedavg", saved / "fedavg" / "0", "--json").stdout)
+    assert [method["runs"] for method in told["methods"]] == [2, 2]
+
+
+def test_a_run_cut_off_is_no_finished_run(saved: Path):
+    (saved / "radfed-1" / "run.json").unlink()
+    told = json.loads(command(saved, "--json").stdout)
+    assert [method["runs"] for method in told["methods"]] == [2, 1]
+
+
+def test_no_runs_are_an_error_with_a_way_out(tmp_path: Path):
+    with pytest.raises(
+        FileNotFoundError, match=r"No finished run in .*: there is no run\.json\. Save one with run\.save"
+    ):
+        command(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"nowhere: there is no such folder\. Give one"):
+        command(tmp_path / "nowhere")
+
+
+def test_a_damaged_run_is_named(saved: Path):
+    (saved / "radfed-1" / "records.jsonl").write_text("{")
+    with pytest.raises(ValueError, match=r"radfed-1 is damaged or not whole: .* Run it again\."):
+        command(saved)
+    assert not (saved / "report").exists()
+
+
+# ------------------------------------------------------------------------------------------------ what it replaces
+
+
+def test_a_report_is_replaced_as_a_whole(saved: Path):
+    command(saved, "--title", "The first")
+    (saved / "report" / "figures" / "old.png").touch()
+    command(saved, "--title", "The second")
+    assert "<h1>The second</h1>" in (saved / "report" / "index.html").read_text()
+    assert not (saved / "report" / "figures" / "old.png").exists()
+
+
+def test_a_report_that_fails_leaves_the_old_one(saved: Path, monkeypatch: pytest.MonkeyPatch):
+    command(saved, "--title", "The first")
+
+    def fail(*_: object) -> str:
+        raise RuntimeError("no ink")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="no ink"):
+        patched.setattr(write, "page", fail)
+        command(saved, "--title", "The second")
+    assert "<h1>The first</h1>" in (saved / "report" / "index.html").read_text()
+    assert not list(saved.glob(".*")), "nothing half done is left lying about"
+
+
+def test_a_swap_that_fails_puts_the_old_one_back(saved: Path, monkeypatch: pytest.MonkeyPatch):
+    command(saved, "--title", "The first")
+    rename = write.os.rename
+
+    def fail_for_the_new(source: Path, target: Path) -> None:
+        if source.name.endswith(".unfinished"):
+            raise OSError("the disk is tired")
+        rename(source, target)
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="tired"):
+        patched.setattr(write.os, "rename", fail_for_the_new)
+        command(saved, "--title", "The second")
+    assert "<h1>The first</h1>" in (saved / "report" / "index.html").read_text()
+
+
+def test_nothing_but_a_report_is_replaced(saved: Path, tmp_path: Path):
+    with pytest.raises(ValueError, match="holds something else than a report, which would be lost; give a folder of"):
+        command(saved, "--out", saved)
+    mine = tmp_path / "paper"
+    (mine / "figures").mkdir(parents=True)
+    with pytest.raises(ValueError, match="something else"):
+        command(saved, "--out", mine)
+    (mine / "index.html").write_text("<h1>My own page</h1>")
+    with pytest.raises(ValueError, match="something else"):
+        command(saved, "--out", mine)
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="something else"):
+        command(saved, "--out", tmp_path / "file")
+    assert (saved / "fedavg" / "0" / "run.json").exists()
+    assert (mine / "index.html").read_text() == "<h1>My own page</h1>"
+
+
+def test_an_empty_folder_may_be_filled(saved: Path, tmp_path: Path):
+    (tmp_path / "new").mkdir()
+    page = write_report([written([0.0, 0.5])], tmp_path / "new", notes=["A note."])
+    assert page == tmp_path / "new" / "index.html"
+    assert "<p>A note.</p>" in page.read_text()

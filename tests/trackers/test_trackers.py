@@ -1,0 +1,188 @@
+"""Trackers by name, and rows of charts by hand numbers: no tool is needed for these."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import tracked
+
+import archipel as ap
+from archipel.records import Committed, Divergence, Handed, Membership, Refused, Returned, Scores, Shadow, Stamped
+from archipel.trackers import TRACKERS, track, tracker
+from archipel.trackers.tracker import Charts, Row, totals
+
+MB = 2**20
+
+
+def committed(version: int, rounds: int = 1, stale: tuple[int, ...] = (0,), **traffic: int) -> Committed:
+    learners = tuple("abc"[: len(stale)])
+    return Committed(
+        version=version,
+        rounds=rounds,
+        learners=learners,
+        paths=tuple((name,) for name in learners),
+        tasks=tuple(range(len(stale))),
+        weights=((1.0,),) * len(stale),
+        stale_versions=stale,
+        stale_steps=tuple(10 * n for n in stale),
+        layers=(0,),
+        traffic={kind.replace("_", " "): n for kind, n in traffic.items()},
+    )
+
+
+def returned(*losses: float) -> Returned:
+    return Returned(0, "a", 0, 1, 1.0, ("fc",), losses, False)
+
+
+def rows(*records: tuple[float, object]) -> list[Row]:
+    charts = Charts()
+    made = [charts.row(Stamped(time, record)) for time, record in records]  # type: ignore[arg-type]
+    return [row for row in made if row is not None]
+
+
+# ------------------------------------------------------------------------------------------------------------ rows
+
+
+def test_a_commit_tells_who_contributed_how_stale_it_was_and_what_was_moved() -> None:
+    commit = committed(1, 2, (0, 1, 5), train_up_bytes=2 * MB, train_up_models=9, score_down_bytes=4 * MB)
+    (row,) = rows((7.5, commit))
+    assert row.version == 1
+    assert row.axes == {"axis/seconds": 7.5, "axis/rounds": 2, "axis/megabytes": 2}
+    assert row.values == {
+        "commit/contributors": 3,
+        "commit/stale versions": 2,
+        "commit/stale steps": 20,
+        "commit/refused so far": 0,
+        "megabytes/train up": 2,
+        "megabytes/score down": 4,
+    }
+
+
+def test_losses_of_all_learners_since_the_last_commit_are_one_point() -> None:
+    first, second, third = rows(
+        (1, returned(4.0, 3.0, 1.0)),
+        (1, returned(2.0, 1.0)),
+        (1, returned()),
+        (2, committed(1)),
+        (3, committed(2)),
+        (4, returned(0.5, 0.25)),
+        (4, committed(3)),
+    )
+    assert (first.values["learners/loss before training"], first.values["learners/loss after training"]) == (3.0, 1.0)
+    assert not any(chart.startswith("learners/") for chart in second.values)
+    assert (third.values["learners/loss before training"], third.values["learners/loss after training"]) == (0.5, 0.25)
+
+
+def test_refusals_are_counted_from_the_first_on() -> None:
+    lost = Refused(3, "a", "lost")
+    told = rows((0, lost), (1, committed(1)), (2, lost), (2, lost), (3, committed(2)), (4, committed(3)))
+    assert [row.values["commit/refused so far"] for row in told] == [1, 3, 3]
+
+
+def test_a_score_stands_where_its_version_does_even_when_it_comes_late() -> None:
+    before, one, two, late = rows(
+        (0, Scores(0, 0, {"accuracy": 0.1, "loss": 2.3}, 5, 1)),
+        (3, committed(1, 1, train_up_bytes=MB)),
+        (4, committed(2, 2, train_up_bytes=3 * MB)),
+        (4.5, Scores(1, 1, {"accuracy": 0.5}, 5, 1)),
+    )
+    assert before.values == {"score/accuracy": 0.1, "score/loss": 2.3}
+    assert before.axes == {"axis/seconds": 0, "axis/rounds": 0, "axis/megabytes": 0}
+    assert (late.version, late.values) == (1, {"score/accuracy": 0.5})
+    assert late.axes == one.axes == {"axis/seconds": 3, "axis/rounds": 1, "axis/megabytes": 1}
+    assert [row.first for row in (before, one, two, late)] == [True, True, True, False]
+    assert "axis/seconds" in one.points
+    assert late.points == late.values, "the axes are told once a version"
+
+
+def test_a_divergence_that_a_layer_does_not_have_is_no_point() -> None:
+    values = (0.25, math.nan, 0.5)
+    _, row = rows((1, committed(1)), (1, Divergence(1, ("fc", "head", "."), values, "cosine", None)))
+    assert row.values == {"divergence/layer fc": 0.25, "divergence/layer .": 0.5}
+
+
+def test_the_divergence_between_learners_is_the_mean_over_the_rounds_of_a_commit() -> None:
+    told = rows(
+        (1, Shadow(1, None, 0.25)),
+        (2, committed(1)),
+        (2, Shadow(2, 0.75, 0.5)),
+        (3, committed(2)),
+        (3, Shadow(3, 1.5, None)),
+    )
+    shadows = [(row.version, row.values) for row in told if "divergence/DC" in row.values]
+    assert shadows == [(1, {"divergence/DC": 0.75, "divergence/DL": 0.375}), (2, {"divergence/DC": 1.5})]
+
+
+def test_what_nobody_charts_makes_no_row() -> None:
+    assert (
+        rows((0, Membership("a", True)), (0, Handed(0, "a", 0, 0)), (1, returned(1.0)), (1, Shadow(1, None, 1.0))) == []
+    )
+
+
+def test_records_that_do_not_begin_at_the_beginning_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"version 31 was told after version 0.*from its first record on"):
+        rows((5, committed(31)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [tracked.stream, tracked.relay])
+def test_the_same_records_make_the_charts_that_the_runs_lists_tell(make: object) -> None:
+    run = make()  # type: ignore[operator]
+    found: dict[str, dict[int, float]] = {}
+    for row in rows(*((stamped.time, stamped.record) for stamped in run.records)):
+        for chart, value in row.points.items():
+            assert row.version not in found.setdefault(chart, {})
+            found[chart][row.version] = value
+    assert found == {
+        chart: points for chart, points in tracked.charts_of(run).items() if not chart.startswith("final/")
+    }
+    assert totals(run) == tracked.final_of(run)
+
+
+# --------------------------------------------------------------------------------------------------------- by name
+
+
+def test_a_misspelt_name_gets_the_nearest_one() -> None:
+    with pytest.raises(ValueError, match=r"one of tensorboard, mlflow, wandb, got 'mlfow'\. Did you mean 'mlflow'"):
+        tracker("mlfow")
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")]
+)
+def test_a_missing_package_is_named_with_its_extra(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # Python's own way to say that it is not there
+    with pytest.raises(ImportError) as caught:
+        tracker(name)
+    assert str(caught.value) == f"tracking with {name} needs {name}: pip install 'archipel[{name}]'"
+
+
+def test_every_tracker_has_a_name() -> None:
+    assert list(TRACKERS) == ["tensorboard", "mlflow", "wandb"]
+
+
+class Notebook:
+    """A tracker that writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+
+    def begin(self, name: str, settings: object, folder: Path) -> None:
+        self.heard += [name, settings, folder]
+
+    def record(self, stamped: Stamped) -> None:
+        self.heard.append(stamped)
+
+    def end(self, run: ap.Run | None) -> None:
+        self.heard.append(run)
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_told_from_beginning_to_end(tmp_path: Path) -> None:
+    run, notebook = tracked.relay(), Notebook()
+    track(run, notebook, str(tmp_path))
+    settings = {"algorithm": run.algorithm, "seed": 0}
+    assert notebook.heard == ["radfed", settings, tmp_path, *run.records, run]
