@@ -1,9 +1,14 @@
-"""The documents: their programs run, what the code cites is there, and no link leads nowhere."""
+"""The documents: their programs and commands run, what the code cites is there, and no link leads nowhere."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shlex
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,9 +20,11 @@ ADDING = DOCS / "adding-an-algorithm.md"
 README = ROOT / "README.md"
 
 DOCUMENTS = [path for path in (README, *sorted(DOCS.rglob("*.md"))) if path.exists()]
-PROGRAMS = [path for path in (README, ADDING, DOCS / "data.md") if path.exists()]
+PROGRAMS = [path for path in DOCUMENTS if "```python" in path.read_text()]
+COMMANDS = [path for path in (*DOCUMENTS, ROOT / "examples" / "README.md") if path.exists()]
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"^(?: {4})?((?:archipel|make|pip) .*?)(?:  +#.*)?$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CITED = re.compile(r"docs/decisions/(\d{4}(?:(?:,| to| and) \d{4})*)")
 
@@ -51,6 +58,44 @@ def test_programs_run_from_top_to_bottom(
     for program in programs:
         exec(compile(program, str(path), "exec"), namespace)
     assert not programs or capsys.readouterr().out, "a document's program shows something"
+
+
+def commands(path: Path, program: str) -> list[list[str]]:
+    """The commands of a document's code blocks that start with this program, without their comments."""
+    blocks = re.findall(r"(?:^(?: {4}.*|)\n)+|^```(?:sh|console)?\n(?:.*\n)*?```$", path.read_text(), re.MULTILINE)
+    found = [shlex.split(line) for block in blocks for line in COMMAND.findall(block)]
+    return [command for command in found if command[0] == program]
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if commands(path, "archipel")], ids=name)
+def test_commands_run_one_after_the_other(path: Path, tmp_path: Path) -> None:
+    """In an empty folder, with runs cut short: `archipel run` in full is what `make demo` does."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    for command in commands(path, "archipel"):
+        short = ["-s", "ending={rounds=2}"] if command[1] == "run" and "--resume" not in command else []
+        ran = subprocess.run(
+            [sys.executable, "-m", "archipel.cli", *command[1:], *short],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "COLUMNS": "80"},
+            timeout=300,
+        )
+        assert ran.returncode == 0, f"{shlex.join(command)} gave {ran.returncode}: {ran.stdout}{ran.stderr}"
+        assert ran.stdout
+
+
+def test_what_documents_make_and_install_is_there() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    made = [command for path in COMMANDS for command in commands(path, "make")]
+    assert ["make", "demo"] in made
+    assert {target for command in made for target in command[1:]} <= targets
+    installed = [command for path in COMMANDS for command in commands(path, "pip")]
+    assert installed
+    for command in installed:
+        wanted = re.search(r"\[([\w,]+)\]", command[-1])
+        assert wanted is None or set(wanted[1].split(",")) <= extras.keys()
 
 
 def test_a_new_weighting_takes_less_than_thirty_lines() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def saved(tmp_path: Path) -> Path:
 def test_it_writes_the_page_the_figures_and_the_table(saved: Path):
     told = command(saved)
     assert told.exit_code == 0
-    assert told.stdout.splitlines()[-1] == str(saved / "report" / "index.html")
+    assert told.stdout.splitlines()[-1] == f"Report: {saved / 'report' / 'index.html'}"
     assert sorted(path.relative_to(saved / "report").as_posix() for path in (saved / "report").rglob("*.*")) == [
         "figures/small.csv",
         "figures/small.png",
@@ -123,26 +124,28 @@ def test_json_is_the_only_thing_it_prints_if_asked(saved: Path):
     assert second["target_megabytes"] == {"mean": 3.5, "deviation": 0, "n": 2}
 
 
+def printed(runs: Sequence[ap.Run], width: int) -> str:
+    console = Console(width=width, file=io.StringIO())
+    console.print(table(measure(runs, marks(runs))))
+    return console.file.getvalue()
+
+
 @pytest.mark.parametrize("width", [80, 60])
 def test_long_names_give_way_and_numbers_are_whole(width: int):
     long = "a_method_with_a_name_that_goes_on_and_on_" * 3
     runs = [written([0.0, 0.5, 0.7], name=long, seed=seed, every=123456.7, rounds=10) for seed in (0, 1)]
     runs += [written([0.0, 0.5, 0.8 + seed / 7], name="b", seed=seed, every=654321.9) for seed in (0, 1)]
-    console = Console(width=width, record=True, file=open("/dev/null", "w"))
-    console.print(table(measure(runs, marks(runs))))
-    text = console.export_text()
+    text = printed(runs, width)
     assert "…" not in text
     assert all(len(line) <= width for line in text.splitlines())
-    for number in ("0.686 ± 0.051", "0.871", "2 of 2", "1,308,643.8", "246,913.4", "7.0"):
+    for number in ("0.686 ± 0.051", "0.871", "0 of 2", "1 of 2", "1,308,643.8", "7"):
         assert number in text
     assert long in "".join(line.split(" ")[0] for line in text.splitlines())
 
 
 def test_a_terminal_does_not_take_names_for_markup():
     runs = [written([0.0, 0.5], name="[red]fedavg[/red]")]
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))
-    console.print(table(measure(runs, marks(runs))))
-    assert "[red]fedavg[/red]" in console.export_text()
+    assert "[red]fedavg[/red]" in printed(runs, 80)
 
 
 def test_methods_not_scored_alike_are_announced(saved: Path):
@@ -158,6 +161,20 @@ def test_folders_inside_each_other_do_not_count_a_run_twice(saved: Path):
     assert [method["runs"] for method in told["methods"]] == [2, 2]
 
 
+def test_a_study_tells_which_of_its_runs_count_what_it_is_called_and_where_methods_meet(saved: Path):
+    written([0.0, 0.99], name="tried").save(saved / "tuning" / "tried")
+    (saved / "runs.json").write_text(json.dumps(["fedavg/0", "fedavg/1", "radfed-0", "radfed-2"]))
+    (saved / "study.toml").write_text('title = "My study"\n[report]\ntarget = 0.55\n')
+    (saved / "tuning.json").write_text(json.dumps([{"sentence": "The rate was chosen by hand."}]))
+    for folders in ([saved], [saved.parent], [saved, saved / "tuning"]):
+        told = json.loads(command(*folders, "--out", saved.parent / "out", "--json").stdout)
+        assert [(method["method"], method["runs"]) for method in told["methods"]] == [("fedavg", 2), ("radfed", 1)]
+        assert told["targets"] == {"accuracy": 0.55}
+        text = (saved.parent / "out" / "index.html").read_text()
+        assert "<h1>My study</h1>" in text
+        assert "<p>The rate was chosen by hand.</p>" in text
+
+
 def test_a_run_cut_off_is_no_finished_run(saved: Path):
     (saved / "radfed-1" / "run.json").unlink()
     told = json.loads(command(saved, "--json").stdout)
@@ -165,9 +182,7 @@ def test_a_run_cut_off_is_no_finished_run(saved: Path):
 
 
 def test_no_runs_are_an_error_with_a_way_out(tmp_path: Path):
-    with pytest.raises(
-        FileNotFoundError, match=r"No finished run in .*: there is no run\.json\. Save one with run\.save"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"No finished run in .*: there is no run\.json\. Run a study"):
         command(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"nowhere: there is no such folder\. Give one"):
         command(tmp_path / "nowhere")
@@ -197,8 +212,8 @@ def test_a_report_that_fails_leaves_the_old_one(saved: Path, monkeypatch: pytest
     def fail(*_: object) -> str:
         raise RuntimeError("no ink")
 
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="no ink"):
-        patched.setattr(write, "page", fail)
+    monkeypatch.setattr(write, "page", fail)
+    with pytest.raises(RuntimeError, match="no ink"):
         command(saved, "--title", "The second")
     assert "<h1>The first</h1>" in (saved / "report" / "index.html").read_text()
     assert not list(saved.glob(".*")), "nothing half done is left lying about"
@@ -213,8 +228,8 @@ def test_a_swap_that_fails_puts_the_old_one_back(saved: Path, monkeypatch: pytes
             raise OSError("the disk is tired")
         rename(source, target)
 
-    with monkeypatch.context() as patched, pytest.raises(OSError, match="tired"):
-        patched.setattr(write.os, "rename", fail_for_the_new)
+    monkeypatch.setattr(write.os, "rename", fail_for_the_new)
+    with pytest.raises(OSError, match="tired"):
         command(saved, "--title", "The second")
     assert "<h1>The first</h1>" in (saved / "report" / "index.html").read_text()
 

@@ -50,7 +50,7 @@ def report(
     json: AsJson = False,
 ) -> None:
     """Put finished runs side by side: a page with figures, and a table here."""
-    found = [results for folder in folders for results in collect(folder)]
+    found = collect(folders)
     runs = [run for results in found for run in results]
     if not runs:
         raise FileNotFoundError(
@@ -79,19 +79,16 @@ def report(
         out.print(f"\nReport: {escape(str(page))}", highlight=False, soft_wrap=True)
 
 
-def collect(folder: Path) -> list[Results]:
-    """The results of a study, or every run that was saved in a folder, however deep, in the order of their paths."""
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: there is no such folder. Give one that runs were saved in.")
-    if (folder / "runs.json").exists() or (folder / "run.json").exists():
-        return [load_results(folder)]
-    studies = [path.parent for path in sorted(folder.rglob("runs.json"))]
-    alone = [
-        path.parent
-        for path in sorted(folder.rglob("run.json"))
-        if not any(path.is_relative_to(study) for study in studies)  # those that settings were chosen by do not count
-    ]
-    return [load_results(path) for path in (*studies, *alone)]
+def collect(folders: Sequence[Path]) -> list[Results]:
+    """The studies in these folders and the runs that were saved there alone, each once, in the order of their paths."""
+    for folder in folders:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder}: there is no such folder. Give one that runs were saved in.")
+    marked = [path for folder in folders for name in ("runs.json", "run.json") for path in folder.rglob(name)]
+    places = sorted({path.parent.resolve() for path in marked})
+    studies = {place for place in places if (place / "runs.json").exists()}
+    # a study knows which of the runs in it count: those that its settings were chosen by do not
+    return [load_results(place) for place in places if studies.isdisjoint(place.parents)]
 
 
 def as_data(page: Path | None, at: Marks, methods: Sequence[Measured]) -> dict[str, object]:
