@@ -115,11 +115,6 @@ class Run:
         scores = self.scores
         return scores[-1][1].metrics.get(self.metric, float("nan")) if scores else float("nan")
 
-    def recent(self, scores: int = 5) -> float:
-        """The mean of the last scores: single ones swing by several points where islands differ."""
-        values = [s.metrics[self.metric] for _, s in self.scores if self.metric in s.metrics][-scores:]
-        return sum(values) / len(values) if values else float("nan")
-
     def staleness(self) -> dict[str, list[int]]:
         """Effective staleness of each learner's updates in steps (Metis fig. 4)."""
         found: dict[str, list[int]] = {}

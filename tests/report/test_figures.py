@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-import archipel as ap
 from archipel.layout import Layout
 from archipel.records import Committed, Divergence, Handed, Record, Refused, Returned, Scores, Shadow, Stamped
 from archipel.report.classes import class_heat_maps
@@ -124,7 +123,7 @@ def test_runs_of_one_name_and_setting_are_one_method():
     again = replace(b, seed=7)
     assert [label(run) for run in (a, b, c)] == ["fedavg", "fedavg, rate=0.1, algorithm.hops=3", "fedavg, rate=0.2"]
     assert groups([b, a, again, c]) == {label(b): [b, again], "fedavg": [a], label(c): [c]}
-    assert list(groups([b, a, again, c]))[0] == label(b)
+    assert next(iter(groups([b, a, again, c]))) == label(b)
 
 
 # ----------------------------------------------------------------------------------------------------------- curves
@@ -346,11 +345,11 @@ def test_cycles_are_spread_between_hand_out_and_return():
     drawing = drawn(validation_cycles([run]))
     ann = ("async_dvw", 0, "ann", "fast")
     assert drawing.rows == (
-        (*ann, 1, 0, 1.0, 2.0, False),
-        (*ann, 1, 1, 2.0, 1.5, False),
-        (*ann, 1, 2, 3.0, 1.0, False),
-        (*ann, 2, 0, 4.0, 1.2, True),
-        (*ann, 2, 1, 5.0, 0.9, True),
+        (*ann, 1, 0, 1.0, 2.0, 0),
+        (*ann, 1, 1, 2.0, 1.5, 0),
+        (*ann, 1, 2, 3.0, 1.0, 0),
+        (*ann, 2, 0, 4.0, 1.2, 1),
+        (*ann, 2, 1, 5.0, 0.9, 1),
     )
     (panel,) = drawing.figure.axes
     assert panel.get_title(loc="left") == "async_dvw: learner ann (fast)"

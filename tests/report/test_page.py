@@ -155,6 +155,7 @@ def test_a_fair_comparison_has_no_cautions():
             "not scored alike, so their scores do not compare: a by accuracy on the global test set; "
             "b by accuracy averaged over the learners' own test parts.",
         ),
+        ([written([0.0, 0.1, 0.2, 0.3, 0.4, 0.5], name="b", every=18)], "so rarely that their last 5 scores begin in"),
         (
             [written([0.0, 0.5, 0.6], name="b", every=45)],
             "scored so rarely that their last 5 scores begin in the first",
@@ -268,9 +269,10 @@ class Browser:
         self.ask("Input.dispatchKeyEvent", type="keyDown", **common, **({"text": "\r"} if key == "Enter" else {}))
         self.ask("Input.dispatchKeyEvent", type="keyUp", **common)
 
-    def show(self, width: int, scheme: str = "light") -> None:
+    def show(self, width: int, scheme: str = "light", media: str = "screen") -> None:
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-        self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        preference = {"name": "prefers-color-scheme", "value": scheme}
+        self.ask("Emulation.setEmulatedMedia", media=media, features=[preference])
 
     def close(self) -> None:
         self.process.terminate()
@@ -366,3 +368,10 @@ def test_dark_and_light_are_as_the_reader_prefers_and_pictures_are_on_white(brow
         card = browser.evaluate("getComputedStyle(document.querySelector('.card')).backgroundColor")
         assert card == "rgb(255, 255, 255)"
     assert shades == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 25, 29)"}
+
+
+def test_paper_is_white_and_has_nothing_to_click_on(browser: Browser):
+    browser.show(794, "dark", "print")
+    assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert browser.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 794

@@ -17,6 +17,7 @@ from torch import nn
 import archipel as ap
 from archipel.engines.processes import Broke, Ended, Message
 from archipel.records import Scores, Stamped
+from archipel.report.measures import last_score
 from archipel.run import Run
 from archipel.study import execute as executing
 from archipel.study import load_results, read_study, run_study
@@ -257,7 +258,7 @@ def test_tuning_chooses_on_validation_data_and_never_sees_the_test_set(folds: bo
             # all that validation learners have; or what the training learners, who have the rest, have reserved
             expected = parts["validation"] if folds else 1438 - parts["train"]
             assert {scores.examples for _, scores in run.scores} == {expected}
-        means = {rate: sum(run.recent() for run in runs) / 2 for rate, runs in tried.items()}
+        means = {rate: sum(map(last_score, runs)) / 2 for rate, runs in tried.items()}
         assert means[0.2] > means[0.0001]
     assert {run.scored_at for run in results} == {"held-out test" if folds else "home"}
     assert {run.tuned["training.rate"] for run in results} == {0.2}

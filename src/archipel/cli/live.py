@@ -105,7 +105,4 @@ def name(cell: Cell) -> str:
 
 def ended(progress: Progress) -> str:
     score = "" if progress.score is None else f"score {progress.score:.4f}, "
-    return (
-        f"{score}{progress.seconds:,.1f} virtual s, {progress.version:,} versions, {progress.rounds:,} local rounds, "
-        f"{progress.megabytes:,.2f} MB"
-    )
+    return f"{score}{progress.seconds:,.1f} virtual s, {progress.version:,} versions, {progress.megabytes:,.2f} MB"

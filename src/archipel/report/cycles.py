@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from archipel.data.heatmap import INK
 from archipel.records import Handed, Returned
 from archipel.report.drawing import Drawing
 from archipel.report.sample import first_runs, group_colours, note, training
-from archipel.report.style import INK, TIME, legend_below, look, panels, title
+from archipel.report.style import TIME, legend_below, look, panels, title
 from archipel.run import Participant, Run
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def validation_cycles(runs: Sequence[Run]) -> Drawing | None:
             times = np.linspace(start, stop, len(told.losses)).tolist()
             draw_cycle(panel, times, told, colours[one.group])
             rows += [
-                (method, run.seed, one.name, one.group, number, epoch, time, loss, told.recalled)
+                (method, run.seed, one.name, one.group, number, epoch, time, loss, int(told.recalled))
                 for epoch, (time, loss) in enumerate(zip(times, told.losses, strict=True))
             ]
         panel.set_xlim(left=0)
@@ -53,7 +54,7 @@ def validation_cycles(runs: Sequence[Run]) -> Drawing | None:
         "cycles (Metis fig. 3): for each group of a fleet the learner whose cycles take the median time. Epochs are "
         "spread evenly between hand-out and return." + note(runs, shown, samples=False),
         figure,
-        ("method", "seed", "learner", "group", "cycle", "epoch", TIME, "validation loss", "recalled"),
+        ("method", "seed", "learner", "group", "cycle", "epoch", TIME, "validation loss", "recalled (1: yes)"),
         tuple(rows),
     )
 

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from archipel.data.heatmap import INK, SHADES
 from archipel.data.heatmap import label as label_places
 from archipel.records import Divergence
 from archipel.report.drawing import Drawing
 from archipel.report.sample import first_runs, note
-from archipel.report.style import INK, SHADES, label_ends, look, panels, title
+from archipel.report.style import label_ends, look, panels, title
 from archipel.run import Run
 
 if TYPE_CHECKING:

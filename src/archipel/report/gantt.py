@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from statistics import median_low
 from typing import TYPE_CHECKING, NamedTuple
 
+from archipel.data.heatmap import INK, NOTHING
 from archipel.records import Handed, Refused, Returned
 from archipel.report.drawing import Drawing
 from archipel.report.sample import first_runs, group_colours, group_patches, note, sampled, training
-from archipel.report.style import INK, NOTHING, TIME, legend_below, look, panels, title
+from archipel.report.style import TIME, legend_below, look, panels, title
 from archipel.run import Run
 
 if TYPE_CHECKING:

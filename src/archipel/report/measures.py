@@ -162,6 +162,11 @@ def tail(points: Sequence[Point]) -> Sequence[Point]:
     return ([point for point in points if point.version > 0] or points)[-LAST:]
 
 
+def last_score(run: Run) -> float:
+    """The mean of the last scores, since single ones swing by several points where islands differ; NaN if one is."""
+    return mean(scores_of(tail(history(run))))
+
+
 def mean(scores: Sequence[float]) -> float:
     return statistics.fmean(scores) if scores else math.nan
 

@@ -8,9 +8,10 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
+from archipel.data.heatmap import INK
 from archipel.report.drawing import Drawing
 from archipel.report.sample import first_runs, group_colours, group_patches, note, sampled, training
-from archipel.report.style import INK, legend_below, logarithmic, look, panels, title
+from archipel.report.style import legend_below, logarithmic, look, panels, title
 from archipel.run import Run
 
 BINS = 30

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from archipel.data.heatmap import INK
 from archipel.report.drawing import Drawing
 
 if TYPE_CHECKING:
@@ -19,12 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axis import XAxis, YAxis
     from matplotlib.figure import Figure
 
-INK, SLATE, NOTHING = "#333333", "#5c6f7b", "#eeeeee"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Okabe and Ito's, which the colour-blind tell apart; without their yellow, which white paper swallows."""
 STROKES = ("-", "--", "-.", ":")
-SHADES = "viridis_r"
-"""For what has an order: light is little, dark is much, in print too."""
 WIDTH = 10.0
 """Inches across the page at most, so that letters keep their size."""
 LETTER = 0.075
@@ -99,7 +97,7 @@ def title(axes: Axes, text: str) -> None:
     figure, grid = axes.get_figure(root=True), axes.get_gridspec()
     assert figure is not None, "it is in one"
     assert grid is not None, "panels makes one"
-    axes.set_title(textwrap.fill(text, int(figure.get_figwidth() / grid.ncols / LETTER) - 8))
+    axes.set_title(textwrap.fill(text, int(figure.get_figwidth() / grid.ncols / LETTER) - 4))
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipel.data.heatmap import cells
+from archipel.data.heatmap import INK, SLATE, cells
 from archipel.report.drawing import Drawing
 from archipel.report.grouping import groups
 from archipel.report.lines import HEADER
 from archipel.report.measures import MEGABYTE, megabytes, moved
-from archipel.report.style import COLOURS, INK, LETTER, SLATE, WIDTH, legend_below, look
+from archipel.report.style import COLOURS, LETTER, WIDTH, legend_below, look
 from archipel.run import Run
 
 if TYPE_CHECKING:

@@ -175,12 +175,15 @@ def load_results(folder: str | Path) -> Results:
     notes = []
     if (folder / "tuning.json").exists():
         notes = [choice["sentence"] for choice in json.loads((folder / "tuning.json").read_text())]
+    unfinished = [place for place in places if place not in there]
+    if unfinished:
+        notes.append(f"{len(unfinished)} of {len(places)} runs are not finished: {', '.join(unfinished)}.")
     return Results(
         folder,
         raw.get("title", Study.model_fields["title"].default),
         tuple(load_run(folder / place) for place in there),
         tuple(notes),
-        tuple(place for place in places if place not in there),
+        tuple(unfinished),
         ReportSection.model_validate(raw.get("report", {})),
     )
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from archipel.checks import require
 from archipel.metrics import higher_is_better
+from archipel.report.measures import last_score
 from archipel.run import Run
 from archipel.study.build import check
 from archipel.study.files import method_label, methods, put, study_of
@@ -96,7 +97,7 @@ def _choice(group: Sequence[tuple[Cell, Run]]) -> Choice:
     for candidate, run in group:
         key = repr(dict(candidate.tuned))
         settings[key] = candidate.tuned
-        scores.setdefault(key, []).append(run.recent())
+        scores.setdefault(key, []).append(last_score(run))
     candidate, run = group[0]
     sign = 1 if higher_is_better(run.metric) else -1
     means = {key: sum(values) / len(values) for key, values in scores.items()}
