@@ -7,12 +7,20 @@ import torch
 torch.set_num_threads(1)
 
 WHOLE_RUNS = (
+    "benchmarks",
+    "cli",
     "controller/test_crash_anywhere.py",
     "controller/test_properties.py",
     "data",
     "engines",
     "papers",
+    "report/test_figures_look.py",
+    "report/test_page.py",
+    "report/test_report_command.py",
+    "study/test_study_runs.py",
+    "trackers",
     "test_docs.py",
+    "test_examples.py",
     "test_first_program.py",
 )
 """Tests that run simulations or split whole data sets: they are slow together, even where each is quick."""

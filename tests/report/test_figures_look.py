@@ -277,3 +277,10 @@ def test_without_matplotlib_one_error_says_what_to_install(runs: list[Run], monk
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=r"A figure needs matplotlib: pip install 'archipel\[plots\]'"):
         draw_all(runs)
+
+
+def test_a_name_is_no_formula(runs: list[Run], tmp_path: Path) -> None:
+    """Two dollar signs are matplotlib's sign for mathematics, and this would be a broken formula."""
+    for drawing in draw_all([replace(run, name=f"{run.name} $5_{{ and $6^") for run in runs]):
+        save(drawing, tmp_path)
+    assert "fedavg $5_{ and $6^" in (tmp_path / "score-curves.svg").read_text()

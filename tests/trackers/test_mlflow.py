@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tracked
 
+from archipel.records import Stamped
 from archipel.trackers import track, tracker
 
 pytest.importorskip("mlflow", reason="mlflow is an extra")
@@ -78,33 +80,36 @@ def test_a_run_that_the_store_does_not_have_is_an_error_with_the_way_out(tmp_pat
         tracker("mlflow").begin("a name", {}, tmp_path)
 
 
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From now on, how many metrics each request has; none is sent."""
+    sizes: list[int] = []
+
+    def count(client: object, run_id: str, metrics: Sequence[object] = (), **_: object) -> None:
+        sizes.append(len(metrics))
+
+    monkeypatch.setattr("mlflow.MlflowClient.log_batch", count)
+    return sizes
+
+
 def test_the_first_points_show_at_once_and_a_long_run_takes_few_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resumed run sends only what the store does not have."""
-    run, listener = tracked.stream(), tracker("mlflow")
-    sent: list[int] = []
-
-    def count(client: object, run_id: str, metrics: Any = (), **others: Any) -> None:
-        sent.append(len(metrics))
-
+    listener = tracker("mlflow")
     listener.begin("a name", {}, tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr("mlflow.MlflowClient.log_batch", count)
-        first = next(place for place, stamped in enumerate(run.records) if stamped in run.records and stamped.time > 0)
-        for stamped in run.records[:first]:
-            listener.record(stamped)
-        assert sent, "the score before any training"
-        for stamped in run.records[first:]:
-            listener.record(stamped)
-        listener.end(None)
-    points = sum(map(len, tracked.charts_of(run).values())) - len(tracked.final_of(run))
-    assert sum(sent) == points
-    assert max(sent) <= 1000
-    assert len(sent) < 60
+    sizes = requests(monkeypatch)
+    for version in range(1, 2001):
+        listener.record(Stamped(float(version), tracked.committed(version)))
+        if version == 1:
+            assert sizes == [7], "four numbers of the commit and three axes"
+    listener.end(None)
+    assert sum(sizes) == 2000 * 7
+    assert max(sizes) <= 1000, "MLflow takes no more at once"
+    assert len(sizes) < 100
 
+
+def test_points_that_the_store_has_are_not_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tracked.stream()
     track(run, tracker("mlflow"), tmp_path)
-    sent.clear()
-    monkeypatch.setattr("mlflow.MlflowClient.log_batch", count)
+    sizes = requests(monkeypatch)
     track(run, tracker("mlflow"), tmp_path)
-    assert sum(sent) == 0
+    assert sum(sizes) == 0

@@ -105,7 +105,7 @@ def test_processes_that_begin_at_once_and_are_killed_go_on_in_the_same_charts(
             subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         )
     for process in processes:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
         assert process.returncode == -9, errors
     for folder in folders:
         begun = [(folder / f"{tool}-run-id").read_text() for tool in ("mlflow", "wandb")]

@@ -8,29 +8,12 @@ from pathlib import Path
 
 import pytest
 import tracked
+from tracked import MB, committed
 
 import archipel as ap
-from archipel.records import Committed, Divergence, Handed, Membership, Refused, Returned, Scores, Shadow, Stamped
+from archipel.records import Divergence, Handed, Membership, Refused, Returned, Scores, Shadow, Stamped
 from archipel.trackers import TRACKERS, track, tracker
 from archipel.trackers.tracker import Charts, Row, totals
-
-MB = 2**20
-
-
-def committed(version: int, rounds: int = 1, stale: tuple[int, ...] = (0,), **traffic: int) -> Committed:
-    learners = tuple("abc"[: len(stale)])
-    return Committed(
-        version=version,
-        rounds=rounds,
-        learners=learners,
-        paths=tuple((name,) for name in learners),
-        tasks=tuple(range(len(stale))),
-        weights=((1.0,),) * len(stale),
-        stale_versions=stale,
-        stale_steps=tuple(10 * n for n in stale),
-        layers=(0,),
-        traffic={kind.replace("_", " "): n for kind, n in traffic.items()},
-    )
 
 
 def returned(*losses: float) -> Returned:

@@ -14,6 +14,7 @@ import archipel as ap
 from archipel.experiment import prepare
 from archipel.records import Committed, Divergence, Refused, Returned, Scores, Shadow
 
+MB = 2**20
 SETTINGS = {"algorithm.name": "of a test", "seed": 3, "algorithm.rate": 0.5, "shadow": True, "data.sizes": [60, 60]}
 
 
@@ -48,6 +49,23 @@ def simulator() -> Any:
     return prepare(ap.async_dvw(batch=10, at_most=2), islands(), ending=ap.Ending(rounds=5))
 
 
+def committed(version: int, rounds: int = 1, stale: tuple[int, ...] = (0,), **traffic: int) -> Committed:
+    """A commit by hand."""
+    learners = tuple("abc"[: len(stale)])
+    return Committed(
+        version=version,
+        rounds=rounds,
+        learners=learners,
+        paths=tuple((name,) for name in learners),
+        tasks=tuple(range(len(stale))),
+        weights=((1.0,),) * len(stale),
+        stale_versions=stale,
+        stale_steps=tuple(10 * n for n in stale),
+        layers=(0,),
+        traffic={kind.replace("_", " "): n for kind, n in traffic.items()},
+    )
+
+
 # ---------------------------------------------------------------------------------- what the charts should show
 
 
@@ -67,12 +85,12 @@ def charts_of(run: ap.Run) -> dict[str, dict[int, float]]:
         bytes_moved = {kind: n for kind, n in commit.traffic.items() if "bytes" in kind}
         point("axis/seconds", commit.version, time)
         point("axis/rounds", commit.version, commit.rounds)
-        point("axis/megabytes", commit.version, sum(n for k, n in bytes_moved.items() if "score" not in k) / 1048576)
+        point("axis/megabytes", commit.version, sum(n for k, n in bytes_moved.items() if "score" not in k) / MB)
         point("commit/contributors", commit.version, len(commit.learners))
         point("commit/stale versions", commit.version, sum(commit.stale_versions) / len(commit.learners))
         point("commit/stale steps", commit.version, sum(commit.stale_steps) / len(commit.learners))
         for kind, n in bytes_moved.items():
-            point(f"megabytes/{kind[:-6]}", commit.version, n / 1048576)
+            point(f"megabytes/{kind[:-6]}", commit.version, n / MB)
     begin = 0
     for place, record in enumerate(records):
         if isinstance(record, Committed):
@@ -112,7 +130,7 @@ def final_of(run: ap.Run) -> dict[str, float]:
         "final/rounds": run.rounds,
         "final/commits": len(run.commits),
         "final/refused": len(run.refusals),
-        "final/megabytes": moved / 1048576,
+        "final/megabytes": moved / MB,
     }
 
 

@@ -40,6 +40,7 @@ def look() -> Iterator[None]:
         raise ImportError("A figure needs matplotlib: pip install 'archipel[plots]'") from error
     with mpl.rc_context(
         {
+            "text.parse_math": False,  # a method may be called "$5 or $6"
             "font.size": 10,
             "figure.titlesize": 11,
             "axes.titlesize": 10,
@@ -153,6 +154,7 @@ def save(drawing: Drawing, folder: str | os.PathLike[str]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     png, svg, table = (folder / f"{drawing.name}{ending}" for ending in (".png", ".svg", ".csv"))
     write(drawing.figure, png)
+    drawing.figure.set_layout_engine("none")  # places are found once, which takes as long as drawing
     write(drawing.figure, svg)
     with open(table, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -7,13 +7,15 @@ simulation, and a point that is told again is the same point.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
 from archipel.records import Stamped
 from archipel.run import Run
-from archipel.trackers.tracker import SECONDS, Charts, artefacts, needed, plain, totals, words
+from archipel.trackers.tracker import SECONDS, Charts, artefacts, needed, totals, words
 
 METRICS, PARAMETERS = 1000, 100
 """How many of them MLflow takes in one request."""
@@ -31,20 +33,20 @@ class MLflow:
         self.client = self._client()
         mine = self._taken_up() or self._begun(name)
         self.run, self.start = mine.info.run_id, mine.info.start_time
-        # one by one a request, points that are there already would take minutes
+        # a store that is sent a point it has looks for it among all others: that would take minutes
         self.there = {chart: self._last_step(chart) for chart in mine.data.metrics}
         self.waiting: list[Any] = []
         self.told = 0
-        entities = self.mlflow.entities
-        parameters = [entities.Param(key, str(value)) for key, value in plain(settings).items()]
-        for place in range(0, len(parameters), PARAMETERS):
-            self.client.log_batch(self.run, params=parameters[place : place + PARAMETERS])
+        param = self.mlflow.entities.Param
+        new = [param(key, str(value)) for key, value in settings.items() if key not in mine.data.params]
+        for place in range(0, len(new), PARAMETERS):
+            self.client.log_batch(self.run, params=new[place : place + PARAMETERS])
 
     def record(self, stamped: Stamped) -> None:
         row = self.charts.row(stamped)
         if row is not None:
             self._tell(row.points, row.version, row.axes[SECONDS])
-            # a tenth of the points may wait: the first ones show at once, and a long run makes few requests
+            # a tenth of the points may wait: the first ones show at once, and a long run takes few requests
             if len(self.waiting) >= min(METRICS, 1 + self.told // 10):
                 self._flush()
 
@@ -59,7 +61,8 @@ class MLflow:
             self.client.set_tag(self.run, key, value)
         for path in artefacts(self.folder):
             self.client.log_artifact(self.run, path)
-        self.client.set_terminated(self.run, "FINISHED")
+        with redirect_stdout(sys.stderr):  # it prints the run's address, and standard output is for results
+            self.client.set_terminated(self.run, "FINISHED")
 
     # ------------------------------------------------------------------------------------------------- the run
 
@@ -90,9 +93,11 @@ class MLflow:
             self.client.update_run(identity, status="RUNNING")
             return self.client.get_run(identity)
         except self.mlflow.MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
             raise ValueError(
                 f"mlflow: the store has no run {identity}, which {self._remembered} names. Set MLFLOW_TRACKING_URI to "
-                f"the store it was begun in, or remove that file to begin a new one. MLflow says: {error}"
+                "the store it was begun in, or remove that file to begin a new one."
             ) from None
 
     def _experiment(self) -> str:

@@ -60,14 +60,15 @@ class WeightsAndBiases:
         if files := artefacts(self.folder):
             kept = self.wandb.Artifact(f"run-{self.run.id}", type="model")
             for path in files:
-                kept.add_file(str(path), policy="immutable", skip_cache=True)  # sent from where it is, not copied
+                # sent from where it is, not copied
+                kept.add_file(str(path.resolve()), policy="immutable", skip_cache=True)
             self.run.log_artifact(kept)
         self.run.finish(exit_code=0)
         self._remove_superseded()
 
     def _mode(self) -> str:
         mode = str(self.wandb.setup().settings.mode)
-        # looks for a key, and neither asks for one nor tries it
+        # looks for a key, and never asks for one
         return "offline" if mode == "online" and not self.wandb.login(prompt=False, verify=False) else mode
 
     def _remove_superseded(self) -> None:
