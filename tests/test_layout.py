@@ -321,9 +321,9 @@ def test_a_vector_that_does_not_fit(vector):
 
 def test_a_module_that_does_not_fit():
     layout = Layout.of(mlp(6, 3, hidden=(5,)))
-    with pytest.raises(ValueError, match=r"expected 'fc1\.weight' with shape \(5, 6\), the module has \(4, 6\)"):
+    with pytest.raises(ValueError, match=r"expected 'fc1\.weight' with shape \(5, 6\), there is \(4, 6\)"):
         layout.vector(mlp(6, 3, hidden=(4,)))
-    with pytest.raises(ValueError, match=r"expected 'fc1\.weight' with shape \(5, 6\), the module has no such tensor"):
+    with pytest.raises(ValueError, match=r"expected 'fc1\.weight' with shape \(5, 6\), there is no such tensor"):
         layout.vector(nn.Linear(6, 3))
 
 

@@ -8,6 +8,7 @@ import pytest
 import scipy.stats
 import torch
 
+from archipel.layout import Layout
 from archipel.learner.batches import batches, epochs_of, shuffled, steps_after, steps_of_epoch
 from archipel.learner.learner import Job
 from archipel.types import Cycle, Plan
@@ -62,7 +63,8 @@ def test_a_validation_cycle_has_as_many_epochs_as_it_may():
 
 def test_a_job_tells_its_passes_even_if_the_last_was_cut_short():
     # 7 steps of 3 a pass
-    job = Job.begin(learner(torch.arange(10)), None, torch.zeros(1), Plan(steps=7, batch=4))
+    layout = Layout.of(torch.nn.Linear(1, 1))
+    job = Job.begin(learner(torch.arange(10)), layout, torch.zeros(2), Plan(steps=7, batch=4))
     assert job.metrics(3, None, None).epochs == pytest.approx(7 / 3)
     assert (job.steps_at(2), job.steps_at(3)) == (6, 7)
 

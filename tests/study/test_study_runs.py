@@ -374,3 +374,16 @@ def test_a_tracker_that_fails_costs_no_training(
         "tensorboard does not follow this run any more: the server is gone"
     ]
     assert bits([ap.load_run(tmp_path)]) == bits(done[:1])
+
+
+def test_trackers_are_told_of_a_run_that_breaks(
+    diary: type[Diary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr("archipel.engines.simulator.Simulator.run", broken)
+    (cell,) = cells(study("trackers=tensorboard", algorithms=["fedavg"]))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        execute(Job(cell.study.raw, str(tmp_path), {}, {}, None), lambda news: True)
+    assert diary.told[-1] == ("end", None)

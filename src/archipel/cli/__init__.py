@@ -17,6 +17,7 @@ from archipel.cli.algorithms import algorithms
 from archipel.cli.console import told
 from archipel.cli.data import app as data
 from archipel.cli.doctor import doctor
+from archipel.cli.new import new
 from archipel.cli.report import report
 from archipel.cli.run import run
 
@@ -47,6 +48,7 @@ app.command("run")(run)
 app.command("report")(report)
 app.command("algorithms")(algorithms)
 app.add_typer(data, name="data")
+app.command("new")(new)
 app.command("doctor")(doctor)
 
 

@@ -71,6 +71,19 @@ def execute(job: Job, tell: Callable[[Progress | Note], bool]) -> bool:
         if issubclass(warning.category, ArchipelWarning):
             tell(Note(str(warning.message)))
     audience = Audience(job, tell)
+    try:
+        whole = _carry_on(job, simulator, saved, audience, tell)
+    except BaseException:
+        audience.end(None)
+        raise
+    audience.end(whole)
+    return whole is not None
+
+
+def _carry_on(
+    job: Job, simulator: Simulator, saved: Checkpoint, audience: Audience, tell: Callable[[Progress | Note], bool]
+) -> Run | None:
+    """Run until it is over, and save it; None if it was stopped."""
     metric = simulator.controller.evaluation.metric if simulator.controller.evaluation else ""
     heard, score, last_saved = 0, None, simulator.worked
     while True:
@@ -87,13 +100,11 @@ def execute(job: Job, tell: Callable[[Progress | Note], bool]) -> bool:
             saved.save(simulator)
             last_saved = simulator.worked
         if not go_on:
-            audience.end(None)
-            return False
+            return None
     saved.save(simulator)
     run = replace(finished(simulator), settings=job.settings, tuned=job.tuned, fold=job.fold)
     run.save(job.folder)
-    audience.end(run)
-    return True
+    return run
 
 
 class Audience:
@@ -108,10 +119,12 @@ class Audience:
         folder = Path(job.folder)
         title = f"{job.study.get('title', 'study')} {folder.parent.name} {folder.name}"
         names = job.study.get("trackers", [])
+        # paths of this machine are nobody's business
+        settings = flat_settings({key: value for key, value in job.study.items() if key not in ("folder", "trackers")})
         for name in names if isinstance(names, list) else [names]:
             listener = tracker(name)
             self.listeners[name] = listener
-            self._each(name, partial(listener.begin, title, flat_settings(job.study), folder))
+            self._each(name, partial(listener.begin, title, settings, folder))
 
     def record(self, stamped: Stamped) -> None:
         for name, listener in list(self.listeners.items()):
