@@ -24,7 +24,7 @@ PROGRAMS = [path for path in DOCUMENTS if "```python" in path.read_text()]
 COMMANDS = [path for path in (*DOCUMENTS, ROOT / "examples" / "README.md") if path.exists()]
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-COMMAND = re.compile(r"^(?: {4})?((?:archipel|make|pip) .*?)(?:  +#.*)?$", re.MULTILINE)
+COMMAND = re.compile(r"^(?: {4})?((?:archipel|make|pip) .*)$", re.MULTILINE)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CITED = re.compile(r"docs/decisions/(\d{4}(?:(?:,| to| and) \d{4})*)")
 
@@ -63,7 +63,7 @@ def test_programs_run_from_top_to_bottom(
 def commands(path: Path, program: str) -> list[list[str]]:
     """The commands of a document's code blocks that start with this program, without their comments."""
     blocks = re.findall(r"(?:^(?: {4}.*|)\n)+|^```(?:sh|console)?\n(?:.*\n)*?```$", path.read_text(), re.MULTILINE)
-    found = [shlex.split(line) for block in blocks for line in COMMAND.findall(block)]
+    found = [shlex.split(line, comments=True) for block in blocks for line in COMMAND.findall(block)]
     return [command for command in found if command[0] == program]
 
 

@@ -20,6 +20,12 @@ EXAMPLES = ROOT / "examples"
 REAL = Path(os.environ.get("ARCHIPEL_DATA") or ROOT.parent / "shared" / "data")
 
 
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs take all cores they see, and tests run side by side: an LSTM that waits for a thread is ten times slower."""
+    monkeypatch.setattr("archipel.study.results.cores", lambda: 1)
+
+
 @pytest.fixture
 def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The folder of the real files; the user's cache is left alone."""
@@ -99,7 +105,7 @@ UCI = {
 
 @needs("shakespeare")
 def test_shakespeare(real: Path, tmp_path: Path) -> None:
-    short = ["data.source.step=80", "data.natural.learners=4", "ending={rounds=4}"]
+    short = ["data.source.length=20", "data.source.step=80", "data.natural.learners=4", "ending={rounds=4}"]
     results = run_short(copied("shakespeare", tmp_path), *short)
     assert [run.name for run in results] == ["fedavg", "hdafl", "radfed"]
     learned(results, above=0.1)

@@ -26,7 +26,7 @@ from archipel.layout import Layout
 from archipel.learner.learner import Learner, Loss, Work
 from archipel.models import small_mlp
 from archipel.parts.ending import Ending
-from archipel.parts.evaluation import Evaluation
+from archipel.parts.evaluation import HELD_OUT, Evaluation
 from archipel.parts.protocol import Relay, Rounds, participants
 from archipel.parts.weighting import ByDistributedValidation, Product, Weighting
 from archipel.randomness import derive
@@ -355,6 +355,13 @@ def _look_at_evaluation(evaluation: Evaluation, algorithm: Algorithm, data: Isla
         f"simulate: {algorithm.name} has private layers, which only the learners that train them have, and is scored "
         f"at {evaluation.at!r}; use Evaluation(at='learners', mean='learners').",
     )
+    if evaluation.at in HELD_OUT:
+        role = HELD_OUT[evaluation.at]
+        require(
+            any(island.role == role for island in data.learners),
+            f"simulate: it is scored at learners held out for {role}, and there are none; take folds of the data, or "
+            "score with Evaluation(at='home').",
+        )
     require(
         evaluation.at != "home" or len(data.test) > 0,
         "simulate: it is scored at home, and the data have no global test set; split with a test part, "

@@ -11,63 +11,58 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import archipel as ap
-from archipel.cli.new import machines, new
+from archipel.cli import app
+from archipel.cli.new import machines
 from archipel.study import read_study
 from archipel.study.grid import cells
 from archipel.study.tuning import candidates
 
 MADE = {"README.md", "study.toml", "network.py", "test_study.py", "data.csv"}
 
-app = typer.Typer()
-app.command()(new)
 
-
-def made(folder: Path, *options: str) -> str:
-    result = CliRunner().invoke(app, [str(folder), *options], catch_exceptions=False)
+def archipel(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
     assert result.exit_code == 0
     return result.stdout
-
-
-def ran(folder: Path, *command: str) -> str:
-    done = subprocess.run([sys.executable, "-m", *command], cwd=folder, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("somewhere") / "new" / "project"
-    made(folder)
+    archipel("new", folder)
     return folder
 
 
 def test_the_project_is_whole_and_the_next_commands_are_told(tmp_path: Path) -> None:
     folder = tmp_path / "my project"
     folder.mkdir()  # an empty one will do
-    text = made(folder)
+    text = archipel("new", folder)
     assert {path.name for path in folder.iterdir()} == MADE
     told = [line.strip() for line in text.splitlines() if line.startswith("  ")]
     assert told == [f"cd '{folder}'", "archipel run study.toml", "python -m pytest"]
 
 
 def test_as_data(tmp_path: Path) -> None:
-    told = json.loads(made(tmp_path / "a", "--json"))
+    told = json.loads(archipel("new", tmp_path / "a", "--json"))
     assert told["folder"] == str(tmp_path / "a")
     assert set(told["files"]) == MADE
     assert told["next"] == [f"cd {tmp_path / 'a'}", "archipel run study.toml", "python -m pytest"]
 
 
 def test_its_own_test_passes(project: Path) -> None:
-    assert "3 passed" in ran(project, "pytest", "-q", "-p", "no:cacheprovider")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
 
 
-def test_its_study_runs(project: Path) -> None:
+def test_its_study_runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
     short = ["--set", "ending={rounds=2}", "--set", "seeds=[0]", "--jobs", "1", "--json"]
-    told = json.loads(ran(project, "archipel.cli", "run", "study.toml", *short))
+    told = json.loads(archipel("run", "study.toml", *short))
     assert [method["method"] for method in told["methods"]] == ["local_only", "fedavg", "fedprox", "hdafl"]
     assert (project / "results" / "first-study" / "fedavg" / "seed-0" / "run.json").exists()
 
@@ -100,7 +95,7 @@ def test_its_data_are_the_same_every_time_and_differ_by_site(project: Path) -> N
 
 def refused(folder: Path) -> str:
     with pytest.raises(FileExistsError) as caught:
-        CliRunner().invoke(app, [str(folder)], catch_exceptions=False)
+        archipel("new", folder)
     return str(caught.value)
 
 
@@ -129,4 +124,4 @@ def test_a_project_is_not_made_twice(project: Path) -> None:
 
 
 def test_a_folder_has_to_be_named() -> None:
-    assert CliRunner().invoke(app, []).exit_code == 2
+    assert CliRunner().invoke(app, ["new"]).exit_code == 2

@@ -131,7 +131,7 @@ def test_a_second_study_does_not_touch_the_first(there: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_is_done_and_resume_ends_with_the_same_bits(tmp_path: Path) -> None:
-    study = ["-a", "fedasync", "-a", "async_dvw", "-s", "ending.seconds=40", "-s", "evaluation.seconds=4"]
+    study = ["-a", "fedasync", "-a", "async_dvw", "-s", "ending.seconds=15"]
     whole = archipel("run", *study, "-o", "whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     process = subprocess.Popen(
@@ -163,14 +163,17 @@ def test_ctrl_c_keeps_what_is_done_and_resume_ends_with_the_same_bits(tmp_path: 
 
 
 def test_a_run_that_fails_is_told_once_and_the_exit_code_says_so(tmp_path: Path) -> None:
-    bad = ["-s", "data.split.learners=7", "-s", "seeds=[0,1]"]  # the fleet has ten
-    done = archipel("run", *QUICK, "-a", "fedavg", *bad, cwd=tmp_path)
+    half_bad = ["-s", "grid.data.split.learners=[10,7]", "-s", "seeds=[0,1]"]  # the fleet has ten
+    done = archipel("run", *QUICK, "-a", "fedavg", *half_bad, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.count("Fleet: it has 10 learners") == 1
-    assert "fedavg, seed 1: the same" in done.stderr
+    assert len(re.findall(r"failed: fedavg, learners=7, seed [01]: the same", done.stderr)) == 1
     assert "2 runs failed" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Traceback" in (tmp_path / "results" / "digits" / "fedavg" / "seed-0" / "error.txt").read_text()
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "2 of 4 runs are not finished" in done.stdout
+    assert "learners=10" in done.stdout
+    bad = tmp_path / "results" / "digits" / "fedavg" / "data.split.learners=7" / "seed-0"
+    assert "Traceback" in (bad / "error.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -182,7 +185,8 @@ def test_a_run_that_fails_is_told_once_and_the_exit_code_says_so(tmp_path: Path)
         (["run", "-s", "training.rat=1"], "training.rat: is not known; did you mean 'rate'?"),
         (["run", "--resume", "."], "holds no study that was begun"),
         (["run", "--resume", ".", "-a", "fedavg"], "give nothing beside it"),
-        (["run", "--jobs", "0"], "0 is not in the range"),
+        (["run", "-s", "data.split.learners=7"], "Fleet: it has 10 learners (5 fast, 5 slow), the data have 7 islands"),
+        (["run", "--jobs", "0"], "greater than or equal to 1"),
         (["runn"], "No such command 'runn'"),
     ],
 )

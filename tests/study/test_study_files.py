@@ -11,6 +11,7 @@ import tomli_w
 import yaml
 
 import archipel as ap
+from archipel.study import run_study
 from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.document import document
 from archipel.study.files import embedded, read_study
@@ -237,6 +238,8 @@ def test_parts_can_be_exchanged_by_expressions() -> None:
     assert made.protocol == ap.Stream(buffer=3)
     assert made.planners == (ap.PrivateLayers(("head",)), ap.Decay(0.9))
     assert made.server == ap.Adam(0.1)
+    (run,) = cells(read_study(changes=["algorithms=[{name='fedprox', mu=3, more_planners=['Decay(0.9)']}]"]))
+    assert build_algorithm(run.study).planners == (ap.Proximal(3), ap.Decay(0.9))
 
 
 OWN = '''
@@ -248,7 +251,7 @@ from archipel.parts import Weighting
 
 
 class Net(nn.Module):
-    def __init__(self, features: int, hidden: int = 7, classes: int = 10) -> None:
+    def __init__(self, features: int, hidden: int = 7, classes: int = 2) -> None:
         super().__init__()
         self.body, self.head = nn.Linear(features, hidden), nn.Linear(hidden, classes)
 
@@ -262,8 +265,8 @@ class Squared(Weighting):
 
     power: float = 2.0
 
-    def weigh(self, view, updates):
-        return {update.task: (float(update.examples) ** self.power,) * len(view.layout.layers) for update in updates}
+    def weigh(self, view, update):
+        return float(update.examples) ** self.power
 
 
 def mine(fraction: float = 0.5, rate: float = 0.1):
@@ -302,6 +305,8 @@ def test_own_code_beside_the_study(tmp_path: Path) -> None:
         [training]
         epochs = 2
         rate = 0.3
+        [ending]
+        rounds = 1
         """,
     )
     first, second = cells(read_study(study))
@@ -314,10 +319,16 @@ def test_own_code_beside_the_study(tmp_path: Path) -> None:
     settings = build_settings(first.study, data)
     network = settings["model"]()  # type: ignore[operator]
     assert network.body.weight.shape == (3, 5)  # features from the data, hidden from the study
-    assert network.head.weight.shape == (10, 3)  # somebody's own default is meant
+    assert network.head.weight.shape == (2, 3)  # somebody's own default is meant
     assert settings["loss"].__name__ == "loss"
+    assert [run.commits[-1][1].weights[0][0] for run in run_study(study, tmp_path / "results", processes=1)] == [
+        len(data.learners[0].train) ** 2,
+        len(data.learners[0].train) ** 3,
+    ]
     message = refused(study, changes=["model.hiden=3"])
     assert "model.hiden: is not known; did you mean 'hidden'?" in message
+    (tmp_path / "deep.py").write_text("def deep(depth: int): ...")
+    assert "model.depth: is missing; give it." in refused(study, changes=["model='deep.py:deep'"])
     assert "Did you mean 'Net'?" in refused(study, changes=["model.name='own.py:Nett'"])
     (tmp_path / "broken.py").write_text("import nothing_like_this")
     assert "cannot be imported: ModuleNotFoundError" in refused(study, changes=["model.name='broken.py:Net'"])

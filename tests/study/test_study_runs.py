@@ -185,22 +185,67 @@ def test_what_is_done_is_not_done_again(done: Results, tmp_path: Path) -> None:
         run_study(study(), done.folder)
 
 
+def test_results_of_other_code_or_data_are_not_taken_for_these(tmp_path: Path) -> None:
+    code, rows = tmp_path / "own.py", tmp_path / "rows.csv"
+    code.write_text(
+        "from archipel.models import mlp\n\n\ndef net(features, classes):\n    return mlp(features, classes)\n"
+    )
+    rows.write_text("a,y\n" + "".join(f"{n},{n % 2}\n" for n in range(40)))
+    source = "{name='from_csv', path='rows.csv', label='y'}"
+    given = study(
+        f"folder={tmp_path}",
+        f"data={{source={source}, split={{learners=2}}}}",
+        *("model='own.py:net'", "fleet=none", "evaluation=none", "training.batch=4"),
+        algorithms=["fedavg"],
+    )
+    folder = tmp_path / "results"
+    first = run_study(given, folder)
+    assert bits(run_study(given, folder)) == bits(first)
+    for path in (code, rows):
+        before = path.read_text()
+        path.write_text(before + "\n")
+        with pytest.raises(ValueError, match=rf"was begun with another {path.name}, .* put the files back"):
+            run_study(given, folder)
+        path.write_text(before)
+    assert bits(run_study(given, folder)) == bits(first)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("data.split.learners=7", r"Fleet: it has 10 learners .* the data have 7 islands"),
+        ("data={source={name='from_csv', path='none.csv', label='y'}, natural={}}", r"there is no file .*none\.csv"),
+        ("data.split.test='own(2)'", r"test: own=2.0 is no part of a whole"),
+        ("training.optimiser=SDG", r"torch.optim has no optimiser 'SDG'"),
+        ("evaluation={at='held-out test'}", r"scored at learners held out for test, and there are none"),
+    ],
+)
+def test_mistakes_show_before_anything_is_written(change: str, told: str, tmp_path: Path) -> None:
+    with pytest.raises((ValueError, OSError), match=told):
+        run_study(study(change, algorithms=["fedavg"]), tmp_path / "results", processes=1)
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_broken_run_costs_only_itself(tmp_path: Path) -> None:
-    """HDAFL's private layers cannot be scored at HOME: it is told, and the others end."""
+    """Of the grid's settings one has fewer learners than the fleet: it is told, and the others end."""
     heard: list[Message] = []
 
     class Listening(Watcher):
         def hear(self, message: Message) -> None:
             heard.append(message)
 
-    given = study("evaluation={at='home'}")
+    given = study("grid.data.split.learners=[10, 7]", "seeds=[0,1]", algorithms=["fedavg"])
     results = run_study(given, tmp_path / "results", processes=2, watcher=Listening())
-    assert [run.name for run in results] == ["fedavg", "async_dvw"]
-    assert results.unfinished == ("hdafl/seed-0",)
-    (broke,) = [message for message in heard if isinstance(message, Broke)]
-    assert "hdafl has private layers" in broke.reason
+    assert [(run.settings, run.seed) for run in results] == [({"data.split.learners": 10}, seed) for seed in (0, 1)]
+    lost = "fedavg/data.split.learners=7"
+    assert results.unfinished == (f"{lost}/seed-0", f"{lost}/seed-1")
+    assert f"2 of 4 runs are not finished: {lost}/seed-0, {lost}/seed-1." in results.notes
+    broken = [message for message in heard if isinstance(message, Broke)]
+    assert ["the data have 7 islands" in message.reason for message in broken] == [True, True]
     assert len([message for message in heard if isinstance(message, Ended)]) == 2
-    assert "Traceback" in (tmp_path / "results" / "hdafl" / "seed-0" / "error.txt").read_text()
+    assert "Traceback" in (tmp_path / "results" / lost / "seed-0" / "error.txt").read_text()
+    with pytest.warns(ap.ArchipelWarning, match=r"seed-[01] failed: Fleet: it has 10 learners"):  # nobody watches
+        run_study(given, tmp_path / "results", processes=1)
 
 
 # ----------------------------------------------------------------------------------------------- grids and tuning

@@ -90,6 +90,8 @@ def from_csv(
 
 def lines(path: Path, delimiter: str) -> Iterator[list[str]]:
     """The rows of a CSV file, all as wide as its header."""
+    if not path.is_file():
+        raise FileNotFoundError(f"from_csv: there is no file {path}. Give the path of a CSV file with a header.")
     with path.open(newline="", encoding="utf-8-sig") as stream:
         reader = csv.reader(stream, delimiter=delimiter, skipinitialspace=True)
         header: list[str] | None = None

@@ -8,9 +8,12 @@ from typing import Literal, TypeAlias, get_args
 from archipel.checks import at_least, more_than, one_of, require
 from archipel.metrics import METRICS
 from archipel.state import State
-from archipel.types import AUC_BINS, HOME, Score
+from archipel.types import AUC_BINS, HOME, Role, Score
 
 Where: TypeAlias = Literal["home", "learners", "validation parts", "held-out validation", "held-out test"]
+
+HELD_OUT: dict[str, Role] = {"held-out validation": "validation", "held-out test": "test"}
+"""Where learners of a role are scored that do not train."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,6 @@ class Evaluation:
     def sites(self, state: State) -> list[str]:
         if self.at == "home":
             return [HOME]
-        role = {"held-out validation": "validation", "held-out test": "test"}.get(self.at, "train")
+        role = HELD_OUT.get(self.at, "train")
         there = [member for member in state.members.values() if member.active and member.role == role]
         return sorted(m.name for m in there if (m.validation if self.validates else m.test) > 0)

@@ -50,8 +50,8 @@ def build_algorithm(study: Study) -> Algorithm:
         raise ValueError(f"{method_label(entry)}: {error}.") from None
     require(isinstance(algorithm, Algorithm), f"{method.name} should give an archipel.Algorithm, got {algorithm!r}.")
     parts = {name: value for name, value in method.beside.items() if name != "label"}
-    if "planners" in parts:
-        parts["planners"] = tuple(parts["planners"])
+    more = parts.pop("more_planners", ())
+    parts["planners"] = (*parts.get("planners", algorithm.planners), *more)
     label = method.beside.get("label") or (algorithm.name if not is_own(method.name) else method_label(entry))
     return replace(algorithm, name=label, **parts)
 

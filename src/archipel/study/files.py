@@ -243,8 +243,8 @@ def _written(place: Place, raw: Raw) -> Place:
             value = value[str(step)]
         elif isinstance(value, list) and isinstance(step, int) and step < len(value):
             value = value[step]
-        elif number == len(place) - 1 and isinstance(value, dict) and isinstance(step, str):
-            pass  # a key that is missing
+        elif number == len(place) - 1 and isinstance(value, dict | str) and isinstance(step, str):
+            pass  # a key that is missing, also where a name alone stands for a table
         else:
             continue
         kept.append(step)

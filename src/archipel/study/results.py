@@ -13,19 +13,23 @@ from __future__ import annotations
 
 import json
 import tomllib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from archipel.checks import require
+from archipel.checks import ArchipelWarning, require
 from archipel.durability.run_folder import load_run, versions
 from archipel.engines.processes import Broke, Message, cores, work_through
+from archipel.experiment import prepare
 from archipel.records import Record
 from archipel.run import Run
+from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.execute import Job, execute
 from archipel.study.files import read_study, write_study
 from archipel.study.grid import Cell, cells, slug
+from archipel.study.inputs import changed, hashes
 from archipel.study.schema import ReportSection, Study
 from archipel.study.tuning import candidates, choose, tuned
 
@@ -102,6 +106,17 @@ class Watcher:
         """One of them has begun, has news, has ended or has failed."""
 
 
+class Complaining(Watcher):
+    """Warns of runs that fail, for those who do not watch."""
+
+    def begin(self, what: str, jobs: Sequence[Cell]) -> None:
+        self.jobs = jobs
+
+    def hear(self, message: Message) -> None:
+        if isinstance(message, Broke):
+            warnings.warn(f"{self.jobs[message.job].place} failed: {message.reason}", ArchipelWarning, stacklevel=2)
+
+
 @dataclass(frozen=True)
 class Machine:
     """How a study is executed; it stays so when the study is taken up again, since bits may depend on threads."""
@@ -125,9 +140,14 @@ def run_study(
     """
     study = study if isinstance(study, Study) else read_study(study)
     folder = Path(folder) if folder is not None else Path("results") / slug(study.title)
-    watcher = watcher or Watcher()
+    watcher = watcher or Complaining()
     jobs = cells(study)
-    _same_study(study, folder)
+    if (folder / "study.toml").exists():
+        _same_study(study, folder)
+    else:
+        _look_ahead(jobs)
+        write_study(study.raw, folder / "study.toml")
+        write_json(folder / "inputs.json", hashes(study))
     write_json(folder / "runs.json", [str(job.place) for job in jobs])
     machine = _machine(folder, processes, len(jobs))
     if study.tune:
@@ -188,16 +208,26 @@ def load_results(folder: str | Path) -> Results:
     )
 
 
+def _look_ahead(jobs: Sequence[Cell]) -> None:
+    """Make every method's first run ready and let it go again: mistakes show before anything is written."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ArchipelWarning)  # the runs themselves tell
+        for job in {job.name: job for job in reversed(jobs)}.values():
+            data = build_data(job.study).islands
+            prepare(build_algorithm(job.study), data, **build_settings(job.study, data))
+
+
 def _same_study(study: Study, folder: Path) -> None:
-    path = folder / "study.toml"
-    if path.exists():
-        require(
-            read_study(path).raw == study.raw,
-            f"{folder} holds the results of another study; give another folder, or go on with that one: "
-            f"archipel run --resume {folder}",
-        )
-    else:
-        write_study(study.raw, path)
+    way_out = f"Give another folder, or go on with that one as it was: archipel run --resume {folder}"
+    require(
+        read_study(folder / "study.toml").raw == study.raw, f"{folder} holds the results of another study. {way_out}"
+    )
+    other = changed(json.loads((folder / "inputs.json").read_text()), hashes(study))
+    require(
+        not other,
+        f"{folder} was begun with another {', '.join(other)}, and runs of both would stand side by side. Give another "
+        "folder, or put the files back as they were.",
+    )
 
 
 def _machine(folder: Path, processes: int | None, jobs: int) -> Machine:

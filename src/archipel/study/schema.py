@@ -127,7 +127,9 @@ class BesideMethod(Arguments):
     server: Expression = None
     """Another server optimiser, such as "Adam(0.01)"."""
     planners: list[Expression] | None = None
-    """Other planners, such as ["PrivateLayers('head')"]."""
+    """Other planners instead of the method's own, such as ["PrivateLayers('head')"]."""
+    more_planners: list[Expression] | None = None
+    """Planners behind the method's own, such as ["Decay(0.9)"]."""
     recall: Expression = None
     """Another recall, such as "MedianStaleness(20)"."""
 

@@ -1,0 +1,58 @@
+"""The files that a study stands on beside itself: own code, own data, weights, splits.
+
+Their hashes are kept with the results, so that nobody takes up a study whose code has changed since, or is shown old
+runs for new code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from archipel.study.files import methods
+from archipel.study.own_code import is_own
+from archipel.study.schema import Study
+
+
+def hashes(study: Study) -> dict[str, str]:
+    """SHA-256 of every file that the study names, by the name it has there; of a folder, of all files in it."""
+    folder = Path(study.folder or ".")
+    return {name: _hash(folder / name) for name in sorted(set(_named(study.raw))) if (folder / name).exists()}
+
+
+def changed(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    """The files that are not what they were."""
+    return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+
+
+def _named(raw: dict[str, Any]) -> Iterator[str]:
+    """Names of files in a study: before the colon of own code, and where a path is asked for."""
+    data, model = raw.get("data", {}), raw.get("model", {})
+    source = data.get("source", {})
+    for table in (source, model, *methods(raw)):
+        for text in table.values() if isinstance(table, dict) else [table]:
+            for one in text if isinstance(text, list) else [text]:
+                if isinstance(one, str) and is_own(one.partition("(")[0]):
+                    yield one.partition(":")[0]
+    if is_own(str(raw.get("loss", ""))):
+        yield raw["loss"].partition(":")[0]
+    paths = [
+        source.get("path") if isinstance(source, dict) else None,
+        source.get("folder") if isinstance(source, dict) else None,
+        data.get("split_file"),
+        model.get("weights") if isinstance(model, dict) else None,
+    ]
+    yield from (str(path) for path in paths if path)
+
+
+def _hash(path: Path) -> str:
+    digest = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            digest.update(file.name.encode())
+            with file.open("rb") as stream:
+                while block := stream.read(2**20):
+                    digest.update(block)
+    return digest.hexdigest()
