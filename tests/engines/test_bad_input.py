@@ -242,9 +242,7 @@ def test_a_run_in_which_everything_is_refused_ends_too(algorithm):
     assert simulator.stopped is not None, f"still running at {simulator.clock.now:.1f} s after 500 events"
     ended = finished(simulator)
     private = "its private layers hold numbers that are not finite"
-    assert {record.reason for _, record in ended.refusals} == {
-        private if ended.algorithm.name == "hdafl" else NOT_FINITE
-    }
+    assert {record.reason for _, record in ended.refusals} == {private if ended.name == "hdafl" else NOT_FINITE}
     assert not ended.commits
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +16,12 @@ told = Console(stderr=True)
 """Progress, warnings and errors: they never get into a pipe of results."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for other programs.")]
+
+
+def nearby(path: Path) -> str:
+    """A path as one would type it here: relative, if it is below this folder."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def print_json(result: object) -> None:

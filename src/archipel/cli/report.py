@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from archipel.cli.console import AsJson, out, print_json
+from archipel.cli.console import AsJson, nearby, out, print_json
 from archipel.report.measures import (
     COLUMNS,
     LAST,
@@ -76,7 +76,7 @@ def report(
         print_json(as_data(page, at, methods))
     else:
         out.print(table(methods))
-        out.print(f"\nReport: {escape(str(page))}", highlight=False, soft_wrap=True)
+        out.print(f"\nReport: {escape(nearby(page))}", highlight=False, soft_wrap=True)
 
 
 def collect(folders: Sequence[Path]) -> list[Results]:

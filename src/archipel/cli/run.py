@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
-from archipel.cli.console import AsJson, out, print_json, told
+from archipel.cli.console import AsJson, nearby, out, print_json, told
 from archipel.cli.live import Display
 from archipel.cli.report import as_data, table
 from archipel.report.measures import marks, measure
@@ -60,7 +62,8 @@ def run(
         raise typer.Exit(1)
     if results.unfinished:
         told.print(
-            f"stopped with {len(results.unfinished)} runs unfinished; go on with: archipel run --resume {place}",
+            f"stopped with {len(results.unfinished)} runs unfinished; go on with: "
+            f"archipel run --resume {escape(shlex.quote(str(place)))}",
             soft_wrap=True,
             highlight=False,
         )
@@ -94,6 +97,8 @@ def _chosen(
 def _show(results: Results, study: Study, json: bool) -> None:
     """The table of what is done, and where its report is."""
     if not results.runs:
+        if json:
+            print_json({"folder": str(results.folder), "methods": []})
         return
     compare = study.report
     at = marks(results.runs, target=compare.target, seconds=compare.seconds, rounds=compare.rounds)
@@ -106,8 +111,8 @@ def _show(results: Results, study: Study, json: bool) -> None:
         return
     out.print(table(measured))
     for note in results.notes:
-        out.print(note, highlight=False, soft_wrap=True)
+        out.print(escape(note), highlight=False, soft_wrap=True)
     if page is None:
         out.print("No report: figures need matplotlib; pip install 'archipel[plots]'", soft_wrap=True, highlight=False)
     else:
-        out.print(f"Report: {page}", soft_wrap=True, highlight=False)
+        out.print(f"Report: {escape(nearby(page))}", soft_wrap=True, highlight=False)
