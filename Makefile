@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 RUN    := $(VENV)/bin/python -m
+PLAIN  := $(VENV)/.plain
 READY  := $(VENV)/.ready
 
 .PHONY: help demo test check format clean
@@ -9,12 +10,16 @@ READY  := $(VENV)/.ready
 help:  ## Show what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
-$(READY): pyproject.toml constraints.txt
+$(PLAIN): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots]'
+	@touch $(PLAIN)
+
+$(READY): $(PLAIN)
 	$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
 	@touch $(READY)
 
-demo: $(READY)  ## Run the methods of the five papers side by side on digits, and write a report
+demo: $(PLAIN)  ## Run the methods of the five papers side by side on digits, and write a report
 	$(VENV)/bin/archipel run
 
 test: $(READY)  ## Run all tests

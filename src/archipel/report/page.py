@@ -202,7 +202,7 @@ def caption(name: str, at: Marks) -> str:
         "scores": (
             "Scores.",
             f"Last is the mean of each run's last {LAST} scores, and swing how far apart these lie: on data that are "
-            "not IID single scores swing by 3 to 8 points from one round to the next. Best is the best of all. At a "
+            "not IID single scores swing by several points from one round to the next. Best is the best of all. At a "
             "time or a number of rounds stands the last score by then.",
         ),
         "target": (
