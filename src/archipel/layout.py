@@ -159,7 +159,12 @@ class Layout:
         return joined
 
     def bytes(self, indices: Iterable[int]) -> int:
-        return 4 * sum(self.layers[index].size for index in indices)
+        return sum(map(self._bytes.__getitem__, indices))
+
+    @cached_property
+    def _bytes(self) -> tuple[int, ...]:
+        """Of every layer; asked for at every message, so it is counted once."""
+        return tuple(4 * layer.size for layer in self.layers)
 
     def select(self, owner: str, choice: str | Sequence[str]) -> tuple[str, ...]:
         """Layers by name, by the name of the module that holds them, or by one of these words.

@@ -18,7 +18,7 @@ from archipel.report.grouping import groups
 from archipel.run import Run
 
 LAST = 5
-"""Evaluations that a last score is the mean of: on data that are not IID single ones swing by 3 to 8 points."""
+"""Evaluations that a last score is the mean of: on data that are not IID single ones swing by several points."""
 SLACK = 1e-9
 """Relative: virtual times are sums of floats, and 12.8 must not come after 12.799999999999999."""
 MEGABYTE = 2**20
