@@ -162,6 +162,38 @@ def test_ctrl_c_keeps_what_is_done_and_resume_ends_with_the_same_bits(tmp_path: 
     assert again.stdout.splitlines()[:-1] == resumed.stdout.splitlines()[:-1]
 
 
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_all_processes_stops_cleanly_from_the_first_moment_on(sign: signal.Signals, tmp_path: Path) -> None:
+    """A terminal's Ctrl-C and a cluster's SIGTERM reach the workers too, perhaps before they have begun."""
+    process = subprocess.Popen(
+        [*ARCHIPEL, "run", "-a", "fedasync", "-a", "fed2a", "-s", "ending.seconds=2000", "-o", "cut"],
+        cwd=tmp_path,
+        env=PLAIN,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (tmp_path / "cut" / "machine.json").exists():
+        time.sleep(0.02)
+        assert process.poll() is None
+    time.sleep(0.3)
+    os.killpg(process.pid, sign)
+    _, err = process.communicate(timeout=90)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "failed" not in err
+    assert "go on with: archipel run --resume cut" in err
+
+
+def test_a_label_may_look_like_markup(tmp_path: Path) -> None:
+    label = "x[/y] [bold]z"
+    done = archipel("run", *QUICK, "-s", f"algorithms=[{{name='fedavg', label='{label}'}}]", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"{label}, seed 0: score" in done.stderr
+    assert label in done.stdout
+
+
 def test_a_run_that_fails_is_told_once_and_the_exit_code_says_so(tmp_path: Path) -> None:
     half_bad = ["-s", "grid.data.split.learners=[10,7]", "-s", "seeds=[0,1]"]  # the fleet has ten
     done = archipel("run", *QUICK, "-a", "fedavg", *half_bad, cwd=tmp_path)

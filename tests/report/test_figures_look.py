@@ -16,7 +16,7 @@ from torch import nn
 
 import archipel as ap
 from archipel.data import Source
-from archipel.records import Handed
+from archipel.records import Divergence, Handed
 from archipel.report.classes import class_heat_maps
 from archipel.report.curves import score_curves
 from archipel.report.drawing import Drawing
@@ -284,3 +284,15 @@ def test_a_name_is_no_formula(runs: list[Run], tmp_path: Path) -> None:
     for drawing in draw_all([replace(run, name=f"{run.name} $5_{{ and $6^") for run in runs]):
         save(drawing, tmp_path)
     assert "fedavg $5_{ and $6^" in (tmp_path / "score-curves.svg").read_text()
+
+
+def test_wide_ranges_have_plain_numbers_along_their_axes(runs: list[Run], tmp_path: Path) -> None:
+    """A logarithmic axis has formulas for labels unless it is told otherwise."""
+    wide = Divergence(1, ("fc1", "head"), (0.0001, 1.0), "cosine", None)
+    last = runs[-1].records[-1]
+    run = replace(runs[-1], records=(*runs[-1].records, replace(last, record=wide)))
+    for drawing in draw_all([*runs[:-1], run]):
+        save(drawing, tmp_path)
+    texts = {path.name: path.read_text() for path in tmp_path.glob("*.svg")}
+    assert not [name for name, text in texts.items() if "mathdefault" in text]
+    assert "0.001" in texts["layer-divergence.svg"]

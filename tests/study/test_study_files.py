@@ -211,6 +211,32 @@ def test_two_methods_of_one_name_need_labels() -> None:
     assert build_algorithm(runs[1].study).name == "half"
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("seeds=[0,0]", "fedavg/seed-0 would be the folder of two runs"),
+        ("grid.training.rate=[0.1,0.1]", "would be the folder of two runs"),
+        ("tune.training.rate=[0.1,0.1]", "would be the folder of two runs"),
+        ("algorithms=[{name='fedavg', label='report'}]", "'report' cannot be a label"),
+    ],
+)
+def test_every_run_has_a_folder_of_its_own(change: str, told: str) -> None:
+    assert told in refused(changes=[change])
+
+
+def test_long_settings_have_folders_of_their_own() -> None:
+    sizes = [[100 + n, *[10] * 39] for n in range(3)]
+    runs = cells(read_study(algorithms=["fedavg"], changes=[f"grid.data.split.sizes={sizes}"]))
+    assert len({run.place for run in runs}) == 3
+    assert max(len(part) for run in runs for part in run.place.parts) <= 150
+
+
+def test_a_studys_folder_starts_from_the_study(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    path = written(tmp_path, 'folder = "sub"\n' + TOML)
+    assert read_study(path).folder == (tmp_path / "sub").resolve()
+
+
 # ------------------------------------------------------------------------------------------- what a study can say
 
 

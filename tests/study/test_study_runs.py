@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import archipel as ap
+from archipel.durability.lock import alone_in
 from archipel.engines.processes import Broke, Ended, Message
 from archipel.records import Scores, Stamped
 from archipel.report.measures import last_score
@@ -169,6 +170,25 @@ def test_a_run_that_is_stopped_at_every_look_ends_with_the_same_bits(
         assert stops < 1000
     assert stops > 2
     assert bits([ap.load_run(tmp_path)]) == bits([run for run in done if (run.name, run.seed) == (method, 0)])
+
+
+def test_bits_do_not_depend_on_how_many_runs_there_are(tmp_path: Path) -> None:
+    """A large network with dropout runs one by one, and sums of several threads have other last bits."""
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n\n\ndef net():\n    return nn.Sequential(nn.Linear(64, 1500), nn.ReLU(), nn.Dropout(0.2), "
+        "nn.Linear(1500, 1500), nn.ReLU(), nn.Linear(1500, 10))\n"
+    )
+    changes = [f"folder={tmp_path}", "model='own.py:net'", "ending={rounds=1}", "data.split={learners=10}"]
+    both = run_study(study(*changes, algorithms=["fedavg", "fedprox"]), tmp_path / "both", processes=2)
+    (alone,) = run_study(both.folder / "fedavg" / "seed-0" / "study.toml", tmp_path / "alone", processes=1)
+    assert alone.execution == "plain"
+    assert bits([alone]) == bits(both[:1])
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    with alone_in(tmp_path / "results"), pytest.raises(ValueError, match="is at work in another process"):
+        run_study(study(algorithms=["fedavg"]), tmp_path / "results")
+    assert len(run_study(study(algorithms=["fedavg"]), tmp_path / "results")) == 1
 
 
 def test_what_is_done_is_not_done_again(done: Results, tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class Display(Watcher):
                 self._over += 1
                 progress = self._news.pop(job)
                 if finished and progress is not None:
-                    self._say(f"{name(self._jobs[job])}: {ended(progress)}")
+                    self._say(f"{escape(name(self._jobs[job]))}: {ended(progress)}")
             case Broke(job, reason):
                 self._over += 1
                 self._news.pop(job, None)

@@ -82,8 +82,10 @@ def _chosen(
     if resume is not None:
         if path or algorithms or data or changes or folder:
             raise ValueError("--resume goes on with the study in its folder as it is; give nothing beside it.")
-        if not (resume / "study.toml").exists():
-            raise FileNotFoundError(f"{resume} holds no study that was begun: there is no study.toml in it.")
+        if not (resume / "runs.json").exists() or not (resume / "study.toml").exists():
+            raise FileNotFoundError(
+                f"{resume} holds no study that was begun; give the folder of a study's results, not that of one run."
+            )
         return read_study(resume / "study.toml"), resume
     study = read_study(path, algorithms=algorithms, data=data, changes=changes)
     if folder is not None:

@@ -104,6 +104,23 @@ def stopped_by_hand(stop: Flag) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def deaf() -> Iterator[None]:
+    """Processes that are begun in it do not hear the signals that reach all processes of a terminal or a job.
+
+    It is for the one that began them to ask them to stop; they inherit that from their first moment on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _here(work: Work, jobs: Sequence[Any], hear: Callable[[Message], None], stop: Flag) -> None:
     def tell(news: Any) -> bool:
         hear(Told(number, news))
@@ -136,6 +153,7 @@ def _in_processes(
 ) -> None:
     waiting = list(enumerate(jobs))[::-1]
     at_work: dict[Connection, tuple[int, multiprocessing.process.BaseProcess]] = {}
+    processes_begun: list[multiprocessing.process.BaseProcess] = []
 
     def begin(connection: Connection, process: multiprocessing.process.BaseProcess) -> None:
         """Give a process its next job, or let it go."""
@@ -151,12 +169,31 @@ def _in_processes(
     def employ() -> None:
         mine, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(work, theirs, stop, threads), daemon=True)
-        process.start()
+        with deaf():
+            process.start()
+        processes_begun.append(process)
         theirs.close()
         begin(mine, process)
 
-    for _ in range(processes):
-        employ()
+    try:
+        for _ in range(processes):
+            employ()
+        _listen(at_work, waiting, begin, employ, hear, stop)
+    except BaseException:
+        for process in processes_begun:
+            process.kill()  # they are deaf to anything else
+        raise
+
+
+def _listen(
+    at_work: dict[Connection, tuple[int, multiprocessing.process.BaseProcess]],
+    waiting: list[tuple[int, Any]],
+    begin: Callable[[Connection, multiprocessing.process.BaseProcess], None],
+    employ: Callable[[], None],
+    hear: Callable[[Message], None],
+    stop: Flag,
+) -> None:
+    """Hear all processes out, and give the next job to whoever has done one."""
     while at_work:
         for connection in wait(list(at_work)):
             assert isinstance(connection, Connection)
@@ -178,8 +215,6 @@ def _in_processes(
 
 def _serve(work: Work, connection: Connection, stop: Flag, threads: int) -> None:
     """The life of a process: job after job, until there is none, or the process that gave them is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; ours asks them itself
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while (task := connection.recv()) is not None:

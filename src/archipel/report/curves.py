@@ -12,7 +12,7 @@ from archipel.report.drawing import Drawing
 from archipel.report.grouping import groups
 from archipel.report.lines import HEADER, MEANS, draw_lines, mean_line
 from archipel.report.measures import WORK, history, megabytes, scoring
-from archipel.report.style import TIME, legend_below, look, panels
+from archipel.report.style import TIME, legend_below, logarithmic, look, panels
 from archipel.run import Run
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def score_curves(runs: Sequence[Run]) -> Drawing:
         values = [value for own in there.values() for run in own for value in found[id(run)][TIME].values()]
         if metric == "loss" and max(values) > WIDE * min(values) > 0:
             first.set_yscale("log")
+            logarithmic(first.yaxis)
     ways = {method: scoring(own[0]) for method, own in groups(scored).items()}
     differ = len(set(ways.values())) > 1  # scores that do not compare say so where they are looked at
     legend_below(figure, list(handles.values()), [f"{m}: {ways[m]}" if differ else m for m in handles])

@@ -11,7 +11,7 @@ from archipel.data.heatmap import label as label_places
 from archipel.records import Divergence
 from archipel.report.drawing import Drawing
 from archipel.report.sample import first_runs, note
-from archipel.report.style import label_ends, look, panels, title
+from archipel.report.style import label_ends, logarithmic, look, panels, title
 from archipel.run import Run
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ def draw(axes: Axes, told: Sequence[Divergence]) -> None:
     finite = [value for one in told for value in one.values if math.isfinite(value)]
     if max(finite) > WIDE * min(finite) > 0:
         axes.set_yscale("log")
+        logarithmic(axes.yaxis)
     names = told[-1].names
     ends = {}
     for i, one in enumerate(told):

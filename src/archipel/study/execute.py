@@ -11,6 +11,7 @@ from typing import Any
 
 from archipel.checks import ArchipelWarning
 from archipel.durability.checkpoint import Checkpoint
+from archipel.engines.execution import threads
 from archipel.engines.simulator import Simulator
 from archipel.experiment import finished, prepare
 from archipel.records import Scores, Stamped
@@ -72,7 +73,8 @@ def execute(job: Job, tell: Callable[[Progress | Note], bool]) -> bool:
             tell(Note(str(warning.message)))
     audience = Audience(job, tell)
     try:
-        whole = _carry_on(job, simulator, saved, audience, tell)
+        with threads(study_of(job.study).simulation.threads):
+            whole = _carry_on(job, simulator, saved, audience, tell)
     except BaseException:
         audience.end(None)
         raise

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from archipel.checks import require
 from archipel.data.forms import nearest
+from archipel.durability.run_folder import write
 from archipel.study.arguments import NONE
 from archipel.study.schema import Study
 
@@ -42,7 +43,7 @@ def read_study(
     else:
         path = Path(path)
         raw, lines, name, folder = *_read(path), str(path), path.resolve().parent
-    raw.setdefault("folder", str(folder))
+    raw["folder"] = str((folder / raw.get("folder", "")).resolve())
     if wanted := list(algorithms):
         there = {method_label(entry): entry for entry in methods(raw)}
         raw["algorithms"] = [there.get(label, label) for label in wanted]
@@ -73,7 +74,7 @@ def embedded() -> str:
 
 def write_study(raw: Raw, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(tomli_w.dumps(raw), encoding="utf-8")
+    write(path, tomli_w.dumps(raw))
 
 
 # -------------------------------------------------------------------------------------------- methods and settings

@@ -6,6 +6,7 @@ Each is a study of its own, of one method and one seed, so that a run's folder s
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,8 +57,7 @@ def cells(study: Study) -> list[Cell]:
             repetition = f"seed-{seed}" if fold is None else f"seed-{seed}-fold-{fold}"
             place = Path(slug(label), *([slug_of(settings)] if settings else []), repetition)
             found.append(Cell(label, seed, settings, fold, study_of(raw, f"{label}, {settings}"), place))
-    places = [cell.place for cell in found]
-    require(len(set(places)) == len(places), "grid: two runs would have the same folder; give methods other labels.")
+    apart(found)
     for cell in found:
         check(cell.study)
     return found
@@ -114,10 +114,29 @@ def known_key(key: str, labels: list[str], where: str) -> None:
     )
 
 
+def apart(runs: Sequence[Cell]) -> None:
+    """Refuse runs that would share a folder, or have one that is meant for something else."""
+    seen: set[Path] = set()
+    for run in runs:
+        require(
+            run.place not in seen,
+            f"{run.place} would be the folder of two runs; leave out values and seeds that are there twice, or give "
+            "methods labels that differ in more than signs.",
+        )
+        seen.add(run.place)
+        require(
+            slug(run.name) not in ("report", "tuning"),
+            f"algorithms: {run.name!r} cannot be a label, as it is a folder of the results; give another.",
+        )
+
+
 def slug(text: str) -> str:
     """A text as the name of a folder."""
     return re.sub(r"[^\w.=,+-]+", "-", text).strip("-.") or "run"
 
 
 def slug_of(settings: Mapping[str, Any]) -> str:
-    return slug(",".join(f"{key}={value}" for key, value in settings.items()))[:150]
+    text = slug(",".join(f"{key}={value}" for key, value in settings.items()))
+    if len(text) <= 150:
+        return text
+    return f"{text[:140]}-{hashlib.sha256(repr(settings).encode()).hexdigest()[:8]}"  # a file system has its limits

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from archipel.checks import ArchipelWarning, require
-from archipel.durability.run_folder import load_run, versions
+from archipel.durability.lock import alone_in
+from archipel.durability.run_folder import load_run, versions, write
 from archipel.engines.processes import Broke, Message, cores, work_through
 from archipel.experiment import prepare
 from archipel.records import Record
@@ -142,23 +143,25 @@ def run_study(
     folder = Path(folder) if folder is not None else Path("results") / slug(study.title)
     watcher = watcher or Complaining()
     jobs = cells(study)
-    if (folder / "study.toml").exists():
-        _same_study(study, folder)
-    else:
+    tried = candidates(study, jobs) if study.tune else []
+    if not (folder / "study.toml").exists():
         _look_ahead(jobs)
-        write_study(study.raw, folder / "study.toml")
-        write_json(folder / "inputs.json", hashes(study))
-    write_json(folder / "runs.json", [str(job.place) for job in jobs])
-    machine = _machine(folder, processes, len(jobs))
-    if study.tune:
-        tried = candidates(study, jobs)
-        if not _work_off("tuning", tried, folder, machine, watcher):
-            return load_results(folder)
-        choices = choose(tried, [load_run(folder / cell.place) for cell in tried])
-        write_json(folder / "tuning.json", [choice.told() for choice in choices])
-        jobs = tuned(jobs, tried, choices)
-    _work_off("running", jobs, folder, machine, watcher)
-    return load_results(folder)
+    with alone_in(folder):
+        if (folder / "study.toml").exists():
+            _same_study(study, folder)
+        else:
+            write_json(folder / "inputs.json", hashes(study))
+            write_json(folder / "runs.json", [str(job.place) for job in jobs])
+            write_study(study.raw, folder / "study.toml")  # last: a folder that has it is whole
+        machine = _machine(folder, processes, max(len(jobs), len(tried)))
+        if tried:
+            if not _work_off("tuning", tried, folder, machine, watcher):
+                return load_results(folder)
+            choices = choose(tried, [load_run(folder / cell.place) for cell in tried])
+            write_json(folder / "tuning.json", [choice.told() for choice in choices])
+            jobs = tuned(jobs, tried, choices)
+        _work_off("running", jobs, folder, machine, watcher)
+        return load_results(folder)
 
 
 def _work_off(what: str, jobs: Sequence[Cell], folder: Path, machine: Machine, watcher: Watcher) -> bool:
@@ -242,4 +245,4 @@ def _machine(folder: Path, processes: int | None, jobs: int) -> Machine:
 
 
 def write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    write(path, json.dumps(value, indent=2) + "\n")

@@ -205,6 +205,9 @@ class FleetSection(Table):
 class SimulationSection(Table):
     """How it is simulated; none of this changes what is learned beyond float tolerance."""
 
+    threads: Annotated[int, Field(ge=1)] = 1
+    """Threads of one operation. Another number may give other bits, so it is the study's and not the machine's; what
+    runs side by side is not among them."""
     device: str = "cpu"
     """Of the learners' arithmetic."""
     execution: Way | None = None

@@ -20,7 +20,7 @@ from archipel.report.measures import last_score
 from archipel.run import Run
 from archipel.study.build import check
 from archipel.study.files import method_label, methods, put, study_of
-from archipel.study.grid import Cell, combinations, flat, known_key, slug_of
+from archipel.study.grid import Cell, apart, combinations, flat, known_key, slug_of
 from archipel.study.schema import Study
 
 
@@ -75,6 +75,7 @@ def candidates(study: Study, jobs: Sequence[Cell]) -> list[Cell]:
             check(one)
             place = Path("tuning", *job.place.parts[:-1], slug_of(tried), job.place.name)
             found.append(replace(job, study=one, place=place, tuned=tried))
+    apart(found)
     return found
 
 
