@@ -175,8 +175,8 @@ def test_a_run_that_is_stopped_at_every_look_ends_with_the_same_bits(
 def test_bits_do_not_depend_on_how_many_runs_there_are(tmp_path: Path) -> None:
     """A large network with dropout runs one by one, and sums of several threads have other last bits."""
     (tmp_path / "own.py").write_text(
-        "from torch import nn\n\n\ndef net():\n    return nn.Sequential(nn.Linear(64, 1500), nn.ReLU(), nn.Dropout(0.2), "
-        "nn.Linear(1500, 1500), nn.ReLU(), nn.Linear(1500, 10))\n"
+        "from torch import nn\n\n\ndef net():\n    return nn.Sequential(nn.Linear(64, 1500), nn.ReLU(), "
+        "nn.Dropout(0.2), nn.Linear(1500, 1500), nn.ReLU(), nn.Linear(1500, 10))\n"
     )
     changes = [f"folder={tmp_path}", "model='own.py:net'", "ending={rounds=1}", "data.split={learners=10}"]
     both = run_study(study(*changes, algorithms=["fedavg", "fedprox"]), tmp_path / "both", processes=2)
@@ -228,6 +228,27 @@ def test_results_of_other_code_or_data_are_not_taken_for_these(tmp_path: Path) -
             run_study(given, folder)
         path.write_text(before)
     assert bits(run_study(given, folder)) == bits(first)
+
+
+def test_what_changes_between_two_runs_of_one_process_is_read_again(tmp_path: Path) -> None:
+    code, rows = tmp_path / "own.py", tmp_path / "rows.csv"
+
+    def run(width: int, count: int) -> Run:
+        code.write_text(f"from archipel.models import mlp\n\n\ndef net():\n    return mlp(1, 2, [{width}])\n")
+        rows.write_text("a,y\n" + "".join(f"{n},{n % 2}\n" for n in range(count)))
+        given = study(
+            f"folder={tmp_path}",
+            "data={source={name='from_csv', path='rows.csv', label='y'}, split={learners=2, test='none'}}",
+            *("model='own.py:net'", "fleet=none", "evaluation={at='validation parts'}", "training.batch=4"),
+            algorithms=["fedavg"],
+        )
+        return run_study(given, tmp_path / f"{width} {count}", processes=1)[0]
+
+    for width, count in ((4, 40), (8, 40), (8, 60)):
+        ran = run(width, count)
+        assert ran.layout.size == 2 * width + 2 * width + 2
+        scored = ran.scores[-1][1].examples
+        assert scored + sum(participant.examples for participant in ran.participants) == count
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from archipel.learner.learner import Loss
 from archipel.parts.ending import Ending
 from archipel.parts.evaluation import Evaluation
 from archipel.study.files import method_label, methods
+from archipel.study.inputs import hashes
 from archipel.study.own_code import is_own, load
 from archipel.study.schema import FROM_DATA, SOURCES, Call, DataSection, Study
 
@@ -67,11 +68,12 @@ def _accepted(method: Call, training: Mapping[str, Any]) -> dict[str, Any]:
 def build_data(study: Study) -> Dealt:
     """The data of a study of one run; the last ones are kept, for the next run with the same."""
     (seed,) = study.seeds
-    return _build_data(json.dumps(study.raw["data"], sort_keys=True, default=str), str(study.folder), seed)
+    raw = json.dumps(study.raw["data"], sort_keys=True, default=str)
+    return _build_data(raw, str(study.folder), seed, tuple(hashes(study).items()))
 
 
 @lru_cache(maxsize=1)
-def _build_data(raw: str, folder: str, seed: int) -> Dealt:
+def _build_data(raw: str, folder: str, seed: int, files: tuple[tuple[str, str], ...]) -> Dealt:
     section = DataSection.model_validate(json.loads(raw), context={"folder": folder})
     source = _source(section.source, Path(folder))
     if section.colour_skew is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -42,11 +43,13 @@ def _package(place: str, name: str) -> ModuleType:
 
 def _file(path: Path) -> ModuleType:
     path = path.resolve()
-    # one module per path, so that what it defines is the same class wherever it is asked for
-    called = f"archipel_own_code.{path.with_suffix('').as_posix().strip('/').replace('/', '.')}"
+    require(path.is_file(), f"There is no file {path}. Paths in a study start from the study's own folder.")
+    # one module for one content, so that what it defines is the same class wherever it is asked for, and what was
+    # changed in between, as in a notebook, is read again
+    content = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:16]
+    called = f"archipel_own_code.{path.stem}_{content}"
     if called in sys.modules:
         return sys.modules[called]
-    require(path.is_file(), f"There is no file {path}. Paths in a study start from the study's own folder.")
     spec = importlib.util.spec_from_file_location(called, path)
     assert spec is not None
     assert spec.loader is not None
