@@ -143,6 +143,8 @@ data:
             "training.epoch: is not known; did you mean 'epochs'?",
         ),
         ('name = "b"\ncount = 2', 'name = "b"\ncuont = 2', 17, "fleet.groups.1.cuont: is not known; did you mean"),
+        ('["fedavg"]', '[\n  "fedavg",\n  # why\n  { name = "fedprox", muu = 3 },\n]', 6, "fedprox.muu: is not known;"),
+        ('["fedavg"]', '[\n  "fedavg",\n  "fedproxx",\n]', 5, "fedproxx: algorithm: name 'fedproxx' is not known."),
         ("seeds = [0]", "seeds = [-1]", 2, "seeds.0: input should be greater than or equal to 0, got -1."),
     ],
 )

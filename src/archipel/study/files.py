@@ -164,6 +164,7 @@ def _toml(text: str, path: Path) -> tuple[Raw, dict[Place, int]]:
     lines: dict[Place, int] = {}
     table: Place = ()
     counts: dict[Place, int] = {}
+    listed: Place | None = None
     for number, line in enumerate(text.splitlines(), start=1):
         if header := re.match(r"\s*\[\[?([^\[\]]+)\]\]?\s*(#.*)?$", line):
             table = tuple(_keys(header[1]))
@@ -176,6 +177,10 @@ def _toml(text: str, path: Path) -> tuple[Raw, dict[Place, int]]:
             for step in _keys(key[1]):
                 place = (*place, step)
                 lines.setdefault(place, number)
+            listed, items = (place, 0) if line[key.end() :].strip() == "[" else (None, 0)
+        elif listed is not None and re.match(r"""\s*["'{\[\d]""", line):  # an item of a list, one to a line
+            lines[(*listed, items)] = number
+            items += 1
     return raw, lines
 
 

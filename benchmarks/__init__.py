@@ -1,0 +1,1 @@
+"""Archipel against its peers and against the machine, on the same work in one run."""
