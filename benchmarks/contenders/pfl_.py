@@ -3,6 +3,7 @@
 Its guide to fast simulations says how: each process is told the addresses of all and its own rank.
 """
 
+# ruff: noqa: E402 (pfl joins the other processes while it is imported, so they must be under way before)
 from __future__ import annotations
 
 import argparse
@@ -10,21 +11,30 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
-from itertools import chain, count
+from itertools import chain, count, cycle
 from socket import create_server
 
+PROCESSES = 2
 RANK = "PFL_WORKER_RANK"
-asked = argparse.ArgumentParser()
-asked.add_argument("--processes", type=int, default=2)
-PROCESSES = asked.parse_known_args()[0].processes
 
-if PROCESSES > 1 and RANK not in os.environ:
-    # pfl joins the others while it is imported, so they must be under way before
+
+def accompany() -> None:
+    """Start the other processes."""
+    asked = argparse.ArgumentParser(add_help=False)
+    asked.add_argument("--processes", type=int, default=PROCESSES)
+    processes = asked.parse_known_args()[0].processes
+    if processes == 1 or RANK in os.environ:
+        return
     with create_server(("localhost", 0)) as free:
-        os.environ["PFL_WORKER_ADDRESSES"] = ",".join([f"localhost:{free.getsockname()[1]}"] * PROCESSES)
-    for rank in range(1, PROCESSES):
+        address = f"localhost:{free.getsockname()[1]}"
+    os.environ["PFL_WORKER_ADDRESSES"] = ",".join([address] * processes)  # it looks at the first alone
+    for rank in range(1, processes):
         subprocess.Popen([sys.executable, "-m", __spec__.name, *sys.argv[1:]], env={**os.environ, RANK: str(rank)})
     os.environ[RANK] = "0"
+
+
+if __name__ == "__main__":
+    accompany()
 
 import numpy as np
 import torch
@@ -73,11 +83,12 @@ class Laps(TrainingProcessCallback):
 
 def main() -> None:
     lap = Lap(processes=str(PROCESSES), threads="")
+    processes = int(lap.options["processes"])
     workload = lap.workload
     if workload.speeds:
         lap.cannot("pfl", "its simulation knows rounds only")
     # a step of the perceptron is too small to share
-    torch.set_num_threads(int(lap.options["threads"] or (2 if PROCESSES == 1 and workload.convolutions else 1)))
+    torch.set_num_threads(int(lap.options["threads"] or (2 if processes == 1 and workload.convolutions else 1)))
     torch.manual_seed(SEED)
     np.random.seed(SEED)
     steps, updates = count(), count()
@@ -96,7 +107,8 @@ def main() -> None:
         order = torch.randperm(workload.examples)
         return PyTorchTensorDataset((x[own][order], y[own][order]))
 
-    chosen = chain.from_iterable(selections(workload))
+    # over and over, because one process of two draws more learners than it trains where a cohort is odd
+    chosen = cycle(chain.from_iterable(selections(workload)))
     learners = FederatedDataset(shuffled, lambda: next(chosen))
     model = PyTorchModel(module, optimiser, torch.optim.SGD(module.parameters(), lr=1.0))
     lap.ready()
@@ -120,7 +132,7 @@ def main() -> None:
     )
 
     done = torch.tensor([next(updates), next(steps)])
-    if PROCESSES > 1:
+    if processes > 1:
         torch.distributed.reduce(done, dst=0)
         torch.distributed.destroy_process_group()
     if int(os.environ.get(RANK, 0)) > 0:
@@ -128,7 +140,7 @@ def main() -> None:
     lap.tell(
         "pfl",
         version("pfl"),
-        setting=f"{PROCESSES} processes, {torch.get_num_threads()} threads each",
+        setting=f"processes: {processes}, threads of each: {torch.get_num_threads()}",
         updates=int(done[0]),
         steps=int(done[1]),
         loss=lambda: mean_loss(module, x, y),
