@@ -17,7 +17,7 @@ from archipel.checks import ArchipelWarning, between, one_of, require
 from archipel.controller import Controller
 from archipel.data import Islands, stratified_validation
 from archipel.durability.checkpoint import Checkpoint
-from archipel.engines.execution import Way, execution
+from archipel.engines.execution import Way, execution, threads
 from archipel.engines.fleet import Fleet
 from archipel.engines.memory import MemoryModels
 from archipel.engines.shadow import ShadowRun
@@ -194,6 +194,7 @@ def _look_at_settings(algorithm: Algorithm, data: Islands, settings: Settings) -
     )
 
 
+@threads(1)  # a look at two examples is too small to share
 def _work(
     data: Islands,
     model: nn.Module | Callable[[], nn.Module] | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
+import numpy as np
 import pytest
 import scipy.stats
 import torch
@@ -77,9 +78,9 @@ def test_every_pass_sees_every_example_once():
 
 def test_the_order_is_a_function_of_key_and_pass():
     plan = Plan(key=11)
-    assert torch.equal(shuffled(plan, 50, 3), shuffled(Plan(key=11, batch=7), 50, 3))
+    assert np.array_equal(shuffled(plan, 50, 3), shuffled(Plan(key=11, batch=7), 50, 3))
     others = [shuffled(plan, 50, 4), shuffled(Plan(key=12), 50, 3)]
-    assert not any(torch.equal(shuffled(plan, 50, 3), other) for other in others)
+    assert not any(np.array_equal(shuffled(plan, 50, 3), other) for other in others)
 
 
 def test_every_order_has_the_same_chance():

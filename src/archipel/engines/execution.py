@@ -108,7 +108,8 @@ def execution(work: Work, plan: Plan, way: Way | None = None) -> Execution:
     if way is None:
         way = choose(work, plan)
     one_of("execution", "way", way, ("plain", "workers", "stacked"))
-    optimiser(plan, [nn.Parameter(torch.zeros(1))])  # settings it does not take show before the run
+    if way != "stacked" or plan.options:  # torch's optimisers take a second to load, and a plain stack needs none
+        optimiser(plan, [nn.Parameter(torch.zeros(1))])  # settings it does not take show before the run
     if way == "stacked":
         require(
             _stackable(work, plan),
@@ -138,6 +139,7 @@ def _stackable(work: Work, plan: Plan) -> bool:
     )
 
 
+@threads(1)
 def _examples_stand_alone(work: Work) -> bool:
     """Can the network be mapped over learners, and does an example's output not depend on its neighbours in a batch?"""
     module, x = copy.deepcopy(work.module).eval(), work.x[:2]
@@ -146,12 +148,13 @@ def _examples_stand_alone(work: Work) -> bool:
         together = module(x)
         alone = torch.cat([module(example[None]) for example in x])
         try:
-            stacked = network(module, work.loss).outputs(tensors, x.expand(2, *x.shape))[0]
+            stacked = network(module, work.loss, work.y).outputs(tensors, x.expand(2, *x.shape))[0]
         except RuntimeError:  # its forward looks at its numbers
             return False
     return all(torch.allclose(together, other, atol=1e-5, equal_nan=True) for other in (alone, stacked))
 
 
+@threads(1)
 def _multiplications(work: Work) -> int:
     """Multiplications of one example's forward pass."""
     counted = 0
@@ -171,6 +174,7 @@ def _multiplications(work: Work) -> int:
     return counted
 
 
+@threads(1)
 def _draws(work: Work) -> bool:
     """Does a training step take numbers from the global generator?"""
     probe = copy.deepcopy(work.module).train()

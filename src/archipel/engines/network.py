@@ -1,13 +1,14 @@
 """A network for many learners at once: every tensor has a leading dimension, one slice a learner.
 
-A plain sequence of linear layers and activations is stepped by batched products, with its backward pass written out
-where that is simple: small batches would spend most of their time on autograd's graph. Other networks go through
-`torch.func.vmap`.
+A plain sequence of linear layers and activations is stepped by batched products. Where it ends in class scores its
+step is written out, because small batches would spend most of their time on autograd's graph, and every gradient goes
+into its tensor in the product that makes it. Other networks go through `torch.func.vmap`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ from archipel.learner.learner import Loss
 
 Tensors = Mapping[str, Tensor]
 """Parameters by name, [learner, …]."""
-Names = Sequence[str]
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Softplus, nn.Identity)
 STACKABLE = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.Flatten, nn.Sequential, *ELEMENTWISE)
@@ -31,13 +31,22 @@ PER_EXAMPLE: tuple[Loss, ...] = (
 )
 """Losses whose mean over a batch is the mean of single examples' losses, so that examples can have weights."""
 
-BACKWARD: dict[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
-    nn.ReLU: lambda gradient, output: torch.ops.aten.threshold_backward(gradient, output, 0),
-    nn.Tanh: torch.ops.aten.tanh_backward,
-    nn.Sigmoid: torch.ops.aten.sigmoid_backward,
-    nn.Identity: lambda gradient, output: gradient,
+ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    nn.ReLU: (torch.relu, lambda gradient, output: torch.ops.aten.threshold_backward(gradient, output, 0)),
+    nn.Tanh: (torch.tanh, torch.ops.aten.tanh_backward),
+    nn.Sigmoid: (torch.sigmoid, torch.ops.aten.sigmoid_backward),
+    nn.Identity: (lambda x: x, lambda gradient, output: gradient),
 }
-"""Gradient with respect to an activation's input, from that of its output and the output itself."""
+"""Forward, and the gradient with respect to the input from that of the output and the output itself."""
+
+
+class Descent(Protocol):
+    """Takes the gradients of a step and changes the tensors, each as soon as nobody needs it any more."""
+
+    def product(self, name: str, left: Tensor, right: Tensor) -> None:
+        """The gradient of this tensor is left @ right."""
+
+    def gradient(self, name: str, gradient: Tensor) -> None: ...
 
 
 def can_stack(module: nn.Module, loss: Loss) -> bool:
@@ -78,13 +87,18 @@ class Mapped:
         flat = self.loss(outputs.flatten(0, 1), y.flatten(0, 1), reduction="none")  # type: ignore[call-arg]
         return flat.reshape(*y.shape[:2], -1).mean(dim=2)
 
-    def gradients(
-        self, tensors: Tensors, trained: Sequence[str], x: Tensor, y: Tensor, weights: Tensor
-    ) -> list[Tensor]:
-        """Gradients of the weighted sum of losses with respect to the tensors that are trained."""
+    def targets(self, y: Tensor) -> Tensor:
+        """Targets of many steps, [step, learner, example, …], in the form that `descend` takes."""
+        return y
+
+    def descend(
+        self, tensors: Tensors, trained: Collection[str], x: Tensor, targets: Tensor, weights: Tensor, descent: Descent
+    ) -> None:
+        """One step down the weighted sum of the examples' losses; weights are [learner, example]."""
         leaves = {name: tensors[name].detach().requires_grad_() for name in trained}
-        loss = (self.losses({**tensors, **leaves}, x, y) * weights).sum()
-        return list(torch.autograd.grad(loss, list(leaves.values())))
+        loss = (self.losses({**tensors, **leaves}, x, targets) * weights).sum()
+        for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
+            descent.gradient(name, gradient)
 
 
 class Sequential(Mapped):
@@ -94,17 +108,15 @@ class Sequential(Mapped):
         super().__init__(module, loss)
         names = {part: f"{name}." if name else "" for name, part in module.named_modules()}
         self.parts = [(part, f"{names[part]}weight", f"{names[part]}bias") for part in parts]
-        self.written = loss is nn.functional.cross_entropy and all(
-            type(part) in (nn.Linear, nn.Flatten, *BACKWARD) for part in parts
-        )
 
     def outputs(self, tensors: Tensors, x: Tensor) -> Tensor:
-        return self._pass(tensors, x)[-1]
+        return self._pass(tensors, x, self.parts)[-1]
 
-    def _pass(self, tensors: Tensors, x: Tensor) -> list[Tensor]:
+    @staticmethod
+    def _pass(tensors: Tensors, x: Tensor, parts: Sequence[tuple[nn.Module, str, str]]) -> list[Tensor]:
         """The input and what every part puts out."""
         seen = [x]
-        for part, weight, bias in self.parts:
+        for part, weight, bias in parts:
             if isinstance(part, nn.Linear):
                 rows, turned = x.flatten(1, -2), tensors[weight].transpose(1, 2)
                 if bias in tensors:
@@ -115,45 +127,68 @@ class Sequential(Mapped):
             elif isinstance(part, nn.Flatten):
                 x = x.flatten(2)
             else:
-                x = part(x)
+                x = ACTIVATIONS[type(part)][0](x) if type(part) in ACTIVATIONS else part(x)
             seen.append(x)
         return seen
 
-    def gradients(
-        self, tensors: Tensors, trained: Sequence[str], x: Tensor, y: Tensor, weights: Tensor
-    ) -> list[Tensor]:
-        if not self.written:
-            return super().gradients(tensors, trained, x, y, weights)
-        seen = self._pass(tensors, x)
-        if seen[-1].dim() != 3:
-            return super().gradients(tensors, trained, x, y, weights)
-        # d cross entropy / d outputs = (softmax - one-hot) x weight
-        gradient = seen[-1].softmax(dim=2)
-        gradient.scatter_add_(2, y.unsqueeze(2), torch.full_like(weights, -1.0).unsqueeze(2))
-        gradient.mul_(weights.unsqueeze(2))
+
+class Classifier(Sequential):
+    """A sequence that ends in a linear layer of class scores under cross entropy: its step is written out.
+
+    The last layer works with classes before examples, because a softmax over a short last dimension is slow.
+    """
+
+    def targets(self, y: Tensor) -> Tensor:
+        head = self.parts[-1][0]
+        assert isinstance(head, nn.Linear)
+        return nn.functional.one_hot(y, head.out_features).transpose(2, 3).to(torch.float32)
+
+    def descend(
+        self, tensors: Tensors, trained: Collection[str], x: Tensor, targets: Tensor, weights: Tensor, descent: Descent
+    ) -> None:
+        *below, (_, weight, bias) = self.parts
         first = min(i for i, (_, *own) in enumerate(self.parts) if any(name in trained for name in own))
-        found: dict[str, Tensor] = {}
-        for i in range(len(self.parts) - 1, first - 1, -1):
-            part, weight, bias = self.parts[i]
+        seen = self._pass(tensors, x, below)
+        examples = seen[-1].transpose(1, 2)
+        if bias in tensors:
+            scores = torch.baddbmm(tensors[bias].unsqueeze(2), tensors[weight], examples)
+        else:
+            scores = torch.bmm(tensors[weight], examples)
+        # d cross entropy / d scores = (softmax - one-hot) x weight
+        gradient = scores.softmax(dim=1).sub_(targets).mul_(weights.unsqueeze(1))
+        above, rows = gradient, gradient.transpose(1, 2)
+        if first < len(below):
+            gradient = torch.bmm(rows, tensors[weight])
+        if weight in trained:
+            descent.product(weight, above, seen[-1])
+        if bias in trained:
+            descent.gradient(bias, above.sum(dim=2))
+        for i in range(len(below) - 1, first - 1, -1):
+            part, weight, bias = below[i]
             if isinstance(part, nn.Linear):
-                rows = gradient.flatten(1, -2)
-                if weight in trained:
-                    found[weight] = torch.bmm(rows.transpose(1, 2), seen[i].flatten(1, -2))
-                if bias in trained:
-                    found[bias] = rows.sum(dim=1)
+                rows, inputs = gradient.flatten(1, -2), seen[i].flatten(1, -2)
                 if i > first:
                     gradient = torch.bmm(rows, tensors[weight]).view(seen[i].shape)
+                if weight in trained:
+                    descent.product(weight, rows.transpose(1, 2), inputs)
+                if bias in trained:
+                    descent.gradient(bias, rows.sum(dim=1))
             elif isinstance(part, nn.Flatten):
                 gradient = gradient.view(seen[i].shape)
             else:
-                gradient = BACKWARD[type(part)](gradient, seen[i + 1])
-        return [found[name] for name in trained]
+                gradient = ACTIVATIONS[type(part)][1](gradient, seen[i + 1])
 
 
-def network(module: nn.Module, loss: Loss) -> Mapped:
-    """The fastest way to run a module for many learners at once."""
+def network(module: nn.Module, loss: Loss, y: Tensor) -> Mapped:
+    """The fastest way to run a module for many learners at once, for such targets."""
     parts = _flattened(module)
-    return Mapped(module, loss) if parts is None else Sequential(module, loss, parts)
+    if parts is None:
+        return Mapped(module, loss)
+    written = type(parts[-1]) is nn.Linear and all(
+        type(part) in (nn.Linear, nn.Flatten, *ACTIVATIONS) for part in parts
+    )
+    labels = loss is nn.functional.cross_entropy and y.dim() == 1 and y.dtype == torch.int64
+    return (Classifier if written and labels else Sequential)(module, loss, parts)
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:

@@ -7,19 +7,21 @@ ones, and a short last batch is padded with examples of weight zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from archipel.engines.network import network
-from archipel.learner.batches import epochs_of, shuffled, steps_after, steps_of_epoch
+from archipel.learner.batches import epochs_of, shuffled, steps_of_epoch
 from archipel.learner.learner import Job, Work
 from archipel.types import Plan
 
 NUMBERS = 1 << 26
 """Parameters trained at a time: larger cohorts are stacked in several goes."""
+GATHERED = 1 << 20
+"""Numbers of examples copied side by side at a time, for as many steps as that makes."""
 
 
 class Stacked:
@@ -30,15 +32,14 @@ class Stacked:
 
     def __init__(self, work: Work) -> None:
         self.work = work
-        self.network = network(work.module, work.loss)
+        self.network = network(work.module, work.loss, work.y)
         self._layer_of = {entry.name: layer.name for layer in work.layout.layers for entry in layer.entries}
 
     def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
         """Carry all jobs on by so many epochs, or to their ends."""
         groups: dict[object, list[Job]] = {}
         for job in jobs:
-            # jobs that differ in nothing but their examples and their key share a stack
-            groups.setdefault(repr(replace(job.plan, key=0, cycle=None)), []).append(job)
+            groups.setdefault(_shared(job), []).append(job)
         room = max(1, NUMBERS // self.work.layout.size)
         for group in groups.values():
             for start in range(0, len(group), room):
@@ -57,10 +58,9 @@ class Stacked:
 
     def _train(self, jobs: Sequence[Job], epochs: int) -> None:
         """So many epochs, or what is left of them, for each of these jobs."""
-        work, plan = self.work, jobs[0].plan
-        schedule = [_schedule(job, epochs) for job in jobs]
-        order = sorted(range(len(jobs)), key=lambda i: (-len(schedule[i][0]), i))
-        jobs, schedule = [jobs[i] for i in order], [schedule[i] for i in order]
+        plan = jobs[0].plan
+        steps = {job: _steps_ahead(job, epochs) for job in jobs}
+        jobs = sorted(jobs, key=lambda job: -steps[job])
         rows = torch.stack([job.vector for job in jobs])
         fresh = [i for i, job in enumerate(jobs) if not job.losses]
         if jobs[0].watches and fresh:
@@ -69,26 +69,7 @@ class Stacked:
         anchors = self._pieces(torch.stack(received)) if plan.proximal else {}
         momenta = self._pieces(torch.stack([self._momentum(job) for job in jobs])) if plan.momentum else {}
         tensors = self._pieces(rows)
-        trained = [name for name, layer in self._layer_of.items() if plan.trains is None or layer in plan.trains]
-        examples, weights = _table(schedule, work.x.device)
-        lengths = [len(steps) for steps, _ in schedule]
-        k = len(jobs)
-        work.module.train()
-        for step in range(lengths[0] if trained else 0):
-            while lengths[k - 1] <= step:  # those who are done stand behind
-                k -= 1
-            chosen = examples[:k, step]
-            active = {name: tensor[:k] for name, tensor in tensors.items()}
-            found = self.network.gradients(active, trained, work.x[chosen], work.y[chosen], weights[:k, step])
-            for name, gradient in zip(trained, found, strict=True):
-                anchor, momentum = anchors.get(name), momenta.get(name)
-                _step(
-                    plan,
-                    active[name],
-                    gradient,
-                    None if anchor is None else anchor[:k],
-                    None if momentum is None else momentum[:k],
-                )
+        self._steps(jobs, [steps[job] for job in jobs], Descent(plan, tensors, anchors, momenta))
         rows, remembered = _joined(tensors), _joined(momenta) if momenta else None
         for i, job in enumerate(jobs):
             job.vector = rows[i].clone()  # a row alone must not keep its whole cohort alive
@@ -97,6 +78,24 @@ class Stacked:
                 job.memory = {"momentum": remembered[i].clone()}
         if jobs[0].watches:
             self._watch(jobs, rows)
+
+    def _steps(self, jobs: Sequence[Job], steps: Sequence[int], descent: Descent) -> None:
+        """So many steps for each of the jobs, which come sorted: those with most of them first."""
+        work, trains = self.work, descent.plan.trains
+        trained = [name for name, layer in self._layer_of.items() if trains is None or layer in trains]
+        if not trained:
+            return
+        examples, weights = _table(jobs, steps, work.x.device)
+        at_work = [sum(mine > step for mine in steps) for step in range(steps[0])]
+        together = max(1, GATHERED // (examples[0].numel() * work.x[0].numel()))
+        work.module.train()
+        for start in range(0, len(examples), together):
+            chosen = examples[start : start + together, : at_work[start]]
+            x = work.x.index_select(0, chosen.flatten()).view(*chosen.shape, *work.x.shape[1:])
+            targets = self.network.targets(work.y[chosen])
+            for i, k in enumerate(at_work[start : start + together]):  # those who are done stand behind
+                descent.narrow(k)
+                self.network.descend(descent.active, trained, x[i, :k], targets[i, :k], weights[start + i, :k], descent)
 
     def _pieces(self, rows: Tensor) -> dict[str, Tensor]:
         """The rows as named tensors, [learner, …], each in one piece of memory: batched products want it so."""
@@ -129,53 +128,86 @@ class Stacked:
             job.losses.append(float(means[i]) if len(job.learner.validation) else float("nan"))
 
 
-def _step(plan: Plan, tensor: Tensor, gradient: Tensor, anchor: Tensor | None, momentum: Tensor | None) -> None:
-    """SGD as torch.optim writes it: proximal term, weight decay, momentum, Nesterov."""
-    if anchor is not None:
-        gradient = gradient.add(tensor - anchor, alpha=plan.proximal)
-    decay = float(plan.options.get("weight_decay", 0.0))  # type: ignore[arg-type]
-    if decay:
-        gradient = gradient.add(tensor, alpha=decay)
-    if momentum is not None:
-        momentum.mul_(plan.momentum).add_(gradient)
-        gradient = gradient.add(momentum, alpha=plan.momentum) if plan.options.get("nesterov") else momentum
-    tensor.sub_(gradient, alpha=plan.rate)
+class Descent:
+    """SGD as torch.optim writes it, for all learners of a stack: proximal term, weight decay, momentum, Nesterov."""
+
+    def __init__(
+        self, plan: Plan, tensors: Mapping[str, Tensor], anchors: Mapping[str, Tensor], momenta: Mapping[str, Tensor]
+    ) -> None:
+        self.plan = plan
+        self.tensors, self.anchors, self.momenta = tensors, anchors, momenta
+        self.active: Mapping[str, Tensor] = tensors
+        """The tensors of those who are still at work."""
+        self._k = len(next(iter(tensors.values())))
+        self._decay = float(plan.options.get("weight_decay", 0.0))  # type: ignore[arg-type]
+        self._nesterov = bool(plan.options.get("nesterov"))
+
+    def narrow(self, k: int) -> None:
+        """Only the first k learners are still at work."""
+        if k < self._k:
+            self._k = k
+            self.active = {name: tensor[:k] for name, tensor in self.tensors.items()}
+
+    def product(self, name: str, left: Tensor, right: Tensor) -> None:
+        """Descend along left @ right; where nothing is added to it, the product adds itself to its tensor."""
+        tensor = self.active[name]
+        if self.anchors or self._decay or self._nesterov:
+            self.gradient(name, torch.bmm(left, right))
+        elif self.momenta:
+            momentum = self.momenta[name][: self._k].baddbmm_(left, right, beta=self.plan.momentum)
+            tensor.sub_(momentum, alpha=self.plan.rate)
+        else:
+            tensor.baddbmm_(left, right, alpha=-self.plan.rate)
+
+    def gradient(self, name: str, gradient: Tensor) -> None:
+        tensor, plan = self.active[name], self.plan
+        if self.anchors:
+            gradient = gradient.add(tensor - self.anchors[name][: self._k], alpha=plan.proximal)
+        if self._decay:
+            gradient = gradient.add(tensor, alpha=self._decay)
+        if self.momenta:
+            momentum = self.momenta[name][: self._k].mul_(plan.momentum).add_(gradient)
+            gradient = gradient.add(momentum, alpha=plan.momentum) if self._nesterov else momentum
+        tensor.sub_(gradient, alpha=plan.rate)
 
 
-def _joined(tensors: dict[str, Tensor]) -> Tensor:
+def _shared(job: Job) -> tuple[object, ...]:
+    """What jobs of one stack have to have in common."""
+    plan = job.plan
+    return plan.rate, plan.momentum, plan.proximal, tuple(plan.options.items()), plan.trains, job.watches
+
+
+def _joined(tensors: Mapping[str, Tensor]) -> Tensor:
     """Named tensors as rows again."""
     return torch.cat([tensor.flatten(1) for tensor in tensors.values()], dim=1)
 
 
-def _schedule(job: Job, epochs: int) -> tuple[Tensor, Tensor]:
-    """[step, place] indices of the examples of the next epochs' mini-batches, and their weights in their batch's mean.
+def _steps_ahead(job: Job, epochs: int) -> int:
+    """Steps of the next so many epochs, or of what is left of them."""
+    last = min(job.epochs + epochs, epochs_of(job.plan, job.examples))
+    return job.steps_at(last) - job.steps
 
-    A short last batch is filled up with its own first example, at weight zero: 0 x NaN of another learner is NaN.
+
+def _table(jobs: Sequence[Job], steps: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """[step, learner, place] indices of the examples of the next mini-batches, and their weights in their batch's mean.
+
+    What fills a short batch up is its learner's own and has weight zero: 0 x NaN of another learner is NaN.
     """
-    plan, n = job.plan, job.examples
-    batch, steps = min(plan.batch, n), steps_of_epoch(n, plan.batch)
-    short = n - (steps - 1) * batch
-    weights = torch.full((steps, batch), 1 / batch)
-    weights[-1] = 0.0
-    weights[-1, :short] = 1 / short
-    last = min(job.epochs + epochs, epochs_of(plan, n))
-    orders = []
-    for epoch in range(job.epochs, last):
-        order = job.learner.train[shuffled(plan, n, epoch)]
-        filling = order[n - short].expand(batch - short)
-        orders.append(torch.cat((order, filling)).view(steps, batch))
-    made = steps_after(plan, n, last) - steps_after(plan, n, job.epochs)
-    return torch.cat(orders)[:made], weights.repeat(len(orders), 1)[:made]
-
-
-def _table(schedule: Sequence[tuple[Tensor, Tensor]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """[learner, step, place] of all schedules, the longest first; what is missing has weight zero."""
-    longest, widest = len(schedule[0][0]), max(examples.shape[1] for examples, _ in schedule)
-    table = torch.zeros(len(schedule), longest, widest, dtype=torch.int64)
-    shares = torch.zeros(table.shape)
-    for i, (examples, weights) in enumerate(schedule):
-        steps, width = examples.shape
-        table[i, :steps] = examples[:, :1]
-        table[i, :steps, :width] = examples
-        shares[i, :steps, :width] = weights
-    return table, shares.to(device)
+    longest, widest = steps[0], max(min(job.plan.batch, job.examples) for job in jobs)
+    table = np.zeros((longest, len(jobs), widest), dtype=np.int64)
+    weights = np.zeros(table.shape, dtype=np.float32)
+    for i, job in enumerate(jobs):
+        plan, n = job.plan, job.examples
+        own, batch, per_epoch = job.learner.train.numpy(), min(plan.batch, n), steps_of_epoch(n, plan.batch)
+        short = n - (per_epoch - 1) * batch
+        table[:, i] = own[0]
+        for start in range(0, steps[i], per_epoch):
+            order = own[shuffled(plan, n, job.epochs + start // per_epoch)]
+            whole = order[: n - short].reshape(-1, batch)[: longest - start]
+            table[start : start + len(whole), i, :batch] = whole
+            weights[start : start + len(whole), i, :batch] = 1 / batch
+            last = start + per_epoch - 1
+            if last < longest:
+                table[last, i, :short] = order[n - short :]
+                weights[last, i, :short] = 1 / short
+    return torch.from_numpy(table).to(device), torch.from_numpy(weights).to(device)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.randomness import generator
@@ -27,13 +29,13 @@ def steps_after(plan: Plan, examples: int, epochs: int) -> int:
     return steps if plan.steps is None else min(steps, plan.steps)
 
 
-def shuffled(plan: Plan, examples: int, epoch: int) -> Tensor:
+def shuffled(plan: Plan, examples: int, epoch: int) -> NDArray[np.int64]:
     """The order of the examples in this pass."""
-    return torch.from_numpy(generator(plan.key, "epoch", epoch).permutation(examples))
+    return generator(plan.key, "epoch", epoch).permutation(examples)
 
 
 def batches(plan: Plan, examples: int, epoch: int) -> list[Tensor]:
     """The mini-batches of one pass, as positions among the learner's training examples."""
-    pieces = list(shuffled(plan, examples, epoch).split(plan.batch))
+    pieces = list(torch.from_numpy(shuffled(plan, examples, epoch)).split(plan.batch))
     steps = steps_after(plan, examples, epoch + 1) - steps_after(plan, examples, epoch)
     return pieces[:steps]

@@ -83,7 +83,7 @@ class Job:
 
     @property
     def examples(self) -> int:
-        return len(self.learner.train)
+        return self.learner.train.size(0)
 
     @property
     def steps(self) -> int:
