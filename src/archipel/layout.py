@@ -32,6 +32,11 @@ class Entry:
     start: int
     stop: int
 
+    @property
+    def is_view(self) -> bool:
+        """The module's tensor can be a piece of the vector itself."""
+        return self.dtype == torch.float32 and len(self.shape) != 4
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -136,8 +141,12 @@ class Layout:
     def indices(self, names: Iterable[str] | None) -> tuple[int, ...]:
         """Places of these layers in ascending order; None means all."""
         if names is None:
-            return tuple(range(len(self.layers)))
+            return self._all
         return tuple(sorted(self._places[name] for name in names))
+
+    @cached_property
+    def _all(self) -> tuple[int, ...]:
+        return tuple(range(len(self.layers)))
 
     def with_layers(self, vector: Tensor, values: Mapping[str, Tensor]) -> Tensor:
         """A copy of the vector with these layers in place."""
@@ -224,12 +233,18 @@ class Layout:
         return vector
 
     def bind(self, module: nn.Module, vector: Tensor) -> None:
-        """Make the module's parameters views into this vector: training the one changes the other."""
+        """Make the module's parameters views into this vector: training the one changes the other.
+
+        Weights of convolutions are copies with the channels last, which convolutions on a CPU want; `collect` brings
+        them back.
+        """
         self.check("Layout.bind", vector)
         for layer in self.layers:
             for entry in layer.entries:
                 owner, name = _owner(module, entry.name)
                 tensor = _tensor(vector, entry)
+                if len(entry.shape) == 4:
+                    tensor = tensor.clone(memory_format=torch.channels_last)
                 if layer.buffers:
                     owner._buffers[name] = tensor
                 else:
@@ -239,9 +254,9 @@ class Layout:
         """Bring back into the vector what `bind` could not make a view of."""
         for layer in self.layers:
             for entry in layer.entries:
-                if entry.dtype != torch.float32:
+                if not entry.is_view:
                     owner, name = _owner(module, entry.name)
-                    vector[entry.start : entry.stop] = getattr(owner, name).reshape(-1).float()
+                    vector[entry.start : entry.stop].view(entry.shape).copy_(getattr(owner, name).detach())
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """The vector as named tensors, for `torch.func` and `load_state_dict`; float tensors are views."""
