@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python -m
 PLAIN  := $(VENV)/.plain
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test check format clean
+.PHONY: help demo test bench check format clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -25,15 +25,18 @@ demo: $(PLAIN)  ## Run the methods of the five papers side by side on digits, an
 test: $(READY)  ## Run all tests
 	$(RUN) pytest -n 2 --dist worksteal
 
+bench: $(READY)  ## Race Archipel against its peers and the machine's limits, one to two hours; leave it alone meanwhile
+	$(RUN) benchmarks
+
 check: $(READY)  ## Format, lint, types and the fast tests
-	$(RUN) ruff format --check src tests examples
-	$(RUN) ruff check src tests examples
+	$(RUN) ruff format --check src tests examples benchmarks
+	$(RUN) ruff check src tests examples benchmarks
 	$(RUN) mypy
 	$(RUN) pytest -n 2 --dist worksteal -m "not slow"
 
 format: $(READY)  ## Put the code into its one format
-	$(RUN) ruff format src tests examples
-	$(RUN) ruff check --fix src tests examples
+	$(RUN) ruff format src tests examples benchmarks
+	$(RUN) ruff check --fix src tests examples benchmarks
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

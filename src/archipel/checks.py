@@ -19,30 +19,28 @@ def require(condition: bool, message: str) -> None:
 def at_least(smallest: float, owner: str, why: str = "", **values: float) -> None:
     """Refuse values that are too small, by name: `at_least(1, "Plan", epochs=0)` raises."""
     for name, value in values.items():
-        reason = f" ({why})" if why else ""
-        require(
-            _number(value) and value >= smallest,
-            f"{owner}: {name} should be at least {smallest}{reason}, got {value!r}.",
-        )
+        if not (_number(value) and value >= smallest):
+            reason = f" ({why})" if why else ""
+            raise ValueError(f"{owner}: {name} should be at least {smallest}{reason}, got {value!r}.")
 
 
 def more_than(bound: float, owner: str, **values: float) -> None:
     """Refuse values that are not above the bound, by name."""
     for name, value in values.items():
-        require(_number(value) and value > bound, f"{owner}: {name} should be more than {bound}, got {value!r}.")
+        if not (_number(value) and value > bound):
+            raise ValueError(f"{owner}: {name} should be more than {bound}, got {value!r}.")
 
 
 def between(owner: str, name: str, value: float, low: float, high: float) -> None:
     """low <= value < high."""
-    require(
-        _number(value) and low <= value < high,
-        f"{owner}: {name} should be at least {low} and below {high}, got {value!r}.",
-    )
+    if not (_number(value) and low <= value < high):
+        raise ValueError(f"{owner}: {name} should be at least {low} and below {high}, got {value!r}.")
 
 
 def share(owner: str, name: str, value: float) -> None:
     """0 < value <= 1."""
-    require(_number(value) and 0 < value <= 1, f"{owner}: {name} should be above 0 and at most 1, got {value!r}.")
+    if not (_number(value) and 0 < value <= 1):
+        raise ValueError(f"{owner}: {name} should be above 0 and at most 1, got {value!r}.")
 
 
 def one_of(owner: str, name: str, value: str, known: Iterable[str]) -> None:

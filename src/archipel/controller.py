@@ -12,9 +12,11 @@ Laws of this file:
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 
 from archipel.algorithm import Algorithm
@@ -33,7 +35,6 @@ from archipel.state import (
     Inquiry,
     Member,
     Models,
-    Scoring,
     State,
     Update,
     View,
@@ -54,6 +55,7 @@ from archipel.types import (
     Left,
     Metrics,
     Model,
+    Probe,
     Progress,
     Result,
     Score,
@@ -109,6 +111,7 @@ class Controller:
         assert state is not None
         self._look_at_vectors(state, models, layout)
         self.algorithm = algorithm
+        self._parts, self._reports = algorithm.parts(), algorithm.reports
         self.layout = layout
         self.models = models
         self.ending = ending
@@ -172,15 +175,23 @@ class Controller:
             event.role,
             given=old.given if old else 0,
         )
+        self._goes(event.learner, old)
+        insort(self.state.there.setdefault(event.role, []), event.learner)
         self._keep(Membership(event.learner, there=True, fresh=event.fresh))
 
     def _left(self, learner: str) -> None:
         member = self.state.members.get(learner)
         if member is not None and member.active:
+            self._goes(learner, member)
             member.active = False
-            for role, part in self.algorithm.parts():
+            for role, part in self._parts:
                 part.left(self._view(role), learner)
             self._keep(Membership(learner, there=False))
+
+    def _goes(self, learner: str, member: Member | None) -> None:
+        """Take a learner off the list of those who are there."""
+        if member is not None and member.active:
+            self.state.there[member.role].remove(learner)
 
     # ----------------------------------------------------------------------------------------------------- training
 
@@ -190,7 +201,7 @@ class Controller:
         plan = replace(
             self.algorithm.plan,
             key=derive(state.seed, "training", member.name, member.given),
-            reports=self.algorithm.reports,
+            reports=self._reports,
         )
         for i, planner in enumerate(self.algorithm.planners):
             plan = planner.plan(self._view(f"planner.{i}"), member, plan)
@@ -213,7 +224,7 @@ class Controller:
             self._waste(assignment, wrong)
             return
         update = self._receive(assignment, event)
-        for role, part in self.algorithm.parts():
+        for role, part in self._parts:
             part.observe(self._view(role), update)
         if assignment.travels:
             self.state.travelling[assignment.slot] = self._travelled(update)
@@ -303,8 +314,7 @@ class Controller:
 
     def _failed(self, event: Failed) -> None:
         if event.task in self.state.inquiries:
-            self._count_inquiry(event.task, event.traffic)
-            self._answer(event.task, None)
+            self._answer(event.task, (None,) * len(self.state.inquiries[event.task].sites), event.traffic)
             return
         assignment = self._close(event.task)
         if assignment is not None:
@@ -344,14 +354,22 @@ class Controller:
         """Let an update stand for commit, and gather what its weighting asks for."""
         self.state.queue.append(update)
         update.asked = True
+        questions: dict[tuple[Probe, Model | None], dict[str, None]] = {}
         for site, probe, reference in self.algorithm.weighting.ask(self._view("weighting"), update):
-            task = self._next_task()
-            names = (update.model.name,) if reference is None else (update.model.name, reference.name)
-            bins = probe.bins if isinstance(probe, Score) else 0
-            self.state.inquiries[task] = Inquiry(task, site, names, bins, update.task, len(update.evidence), None)
-            update.evidence.append(Evidence(site, probe))
-            update.awaiting += 1
-            self._commands.append(Evaluate(task, site, update.model, probe, reference))
+            questions.setdefault((probe, reference), {})[site] = None  # asked twice, it would say the same
+        for (probe, reference), sites in questions.items():
+            question = Evaluate(self._next_task(), tuple(sites), update.model, probe, reference)
+            self._ask(question, update.task, len(update.evidence))
+            update.evidence.append(Evidence(probe))
+
+    def _ask(self, question: Evaluate, update: int | None, place: int) -> None:
+        state, reference = self.state, question.reference
+        names = (question.model.name,) if reference is None else (question.model.name, reference.name)
+        bins = question.probe.bins if isinstance(question.probe, Score) else 0
+        state.inquiries[question.task] = Inquiry(
+            question.task, question.sites, names, bins, update, place, state.version, state.rounds
+        )
+        self._commands.append(question)
 
     def _evaluated(self, event: Evaluated) -> bool:
         """True if something may follow from it."""
@@ -360,15 +378,48 @@ class Controller:
         if event.task not in self.state.inquiries:
             self._close(event.task)  # tells a late answer from an impossible one
             return False
-        self._count_inquiry(event.task, event.traffic)
-        nonsense = self._nonsense(event.result, self.state.inquiries[event.task].bins)
-        if nonsense is not None:
-            self._keep(Refused(event.task, self.state.inquiries[event.task].site, nonsense))
-            return self._answer(event.task, None)
-        return self._answer(event.task, event.result)
+        asked = self.state.inquiries[event.task].sites
+        if len(event.results) != len(asked):
+            raise ImpossibleEvent(f"{len(event.results)} opinions in answer to task {event.task}, which asks {asked}.")
+        return self._answer(event.task, event.results, event.traffic)
 
-    def _nonsense(self, result: Result, bins: int) -> str | None:
-        """What is wrong with the counts of an answer, or None: they are added to others' before they are used."""
+    def _answer(self, task: int, results: Sequence[Result | None], traffic: Traffic) -> bool:
+        """Take the opinions; True if something may follow from them."""
+        inquiry = self.state.inquiries.pop(task)
+        self._count("score" if inquiry.update is None else "evaluate", traffic)
+        opinions = self._sensible_ones(inquiry, results)
+        if inquiry.update is None:
+            self._scored(inquiry, opinions)
+            return True
+        for update in self.state.queue:
+            if update.task == inquiry.update:
+                update.evidence[inquiry.question].opinions = opinions
+                return update.ready
+        return False
+
+    def _sensible_ones(self, inquiry: Inquiry, results: Sequence[Result | None]) -> tuple[Result | None, ...]:
+        """Opinions whose counts make sense, None in place of the others: they are added up before they are used."""
+        if self._all_sensible(results):
+            return tuple(results)
+        opinions = []
+        for site, result in zip(inquiry.sites, results, strict=True):
+            nonsense = self._nonsense(result, inquiry.bins)
+            if nonsense is not None:
+                self._keep(Refused(inquiry.task, site, nonsense))
+            opinions.append(result if nonsense is None else None)
+        return tuple(opinions)
+
+    def _all_sensible(self, results: Sequence[Result | None]) -> bool:
+        """One look at all confusion matrices together; where it fails, `_nonsense` says of each what is wrong."""
+        scored = [result for result in results if isinstance(result, Scored)]
+        shape = (self.state.classes or 0,) * 2
+        if any(r.histogram is not None or r.confusion is None or r.confusion.shape != shape for r in scored):
+            return False
+        counts = np.array([r.confusion for r in scored]).reshape(len(scored), *shape)
+        return bool(counts.min(initial=0) >= 0) and counts.sum(axis=(1, 2)).tolist() == [r.count for r in scored]
+
+    def _nonsense(self, result: Result | None, bins: int) -> str | None:
+        """What is wrong with the counts of an answer, or None."""
         if not isinstance(result, Scored) or result.confusion is None:
             return None
         confusion, histogram = result.confusion, result.histogram
@@ -383,17 +434,6 @@ class Controller:
         if histogram is not None and (histogram.shape != (self.state.classes, 2, bins) or histogram.min() < 0):
             return f"a histogram of scores of shape {histogram.shape}, or with negative counts"
         return None
-
-    def _answer(self, task: int, result: Result | None) -> bool:
-        inquiry = self.state.inquiries.pop(task)
-        if inquiry.scoring is not None:
-            return self._scored(inquiry.scoring, inquiry.site, result)
-        for update in self.state.queue:
-            if update.task == inquiry.update:
-                update.awaiting -= 1
-                update.evidence[inquiry.question].result = result
-                return update.awaiting == 0
-        return False
 
     # ------------------------------------------------------------------------------------------------------- commit
 
@@ -454,7 +494,7 @@ class Controller:
         self.models.write(name, following)
         state.model = Model(name, manifest)
         state.committed += sum(update.steps for update in updates)
-        for role, part in self.algorithm.parts():
+        for role, part in self._parts:
             part.committed(self._view(role), updates)
         self._keep(
             Committed(
@@ -494,28 +534,17 @@ class Controller:
         sites = self.evaluation.sites(state)
         if not sites:
             return
-        scoring = state.next_score
-        state.scorings[scoring] = Scoring(state.version, state.rounds, len(sites))
-        for task, site in enumerate(sites, start=scoring - len(sites)):
-            bins = self.evaluation.probe.bins
-            state.inquiries[task] = Inquiry(task, site, (state.model.name,), bins, None, 0, scoring)
-            self._commands.append(Evaluate(task, site, state.model, self.evaluation.probe, record=True))
-        state.next_score = scoring - len(sites) - 1
+        task = state.next_score
+        state.next_score -= 1
+        self._ask(Evaluate(task, tuple(sites), state.model, self.evaluation.probe, record=True), None, 0)
 
-    def _scored(self, number: int, site: str, result: Result | None) -> bool:
+    def _scored(self, inquiry: Inquiry, opinions: Sequence[Result | None]) -> None:
         state, evaluation = self.state, self.evaluation
-        scoring = state.scorings[number]
-        scoring.awaiting -= 1
-        if isinstance(result, Scored):
-            scoring.answers[site] = result
-        if scoring.awaiting or evaluation is None:
-            return False
-        del state.scorings[number]
-        if not scoring.answers:
-            return True
-        answers = [scoring.answers[name] for name in sorted(scoring.answers)]
+        answers = [opinion for opinion in opinions if isinstance(opinion, Scored)]
+        if not answers or evaluation is None:
+            return
         found = metrics_of(answers, evaluation.mean)
-        self._keep(Scores(scoring.version, scoring.rounds, found, sum(a.count for a in answers), len(answers)))
+        self._keep(Scores(inquiry.version, inquiry.rounds, found, sum(a.count for a in answers), len(answers)))
         value = found.get(evaluation.metric, math.nan)
         higher = higher_is_better(evaluation.metric)
         if not math.isnan(value) and (state.best is None or (value > state.best if higher else value < state.best)):
@@ -525,7 +554,6 @@ class Controller:
         reason = self.ending.satisfied(state.best, state.since_best, higher)
         if reason is not None:
             self._end(reason)
-        return True
 
     # ------------------------------------------------------------------------------------------------- what follows
 
@@ -552,7 +580,7 @@ class Controller:
             )
         if state.ending is not None:
             self._score()  # the last version has a score too
-        if state.ending is not None and not state.scorings:
+        if state.ending is not None and not any(inquiry.update is None for inquiry in state.inquiries.values()):
             state.stopped = state.ending
             self._commands.append(Stop(state.stopped))
 
@@ -626,20 +654,18 @@ class Controller:
     def _keep(self, record: Record) -> None:
         self._commands.append(Keep(record))
 
-    def _count_inquiry(self, task: int, traffic: Traffic) -> None:
-        self._count("score" if self.state.inquiries[task].update is None else "evaluate", traffic)
-
     def _count(self, kind: str, traffic: Traffic) -> None:
         for way, amount in (("down", traffic.down), ("up", traffic.up)):
             if amount:
-                for unit, n in (("bytes", amount), ("models", 1)):
+                for unit, n in (("bytes", amount), ("models", traffic.sites)):
                     name = f"{kind} {way} {unit}"
                     self.state.traffic[name] = self.state.traffic.get(name, 0) + n
 
     def _sweep(self) -> None:
         """Drop the vectors nobody needs any more."""
-        needed = needed_vectors(self.state)
-        held = [part.holds(self._view(role)) for role, part in self.algorithm.parts()]
-        for name in self.models.names():
-            if "/" not in name and name not in needed and not any(name in names for names in held):
+        unneeded = set(self.models.names()) - needed_vectors(self.state)
+        for role, part in self._parts:
+            unneeded.difference_update(part.holds(self._view(role)))
+        for name in unneeded:
+            if "/" not in name:
                 self.models.drop(name)

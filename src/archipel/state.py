@@ -11,7 +11,7 @@ from torch import Tensor
 
 from archipel.layout import Layout
 from archipel.randomness import generator
-from archipel.types import Metrics, Model, Plan, Probe, Result, Role, Scored
+from archipel.types import Metrics, Model, Plan, Probe, Result, Role
 
 
 class Models(Protocol):
@@ -67,27 +67,30 @@ class Assignment:
 
 @dataclass(slots=True)
 class Inquiry:
-    """An evaluation that is out: evidence for an update, or an answer to a scoring."""
+    """An evaluation that is out: evidence for an update, or a score for the records."""
 
     task: int
-    site: str
+    sites: tuple[str, ...]
     models: tuple[str, ...]
     """Vectors that must stay until it is answered."""
     bins: int
     """Bins of the histogram it asks for; 0: none."""
     update: int | None
+    """The update it is about; None: the current model is scored for the records."""
     question: int
     """Place of the question in the update's evidence."""
-    scoring: int | None
+    version: int
+    """Version of the community model when it was asked."""
+    rounds: int
+    """Local-training rounds by then."""
 
 
 @dataclass(slots=True)
 class Evidence:
-    """One question about an update and its answer, if that has come."""
+    """One question about an update, and the opinions once they have come: None where a site has given none."""
 
-    site: str
     probe: Probe
-    result: Result | None = None
+    opinions: tuple[Result | None, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -108,8 +111,6 @@ class Update:
     path: tuple[str, ...] = ()
     """All learners it has been trained by; their examples and steps add up."""
     asked: bool = False
-    awaiting: int = 0
-    """Opinions still out."""
     evidence: list[Evidence] = field(default_factory=list)
     stale_versions: int = 0
     """Versions between the model it started from and its commit; stamped at the commit."""
@@ -118,21 +119,11 @@ class Update:
 
     @property
     def ready(self) -> bool:
-        return self.asked and self.awaiting == 0
+        return self.asked and all(item.opinions is not None for item in self.evidence)
 
     def opinions(self, probe: Probe) -> list[Result | None]:
         """The answers to this probe, in the order of asking; None where one is missing."""
-        return [item.result for item in self.evidence if item.probe == probe]
-
-
-@dataclass(slots=True)
-class Scoring:
-    """A model being scored for the records."""
-
-    version: int
-    rounds: int
-    awaiting: int
-    answers: dict[str, Scored] = field(default_factory=dict)
+        return [opinion for item in self.evidence if item.probe == probe for opinion in item.opinions or ()]
 
 
 @dataclass(slots=True)
@@ -157,13 +148,14 @@ class State:
     next_score: int = -1
     """Scores are numbered downwards, so that how often a model is scored changes no draw that a task's number keys."""
     members: dict[str, Member] = field(default_factory=dict)
+    there: dict[Role, list[str]] = field(default_factory=dict)
+    """Names of the members that are there, sorted, by role: looked at many times an event."""
     out: dict[int, Assignment] = field(default_factory=dict)
     inquiries: dict[int, Inquiry] = field(default_factory=dict)
     queue: list[Update] = field(default_factory=list)
     """Updates offered for commit, in order of arrival."""
     travelling: dict[int, Update] = field(default_factory=dict)
     """Under Relay, the last model of each slot."""
-    scorings: dict[int, Scoring] = field(default_factory=dict)
     scored: int = -1
     """The last version that was sent to be scored."""
     best: float | None = None
@@ -221,7 +213,7 @@ class View:
 
     def active(self, role: Role = "train") -> list[str]:
         """Learners of this role that are there, by name."""
-        return sorted(m.name for m in self.state.members.values() if m.active and m.role == role)
+        return list(self.state.there.get(role, ()))
 
     def idle(self) -> list[str]:
         """Learners that may be given a training task now, by name."""
@@ -252,14 +244,15 @@ def validate(state: State, models: Models) -> None:
     _law(len(known) == len(state.out) + len(state.inquiries) + len(waiting), "a task is in two places", known)
     handed_out = all(state.next_score < task < state.next_task for task in known)
     _law(handed_out, "a task was never handed out", known)
+    there = {name: member.role for name, member in state.members.items() if member.active}
+    by_role = {role: sorted(n for n in there if there[n] == role) for role in there.values()}
+    _law({role: names for role, names in state.there.items() if names} == by_role, "who is there", state.there)
     for update in state.queue:
-        out = [i for i in state.inquiries.values() if i.update == update.task]
-        _law(update.awaiting == len(out), f"update {update.task} awaits {update.awaiting} opinions", out)
+        out = sorted(i.question for i in state.inquiries.values() if i.update == update.task)
+        open_ = [place for place, item in enumerate(update.evidence) if item.opinions is None]
+        _law(open_ == out, f"update {update.task} waits for the questions {open_}", out)
         _law(update.version <= state.version, "an update is newer than the model", update)
-    for number, scoring in state.scorings.items():
-        out = [i for i in state.inquiries.values() if i.scoring == number]
-        _law(scoring.awaiting == len(out), f"scoring {number} awaits {scoring.awaiting} answers", out)
-    orphans = [i for i in state.inquiries.values() if i.scoring is None and i.update not in waiting]
+    orphans = [i for i in state.inquiries.values() if i.update is not None and i.update not in waiting]
     _law(not orphans, "an inquiry is about no update", orphans)
     missing = needed_vectors(state) - set(models.names())
     _law(not missing, "vectors are missing from the store", missing)

@@ -205,9 +205,11 @@ class Traffic:
     """Bytes that one task moved, as the engine measured them."""
 
     down: int = 0
-    """From the controller to the site."""
+    """From the controller to the sites."""
     up: int = 0
-    """From the site to the controller."""
+    """From the sites to the controller."""
+    sites: int = 1
+    """How many sites they went to or came from: each had a model of its own on the wire."""
 
 
 # ------------------------------------------------------------------------------------------------------- commands
@@ -225,10 +227,13 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Have a site try this model; a probe that compares gets a reference beside it."""
+    """Have these sites try this model; a probe that compares gets a reference beside it.
+
+    The engine asks them side by side and answers when the last opinion has come, or is given up.
+    """
 
     task: int
-    site: str
+    sites: tuple[str, ...]
     model: Model
     probe: Probe
     reference: Model | None = None
@@ -293,8 +298,10 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
+    """The opinions of the sites that were asked, in their order; None where there will be none (lost, left, late)."""
+
     task: int
-    result: Result
+    results: tuple[Result | None, ...]
     traffic: Traffic = Traffic()
 
 

@@ -3,7 +3,8 @@
 A game is a table of rows, an event and what follows from it, each command in a few words:
 
     "train 0 a v0"     learner a is given model v0 as task 0
-    "ask 4 b t0"       b is asked what it thinks of model t0, as task 4
+    "ask 4 b c t0"     b and c are asked what they think of model t0, as task 4; `evaluated(4, (3, 1), None)` is b's
+                       answer, 3 examples right and 1 wrong, and that there will be none of c
     "score home v1"    version 1 is to be scored at home; its score is answered by `tried("v1", ...)`
     "cancel 1", "finish 1", "wake 10 round 0", "stop 2 commits made"
     "v1 <- 0 1"        the updates of tasks 0 and 1 have become version 1
@@ -32,10 +33,8 @@ from archipel.parts.evaluation import Evaluation
 from archipel.records import Committed, Record, Refused, Scores
 from archipel.state import State, validate
 from archipel.types import (
-    HOME,
     Cancel,
     Command,
-    Consistent,
     Evaluate,
     Evaluated,
     Event,
@@ -46,6 +45,7 @@ from archipel.types import (
     Left,
     Metrics,
     Progress,
+    Result,
     Scored,
     Stop,
     Traffic,
@@ -81,18 +81,22 @@ class Answer:
         return torch.cat([torch.full((layer.size,), v) for layer, v in zip(LAYOUT.layers, values, strict=True)])
 
 
-@dataclass(frozen=True)
-class Tried:
-    """The answer to a score that was asked for: how tasks for scores are numbered is nobody's business."""
+Said: TypeAlias = tuple[int, int] | Result | None
+"""What a site says: so many examples right and wrong, or the answer itself; None: nothing, and nothing will come."""
 
-    model: str
-    site: str
-    result: Scored | Consistent | None
-    """None: it failed."""
+
+@dataclass(frozen=True)
+class Opinions:
+    """What the sites that were asked say, in their order."""
+
+    asked: int | str
+    """The task; of a score, whose number is nobody's business, the model."""
+    said: tuple[Said, ...] | None = ()
+    """Nothing: each site tried one example, and the model got it right. None: the task failed as a whole."""
     traffic: Traffic = Traffic()
 
 
-Play: TypeAlias = Event | Answer | Tried
+Play: TypeAlias = Event | Answer | Opinions
 
 
 # ------------------------------------------------------------------------------------------------- events in few words
@@ -110,12 +114,17 @@ def failed(task: int, reason: str = "lost", **more: Any) -> Failed:
     return Failed(task, reason, **more)
 
 
-def evaluated(task: int, right: int = 1, wrong: int = 0, **more: Any) -> Evaluated:
-    return Evaluated(task, scored(right, wrong), **more)
+def evaluated(task: int, *said: Said, **more: Any) -> Opinions:
+    return Opinions(task, said, **more)
 
 
-def tried(model: str, right: int = 1, wrong: int = 0, at: str = HOME, **more: Any) -> Tried:
-    return Tried(model, at, scored(right, wrong), **more)
+def tried(model: str, *said: Said, **more: Any) -> Opinions:
+    return Opinions(model, said, **more)
+
+
+def untried(model: str, **more: Any) -> Opinions:
+    """The score of a model failed as a whole."""
+    return Opinions(model, None, **more)
 
 
 def scored(right: int, wrong: int = 0) -> Scored:
@@ -158,8 +167,10 @@ class Hand:
         )
         self.trains: dict[int, Train] = {}
         """Every training task that was ever handed out."""
-        self.scores: dict[tuple[str, str], int] = {}
-        """Tasks of the scores that were asked for, by model and site."""
+        self.questions: dict[int, Evaluate] = {}
+        """Every evaluation that was ever asked for."""
+        self.scores: dict[str, int] = {}
+        """Those among them that are scores, by model."""
         self.records: list[Record] = []
 
     def do(self, event: Play) -> list[Command]:
@@ -168,19 +179,18 @@ class Hand:
         for command in commands:
             if isinstance(command, Train):
                 self.trains[command.task] = command
-            elif isinstance(command, Evaluate) and command.record:
-                self.scores[command.model.name, command.site] = command.task
+            elif isinstance(command, Evaluate):
+                self.questions[command.task] = command
+                if command.record:
+                    self.scores[command.model.name] = command.task
             elif isinstance(command, Keep):
                 self.records.append(command.record)
         validate(self.state, self.models)
         return commands
 
     def _event(self, play: Play) -> Event:
-        if isinstance(play, Tried):
-            task = self.scores[play.model, play.site]
-            if play.result is None:
-                return Failed(task, "lost", play.traffic)
-            return Evaluated(task, play.result, play.traffic)
+        if isinstance(play, Opinions):
+            return self._opinions(play)
         if not isinstance(play, Answer):
             return play
         name = f"t{play.task}"
@@ -190,6 +200,15 @@ class Hand:
         train = self.trains.get(play.task)
         layers = play.layers if play.layers is not None else train.plan.sends(LAYOUT.names) if train else LAYOUT.names
         return Trained(play.task, name, layers, play.steps, play.metrics, play.traffic)
+
+    def _opinions(self, play: Opinions) -> Event:
+        task = play.asked if isinstance(play.asked, int) else self.scores[play.asked]
+        if play.said is None:
+            return Failed(task, "lost", play.traffic)
+        question = self.questions.get(task)
+        said = play.said or ((1, 0),) * (1 if question is None else len(question.sites))
+        results = tuple(scored(*opinion) if isinstance(opinion, tuple) else opinion for opinion in said)
+        return Evaluated(task, results, play.traffic)
 
     def play(self, *rows: Sequence[Any]) -> Hand:
         """Play a table: each row an event and, in words, all that follows from it."""
@@ -238,10 +257,10 @@ def _word(command: Command) -> str | None:
     match command:
         case Train(task, learner, model):
             return f"train {task} {learner} {model.name}"
-        case Evaluate(_, site, model, record=True):
-            return f"score {site} {model.name}"
-        case Evaluate(task, site, model):
-            return f"ask {task} {site} {model.name}"
+        case Evaluate(_, sites, model, record=True):
+            return f"score {' '.join(sites)} {model.name}"
+        case Evaluate(task, sites, model):
+            return f"ask {task} {' '.join(sites)} {model.name}"
         case Finish(task):
             return f"finish {task}"
         case Cancel(task):

@@ -37,7 +37,7 @@ from archipel.engines.fleet import Fleet, Group
 from archipel.engines.simulator import Simulator
 from archipel.experiment import finished, prepare, simulate
 from archipel.models import mlp
-from archipel.parts import Adam, Community, Ending, Equally, Evaluation, PrivateLayers, Relay, Stream, Weighting
+from archipel.parts import Adam, Community, Ending, Equally, Evaluation, PrivateLayers, Relay, Rounds, Stream, Weighting
 from archipel.state import Update, View
 from archipel.types import Cancel, Failed, Finish, Left, Progress, Scored
 
@@ -370,11 +370,11 @@ def test_with_adaptive_tasks_in_mid_flight(execution: str, tmp_path: Path) -> No
 
 def test_with_private_layers_on_the_learners(tmp_path: Path) -> None:
     make = partial(hdafl, batch=8)
-    whole = checkpointed(make, tmp_path, 25)
+    whole = checkpointed(make, tmp_path, 15)
     again = simulator(make())
-    Checkpoint(tmp_path / "25").load(again)
+    Checkpoint(tmp_path / "15").load(again)
     assert any(site.learner.private for site in again.sites.values())
-    assert_same(whole, resumed(make, tmp_path, 25))
+    assert_same(whole, resumed(make, tmp_path, 15))
 
 
 @pytest.mark.parametrize(
@@ -388,6 +388,51 @@ def test_with_learners_that_come_and_go(make: Make, tmp_path: Path) -> None:
     whole = checkpointed(make, tmp_path, *points, **settings)
     assert any(site.away for site in whole.sites.values())
     for point in points:
+        assert_same(whole, resumed(make, tmp_path, point, **settings))
+
+
+OUT = {
+    "several questions at once": lambda run, asked: len(asked) > 2,
+    "one that was lost": lambda run, asked: any(
+        None in one.opinions and all(run.sites[name].there for name in one.sites) for one in asked
+    ),
+    "one whose site has left": lambda run, asked: any(
+        not run.sites[name].there and due <= run.clock.now < max(one.due)
+        for one in asked
+        for name, due in zip(one.sites, one.due, strict=True)
+    ),
+    "and a score": lambda run, asked: len(asked) < len(run.asked),
+}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(sync_dvw, epochs=1, batch=8, quorum=0.3),
+        partial(async_dvw, adaptive=False, epochs=1, batch=8, quorum=0.3),
+    ],
+    ids=["sync_dvw", "async_dvw"],
+)
+def test_with_opinions_that_are_out(make: Make, tmp_path: Path) -> None:
+    """A checkpoint for each way in which they can be: what was asked comes to the same answers at the same time."""
+    slow = {"evaluate_seconds": 0.1, "latency": 0.02, "loss": 0.2, "up": 0.7, "down": 0.1}
+    settings = {"fleet": Fleet(Group("fast", 3, **slow), Group("slow", 3, **(slow | {"evaluate_seconds": 0.15})))}
+    whole = simulator(make(), **settings)
+    whole.begin()
+    points: dict[str, int] = {}
+    while whole.stopped is None:
+        asked = [one for task, one in whole.asked.items() if task >= 0]
+        now = [what for what, holds in OUT.items() if asked and what not in points and holds(whole, asked)]
+        if now:
+            Checkpoint(tmp_path / str(whole.handled)).save(whole)
+            points |= dict.fromkeys(now, whole.handled)
+        whole.run(events=1)
+    at_rounds = isinstance(make().protocol, Rounds)  # there a version is scored when no opinion is out
+    assert set(points) == set(OUT) - ({"and a score"} if at_rounds else set()), "choose another fleet"
+    for point in set(points.values()):
+        again = simulator(make(), **settings)
+        Checkpoint(tmp_path / str(point)).load(again)
+        assert any(task >= 0 for task in again.asked)
         assert_same(whole, resumed(make, tmp_path, point, **settings))
 
 

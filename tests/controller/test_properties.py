@@ -1,7 +1,8 @@
 """Random histories by an engine that keeps its contract and nothing more: what holds after every event, and no hang.
 
-Answers come in any order, tasks fail, updates hold NaN, learners come and go, timers go off in any order, and what was
-answered comes once more. A history is a list of (what, which); hypothesis shrinks it to the shortest that breaks a law.
+Answers come in any order, tasks fail, opinions are missing or make no sense, updates hold NaN, learners come and go,
+timers go off in any order, and what was answered comes once more. A history is a list of (what, which); hypothesis
+shrinks it to the shortest that breaks a law.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ COMMITS = 8
 WHATS = (
     *["train"] * 8,
     *["answer"] * 8,
-    *["lose", "silence", "wake", "leave", "join"],
+    *["lose", "lose all opinions", "lose an opinion", "senseless opinion", "wake", "leave", "join"],
     *["nan", "huge", "short", "wrong layers", "again", "progress"],
 )
 """What may happen; what an engine does most stands there most often."""
@@ -132,7 +133,9 @@ class Engine:
         self.questions: dict[int, Evaluate] = {}
         self.closed: list[Train | Evaluate] = []
         self.gone: set[int] = set()
-        """Tasks whose learner has left: they can only fail."""
+        """Training tasks whose learner has left: they can only fail."""
+        self.silent: dict[int, set[str]] = {}
+        """Sites of each question that have left: their opinions will not come."""
         self.wakes: list[str] = []
         self.numbers: set[int] = set()
         self.taken: set[int] = set()
@@ -156,10 +159,10 @@ class Engine:
             case "lose":
                 if task := self._one(self.out, which):
                     self.fail(task[0])
-            case "answer":
-                if task := self._one([task for task in self.questions if task not in self.gone], which):
-                    self.answer(task[0])
-            case "silence":
+            case "answer" | "lose an opinion" | "senseless opinion":
+                if task := self._one(self.questions, which):
+                    self.answer(task[0], what, which)
+            case "lose all opinions":
                 if task := self._one(self.questions, which):
                     self.fail(task[0])
             case "again":
@@ -192,7 +195,9 @@ class Engine:
     def leave(self, name: str) -> None:
         self.there.remove(name)
         self.gone |= {task for task, train in self.out.items() if train.learner == name}
-        self.gone |= {task for task, question in self.questions.items() if question.site == name}
+        for task, question in self.questions.items():
+            if name in question.sites:
+                self.silent[task].add(name)
         self.tell(Left(name))
 
     def fail(self, task: int) -> None:
@@ -231,10 +236,27 @@ class Engine:
         metrics = Metrics(1.0, (), confusion(right, wrong), gradient_norm=float(draw.random()))
         self.tell(Trained(task, name, sent, steps, metrics, Traffic(36, 36)))
 
-    def answer(self, task: int) -> None:
+    def answer(self, task: int, how: str = "answer", which: int = 0) -> None:
+        """All sites that are still there have spoken; perhaps one was lost on the way, or makes no sense."""
         question = self.questions.pop(task)
         self.closed.append(question)
-        self.tell(Evaluated(task, opinion(question), Traffic(36)))
+        opinions = {site: None if site in self.silent[task] else opinion(question, site) for site in question.sites}
+        (one,) = self._one(question.sites, which)
+        if how == "lose an opinion":
+            opinions[one] = None
+        senseless = how == "senseless opinion" and isinstance(opinions[one], Scored)
+        if senseless:
+            opinions[one] = confusion(-1, 3)
+        before, last = self.controller.state.traffic.get(down := f"{kind(question)} down models", 0), self.version
+        said = self.tell(Evaluated(task, tuple(opinions.values()), Traffic(36 * len(opinions), 0, len(opinions))))
+        refused = [c.record.learner for c in said if isinstance(c, Keep) and getattr(c.record, "task", None) == task]
+        assert refused == ([one] if senseless else []), "refused by name, and nobody else"
+        assert self.controller.state.traffic[down] == before + len(opinions)
+        if question.record:
+            counted = [o for o in opinions.values() if isinstance(o, Scored) and not (senseless and o is opinions[one])]
+            scores = [c.record for c in said if isinstance(c, Keep) and isinstance(c.record, Scores)]
+            assert [record.sites for record in scores] == ([len(counted)] if counted else [])
+            assert all(record.version <= last for record in scores)
 
     def again(self, asked: Train | Evaluate, which: int) -> None:
         """What was answered comes once more, or is said to have failed after all: late, whatever it says."""
@@ -242,7 +264,7 @@ class Engine:
         if which % 3 == 0:
             said = self.tell(Failed(asked.task, "lost"))
         elif isinstance(asked, Evaluate):
-            said = self.tell(Evaluated(asked.task, opinion(asked)))
+            said = self.tell(Evaluated(asked.task, tuple(opinion(asked, site) for site in asked.sites)))
         else:
             name = f"t{asked.task} again"
             self.controller.models.write(name, torch.full((LAYOUT.size,), 1e6))
@@ -289,12 +311,15 @@ class Engine:
                 assert model.name in models
                 self.numbers.add(task)
                 self.out[task] = command
-            case Evaluate(task, site, model, reference=reference):
-                assert site == HOME or site in self.there, f"{site} is not there"
+            case Evaluate(task, sites, model, reference=reference):
+                assert sites, "nobody is asked"
+                assert len(set(sites)) == len(sites), f"a site is asked twice: {sites}"
+                assert {*sites} <= {HOME, *self.there}, f"one of {sites} is not there"
                 assert task not in self.numbers
                 assert {model.name} | ({reference.name} if reference else set()) <= set(models)
                 self.numbers.add(task)
                 self.questions[task] = command
+                self.silent[task] = set()
             case Finish(task) | Cancel(task):
                 assert task in self.out
             case Wake(after, tag):
@@ -353,8 +378,12 @@ def confusion(right: int, wrong: int) -> Scored:
     return Scored(right + wrong, float(wrong), np.array([[right, wrong], [0, 0]]))
 
 
-def opinion(question: Evaluate) -> Result:
-    draw = np.random.default_rng(abs(question.task))
+def kind(question: Evaluate) -> str:
+    return "score" if question.record else "evaluate"
+
+
+def opinion(question: Evaluate, site: str) -> Result:
+    draw = np.random.default_rng([abs(question.task), *site.encode()])
     if isinstance(question.probe, Consistency):
         return Consistent((float(draw.random()), float(draw.random())))
     right, wrong = draw.integers(0, 5, size=2)
@@ -422,13 +451,20 @@ def test_histories_hold_what_may_go_wrong() -> None:
     """Not vacuous: every command is given, and updates are refused, come late and are left behind."""
     draw = np.random.default_rng(0)
     commands, events = set(), set()
+    missing = senseless = 0
     for name in ALGORITHMS:
         refused = set()
         for _ in range(3):
             engine = live(name, [(WHATS[draw.integers(len(WHATS))], int(draw.integers(12))) for _ in range(100)])
             commands |= {type(command) for said in engine.log.commands for command in said}
             events |= {type(event) for event, _ in engine.log.events}
-            refused |= engine.refused
+            questions = {asked.task for asked in engine.closed if isinstance(asked, Evaluate)}
+            refused |= engine.refused - questions
+            senseless += len(engine.refused & questions)
+            answers = [event.results for event, _ in engine.log.events if isinstance(event, Evaluated)]
+            missing += sum(len({opinion is None for opinion in opinions}) == 2 for opinions in answers)
         assert refused
+    assert missing > 20, "opinions should be missing among others"
+    assert senseless > 10, "and some should make no sense"
     assert commands == set(get_args(Command))
     assert events == set(get_args(Event))

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from hand import (
     LAYOUT,
     Answer,
     Hand,
-    Tried,
+    Said,
     evaluated,
     failed,
     joined,
@@ -50,9 +51,9 @@ from archipel.parts import (
     Weighting,
     Yogi,
 )
-from archipel.records import Committed, Refused
+from archipel.records import Committed, Refused, Scores
 from archipel.state import Update, View
-from archipel.types import Consistent, Evaluated, Metrics, Scored, Trained
+from archipel.types import Consistent, Evaluated, Metrics, Scored, Traffic, Trained
 
 NAN, INF = math.nan, math.inf
 LARGEST = torch.finfo(torch.float32).max
@@ -345,15 +346,22 @@ def test_a_mixing_coefficient_above_one_says_whose_it_is() -> None:
 # ----------------------------------------------------------------------------------------------------- bad opinions
 
 
-def weighed(*opinions: Evaluated, own: Scored | None = None, metric: str = "micro_f1", quorum: float = 0.5) -> Hand:
-    """One update of learner a, with the opinions of b (task 3) and c (task 4)."""
+def asked(sites: str = "bc", own: Scored | None = None, metric: str = "micro_f1", quorum: float = 0.5) -> Hand:
+    """One update of learner a, and these sites are asked for their opinions of it."""
     algorithm = Algorithm("dvw", protocol=Stream(), weighting=ByDistributedValidation(metric, quorum))
-    hand = Hand(algorithm, learners=3)
-    for name in "abc":
+    hand = Hand(algorithm, learners=1 + len(sites))
+    for name in ("a", *sites):
         hand.do(joined(name, validation=3))
     hand.do(trained(0, 2.0, metrics=Metrics(validation=own)))
-    for opinion in opinions:
-        hand.do(opinion)
+    (question,) = hand.questions.values()
+    assert question.sites == tuple(sites)
+    return hand
+
+
+def weighed(*said: Said, **settings: Any) -> Hand:
+    """One update of learner a with the opinions of b, c and so on."""
+    hand = asked("bcde"[: len(said)], **settings)
+    hand.do(evaluated(*hand.questions, *said))
     return hand
 
 
@@ -371,7 +379,7 @@ OTHER_CLASSES = {"confusion of three classes": Scored(3, 1.0, np.eye(3, dtype=np
     SENSELESS | OTHER_CLASSES,
 )
 def test_an_opinion_that_makes_no_sense_does_not_end_the_run(what: str) -> None:
-    hand = weighed(Evaluated(3, (SENSELESS | OTHER_CLASSES)[what]), evaluated(4, 3, 1), own=scored(1, 1))
+    hand = weighed((SENSELESS | OTHER_CLASSES)[what], (3, 1), own=scored(1, 1))
     if hand.state.version:
         assert hand.last(Committed).weights == (((1 + 3) / 6,) * 2,), "it is weighed by what the others say"
     else:
@@ -383,7 +391,7 @@ def test_an_opinion_that_makes_no_sense_does_not_end_the_run(what: str) -> None:
     SENSELESS,
 )
 def test_if_no_opinion_makes_sense_the_update_is_left_out(what: str) -> None:
-    hand = weighed(Evaluated(3, SENSELESS[what]), Evaluated(4, SENSELESS[what]))
+    hand = weighed(SENSELESS[what], SENSELESS[what])
     assert hand.state.version == 0
     assert hand.last(Refused) == Refused(0, "a", "too little evidence to weigh it")
 
@@ -396,23 +404,76 @@ def test_a_score_that_makes_no_sense_does_not_end_the_run(what: str) -> None:
     hand = Hand(fedavg(), learners=2, evaluation=Evaluation(at="learners"))
     hand.play(
         (joined("a", test=3),),
-        (joined("b", test=3), "score a v0", "score b v0", "train 0 a v0", "train 1 b v0"),
+        (joined("b", test=3), "score a b v0", "train 0 a v0", "train 1 b v0"),
     )
-    hand.do(Tried("v0", "a", (SENSELESS | OTHER_CLASSES)[what]))
-    hand.do(tried("v0", 3, 1, at="b"))
-    hand.play((trained(0),), (trained(1), "v1 <- 0 1", "score a v1", "score b v1", "train 2 a v1", "train 3 b v1"))
+    hand.do(tried("v0", (SENSELESS | OTHER_CLASSES)[what], (3, 1)))
+    hand.play((trained(0),), (trained(1), "v1 <- 0 1", "score a b v1", "train 2 a v1", "train 3 b v1"))
+
+
+REFUSED = {
+    "no matrix": (Scored(4, 1.0, np.array([1, 3])), "a confusion matrix of shape (2,)"),
+    "not square": (Scored(4, 1.0, np.array([[1, 3]])), "a confusion matrix of shape (1, 2)"),
+    "empty": (Scored(0, 0.0, np.zeros((0, 0), dtype=int)), "a confusion matrix of shape (0, 0)"),
+    "three classes": (Scored(3, 1.0, np.eye(3, dtype=int)), "a confusion matrix of 3 classes, the task has 2"),
+    "negative counts": (
+        Scored(4, 1.0, np.array([[-9, 0], [0, 13]])),
+        "a confusion matrix that does not count 4 examples",
+    ),
+    "counts that do not add up": (
+        Scored(5, 1.0, np.array([[1, 0], [0, 3]])),
+        "a confusion matrix that does not count 5 examples",
+    ),
+    "counts that are no numbers": (
+        Scored(4, 1.0, np.array([[NAN, 0], [0, 4]])),
+        "a confusion matrix that does not count 4 examples",
+    ),
+    "an uncalled-for histogram": (
+        replace(scored(4), histogram=np.zeros((2, 2, 3), dtype=int)),
+        "a histogram of scores of shape (2, 2, 3), or with negative counts",
+    ),
+}
+
+
+@pytest.mark.parametrize("place", range(3), ids="bcd".__getitem__)
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_senseless_opinion_among_good_ones_is_refused_by_name_and_the_others_count(what: str, place: int) -> None:
+    senseless, reason = REFUSED[what]
+    said: list[Said] = [(3, 1), (1, 2)]
+    said.insert(place, senseless)
+    hand = weighed(*said, own=scored(1, 1))
+    (task,) = hand.questions
+    assert hand.all(Refused) == [Refused(task, "bcd"[place], reason)]
+    assert hand.last(Committed).weights == (((1 + 3 + 1) / (2 + 4 + 3),) * 2,)
+
+
+def test_every_senseless_opinion_is_refused_and_a_missing_one_is_not() -> None:
+    senseless, reason = REFUSED["negative counts"]
+    hand = weighed(senseless, None, (3, 1), senseless, own=scored(1, 1), quorum=0.4)
+    (task,) = hand.questions
+    assert hand.all(Refused) == [Refused(task, "b", reason), Refused(task, "e", reason)]
+    assert hand.last(Committed).weights == (((1 + 3) / (2 + 4),) * 2,)
+
+
+def test_a_senseless_score_is_refused_by_name_and_the_others_are_written_down() -> None:
+    hand = Hand(fedavg(), learners=3, evaluation=Evaluation(at="learners"))
+    for name in "abc":
+        hand.do(joined(name, test=3))
+    hand.play((tried("v0", (3, 1), REFUSED["counts that do not add up"][0], (0, 4)), "refused -1 a", "scored v0"))
+    assert hand.last(Refused).learner == "b"
+    scores = hand.last(Scores)
+    assert (scores.metrics["accuracy"], scores.examples, scores.sites) == (3 / 8, 8, 2)
 
 
 @pytest.mark.parametrize("loss", [NAN, INF, -1e9])
 def test_a_loss_that_is_none_is_a_missing_opinion_and_no_veto(loss: float) -> None:
-    hand = weighed(Evaluated(3, Scored(4, loss)), Evaluated(4, Scored(4, 1.0)), metric="loss")
+    hand = weighed(Scored(4, loss), Scored(4, 1.0), metric="loss")
     assert hand.last(Committed).weights == ((4.0,) * 2,)  # 1 / (1.0 / 4) by the other alone
-    hand = weighed(Evaluated(3, Scored(4, loss)), Evaluated(4, Scored(4, loss)), metric="loss")
+    hand = weighed(Scored(4, loss), Scored(4, loss), metric="loss")
     assert hand.last(Refused) == Refused(0, "a", "too little evidence to weigh it")
 
 
 def test_opinions_on_no_examples_do_not_count_for_the_quorum() -> None:
-    hand = weighed(Evaluated(3, Scored(0, 0.0)), Evaluated(4, Scored(0, 0.0)), own=scored(1))
+    hand = weighed(Scored(0, 0.0), Scored(0, 0.0), own=scored(1))
     assert hand.last(Refused) == Refused(0, "a", "too little evidence to weigh it")
 
 
@@ -422,7 +483,7 @@ def test_home_that_gives_no_sensible_consistency_is_told_so(layers: tuple[float,
     hand = two(rce(buffer=1))
     hand.do(trained(0))
     with pytest.raises(ValueError, match="ByConsistency"):
-        hand.do(Evaluated(2, Consistent(layers)))
+        hand.do(evaluated(2, Consistent(layers)))
 
 
 def test_an_update_that_overflows_on_the_stimuli_is_not_consistent() -> None:
@@ -468,6 +529,27 @@ def test_an_update_in_answer_to_a_question_is_impossible() -> None:
     with contextlib.suppress(ImpossibleEvent):
         hand.do(Answer(2, 5.0))
     assert 2 in hand.state.inquiries
+
+
+@pytest.mark.parametrize("said", [(), ((1, 0),), ((1, 0), None, None)], ids=["none", "too few", "too many"])
+def test_more_or_fewer_opinions_than_were_asked_for_are_impossible(said: tuple[Said, ...]) -> None:
+    hand = asked("bc", own=scored(1, 1))
+    (task,) = hand.questions
+    opinions = tuple(scored(*one) if one is not None else None for one in said)
+    with pytest.raises(ImpossibleEvent, match=rf"{len(said)} opinions in answer to task {task}.*'b', 'c'"):
+        hand.do(Evaluated(task, opinions, Traffic(99)))
+    assert task in hand.state.inquiries, "it is still open"
+    assert not hand.state.traffic, "and nothing is counted"
+    hand.play((evaluated(task, (3, 1), None), "v1 <- 0", f"train {task + 1} a v1"))
+    assert hand.last(Committed).weights == (((1 + 3) / 6,) * 2,)
+
+
+def test_more_scores_than_were_asked_for_are_impossible() -> None:
+    hand = Hand(fedavg(), learners=1, evaluation=Evaluation())
+    hand.do(joined("a"))
+    with pytest.raises(ImpossibleEvent, match=r"2 opinions in answer to task -1.*'home'"):
+        hand.do(tried("v0", (1, 0), (1, 0)))
+    hand.play((tried("v0", (1, 0)), "scored v0"))
 
 
 def test_nobody_may_join_under_the_name_of_the_controllers_own_site() -> None:

@@ -7,15 +7,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
+import numpy as np
 import pytest
 import torch
-from hand import LAYOUT, Hand, Tried, evaluated, failed, joined, left, progress, scored, trained, tried, woke
+from hand import (
+    LAYOUT,
+    Hand,
+    Opinions,
+    evaluated,
+    failed,
+    joined,
+    left,
+    progress,
+    scored,
+    trained,
+    tried,
+    untried,
+    woke,
+)
 
 from archipel.algorithm import Algorithm
 from archipel.algorithms import fedavg, fedprox, hdafl, plu, sync_dvw
 from archipel.controller import Controller
 from archipel.engines.memory import MemoryModels
 from archipel.parts import (
+    ByConsistency,
     ByDistributedValidation,
     ByExamples,
     Community,
@@ -27,14 +43,30 @@ from archipel.parts import (
     MedianStaleness,
     Mix,
     PrivateLayers,
+    Product,
     Relay,
     Rounds,
     Selection,
     Stream,
+    Weighting,
 )
 from archipel.records import Committed, Handed, Membership, Refused, Returned, Scores
-from archipel.state import View
-from archipel.types import Consistency, Consistent, Evaluate, Evaluated, Joined, Metrics, Scored, Traffic, Train, Wake
+from archipel.state import View, validate
+from archipel.types import (
+    AUC_BINS,
+    Consistency,
+    Consistent,
+    Evaluate,
+    Failed,
+    Joined,
+    Left,
+    Metrics,
+    Score,
+    Scored,
+    Traffic,
+    Train,
+    Wake,
+)
 
 
 @dataclass(frozen=True)
@@ -261,10 +293,71 @@ def test_sums_do_not_depend_on_who_came_first(weighting: ByExamples | ByDistribu
             commands = hand.do(trained(task, vectors[task], metrics=own))
             questions += [command for command in commands if isinstance(command, Evaluate)]
         for question in reversed(questions):
-            hand.do(evaluated(question.task, ord(question.site) % 5, int(question.model.name[1:]) + 1))
+            wrong = int(question.model.name[1:]) + 1
+            hand.do(evaluated(question.task, *((ord(site) % 5, wrong) for site in question.sites)))
         assert hand.state.version == 1
         found.add(hand.vector.numpy().tobytes())
     assert len(found) == 1
+
+
+# ----------------------------------------------------------------------------------------------------- who is there
+
+
+def test_who_is_there_follows_joins_leaves_returns_and_changes_of_role() -> None:
+    hand = Hand(fedavg(), learners=3)
+
+    def there(event: Joined | Left) -> dict[str, list[str]]:
+        hand.do(event)  # `validate` holds it against the members
+        assert list(hand.controller._view("any").active()) == hand.state.there.get("train", [])
+        return {role: list(names) for role, names in hand.state.there.items() if names}
+
+    assert there(joined("b")) == {"train": ["b"]}
+    assert there(joined("c", test=5)) == {"train": ["b", "c"]}
+    assert there(joined("a")) == {"train": ["a", "b", "c"]}, "by name"
+    assert there(joined("t", role="test", test=5)) == {"train": ["a", "b", "c"], "test": ["t"]}
+    assert there(left("b")) == {"train": ["a", "c"], "test": ["t"]}
+    assert there(left("b")) == {"train": ["a", "c"], "test": ["t"]}, "once is enough"
+    assert there(left("nobody")) == {"train": ["a", "c"], "test": ["t"]}
+    assert there(joined("c")) == {"train": ["a", "c"], "test": ["t"]}, "it joins again without having left"
+    assert there(joined("c", role="validation", test=5)) == {"train": ["a"], "test": ["t"], "validation": ["c"]}
+    assert there(joined("t")) == {"train": ["a", "t"], "validation": ["c"]}
+    assert there(left("c")) == {"train": ["a", "t"]}
+    assert there(joined("c", role="test", test=5)) == {"train": ["a", "t"], "test": ["c"]}, "back, in another role"
+    assert there(joined("b", role="test", test=0)) == {"train": ["a", "t"], "test": ["b", "c"]}
+    assert Evaluation(at="held-out test").sites(hand.state) == ["c"], "b has nothing to try a model on"
+    assert Evaluation(at="held-out validation").sites(hand.state) == []
+    assert Evaluation(at="learners").sites(hand.state) == []
+
+
+@pytest.mark.parametrize(
+    "there",
+    [{}, {"train": ["a"]}, {"train": ["b", "a"]}, {"train": ["a", "b", "b"]}, {"train": ["a"], "test": ["b"]}],
+    ids=["nobody", "one is missing", "not by name", "one is there twice", "in another role"],
+)
+def test_who_is_there_is_a_law(there: dict[str, list[str]]) -> None:
+    hand = Hand(fedavg(), learners=2).play((joined("a"),), (joined("b"), "train 0 a v0", "train 1 b v0"))
+    hand.state.there = {"train": ["a", "b"], "test": []}
+    validate(hand.state, hand.models)  # a role that nobody has any more
+    hand.state.there = there
+    with pytest.raises(AssertionError, match="who is there"):
+        validate(hand.state, hand.models)
+
+
+def test_who_leaves_or_changes_its_role_is_not_asked_nor_given_work() -> None:
+    Hand(sync_dvw(), learners=3).play(
+        (joined("a", validation=5),),
+        (joined("b", validation=5),),
+        (joined("c", validation=5), "train 0 a v0", "train 1 b v0", "train 2 c v0"),
+        (joined("b", role="test", validation=5),),
+        (trained(0), "ask 3 c t0"),
+        (left("a"),),
+        (trained(1), "ask 4 c t1"),
+        (joined("a", validation=5),),
+        (trained(2), "ask 5 a t2"),
+        (evaluated(3),),
+        (evaluated(4),),
+        (evaluated(5), "v1 <- 0 1 2", "train 6 a v1", "train 7 c v1"),
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- Stream
@@ -398,26 +491,23 @@ def three_with_opinions(order: str) -> Hand:
         (joined("a", validation=5),),
         (joined("b", validation=5),),
         (joined("c", validation=5), "train 0 a v0", "train 1 b v0", "train 2 c v0"),
-        (trained(0), "ask 3 b t0", "ask 4 c t0"),
-        (trained(1), "ask 5 a t1", "ask 6 c t1"),
-        (evaluated(6),),
+        (trained(0), "ask 3 b c t0"),
+        (trained(1), "ask 4 a c t1"),
     )
 
 
 def test_first_in_first_out_evidence_of_a_later_one_waits_in_line() -> None:
     three_with_opinions("arrival").play(
-        (evaluated(5),),
-        (evaluated(3),),
+        (evaluated(4),),
         # each contributor gets the version that its update made
-        (evaluated(4), "v1 <- 0", "train 7 a v1", "v2 <- 1", "train 8 b v2"),
+        (evaluated(3), "v1 <- 0", "train 5 a v1", "v2 <- 1", "train 6 b v2"),
     )
 
 
 def test_or_whose_evidence_is_complete_first() -> None:
     hand = three_with_opinions("ready").play(
-        (evaluated(5), "v1 <- 1", "train 7 b v1"),
-        (evaluated(3),),
-        (evaluated(4), "v2 <- 0", "train 8 a v2"),
+        (evaluated(4), "v1 <- 1", "train 5 b v1"),
+        (evaluated(3), "v2 <- 0", "train 6 a v2"),
     )
     assert [record.stale_versions for record in hand.all(Committed)] == [(0,), (1,)]
 
@@ -517,8 +607,8 @@ def test_opinions_on_models_that_travelled() -> None:
         (trained(1), "train 2 b t0", "train 3 a t1"),
         (trained(2, 1.0, metrics=Metrics(validation=scored(1, 1))),),
         (trained(3, 3.0, metrics=Metrics(validation=scored(2, 0))), "ask 4 a t2", "ask 5 b t3"),
-        (evaluated(5, 2, 0),),
-        (evaluated(4, 0, 2), "v1 <- 2 3", "train 6 a v1", "train 7 b v1"),
+        (evaluated(5, (2, 0)),),
+        (evaluated(4, (0, 2)), "v1 <- 2 3", "train 6 a v1", "train 7 b v1"),
     )
     assert hand.last(Committed).weights == ((0.25, 0.25), (1.0, 1.0))
     assert hand.value == pytest.approx(2.6)
@@ -534,23 +624,20 @@ def three_under_dvw(**settings: float) -> Hand:
         (joined("a", validation=5),),
         (joined("b", validation=5),),
         (joined("c", validation=5), "train 0 a v0", "train 1 b v0", "train 2 c v0"),
-        (trained(0, metrics=own), "ask 3 b t0", "ask 4 c t0"),
+        (trained(0, metrics=own), "ask 3 b c t0"),
     )
 
 
 def test_the_others_are_asked_and_the_own_opinion_travels_with_the_update() -> None:
-    hand = three_under_dvw().play(
-        (evaluated(4, 3, 1),),
-        (evaluated(3, 2, 2), "v1 <- 0", "train 5 a v1"),
-    )
-    assert hand.last(Committed).weights == ((0.6, 0.6),)  # (1 + 3 + 2) of 10
+    hand = three_under_dvw().play((evaluated(3, (2, 2), (3, 1)), "v1 <- 0", "train 4 a v1"))
+    assert hand.last(Committed).weights == ((0.6, 0.6),)  # (1 + 2 + 3) of 10
 
 
-def test_a_missing_opinion_is_left_out() -> None:
+@pytest.mark.parametrize("said", [((2, 1), None), (None, (2, 1))], ids=["of c", "of b"])
+def test_a_missing_opinion_is_left_out(said: tuple[tuple[int, int] | None, ...]) -> None:
     hand = three_under_dvw().play(
-        (failed(4),),
-        (evaluated(3, 2, 1), "v1 <- 0", "train 5 a v1"),
-        (evaluated(4, 100), "refused 4 late"),
+        (evaluated(3, *said), "v1 <- 0", "train 4 a v1"),
+        (evaluated(3, (100, 0), (100, 0)), "refused 3 late"),
     )
     assert hand.last(Committed).weights == ((0.6, 0.6),)  # (1 + 2) of 5
 
@@ -558,24 +645,25 @@ def test_a_missing_opinion_is_left_out() -> None:
 def test_an_evaluator_that_leaves_is_a_missing_opinion() -> None:
     three_under_dvw().play(
         (left("c"),),
-        (failed(4, "left"),),
         (failed(2, "left"), "refused 2 left"),
-        (evaluated(3), "v1 <- 0", "train 5 a v1"),
-        (trained(1), "ask 6 a t1"),  # c is not asked any more
+        (evaluated(3, (1, 0), None), "v1 <- 0", "train 4 a v1"),
+        (trained(1), "ask 5 a t1"),  # c is not asked any more
     )
 
 
-def test_without_a_quorum_the_update_is_left_out() -> None:
-    hand = three_under_dvw(quorum=0.5).play(
-        (failed(3),),
-        (failed(4), "refused 0 too", "train 5 a v0"),  # one opinion of three
-    )
+none_at_all = pytest.mark.parametrize("answer", [evaluated(3, None, None), failed(3)], ids=["of each", "as a whole"])
+
+
+@none_at_all
+def test_without_a_quorum_the_update_is_left_out(answer: Opinions | Failed) -> None:
+    hand = three_under_dvw(quorum=0.5).play((answer, "refused 0 too", "train 4 a v0"))  # one opinion of three
     assert hand.state.version == 0
     assert hand.last(Refused).reason == "too little evidence to weigh it"
 
 
-def test_a_lower_quorum_takes_the_learners_word() -> None:
-    hand = three_under_dvw(quorum=0.3).play((failed(3),), (failed(4), "v1 <- 0", "train 5 a v1"))
+@none_at_all
+def test_a_lower_quorum_takes_the_learners_word(answer: Opinions | Failed) -> None:
+    hand = three_under_dvw(quorum=0.3).play((answer, "v1 <- 0", "train 4 a v1"))
     assert hand.last(Committed).weights == ((0.5, 0.5),)
 
 
@@ -590,7 +678,8 @@ def test_only_so_many_evaluators_are_asked_and_only_those_with_a_validation_part
         learner = hand.state.out[task].learner
         commands = hand.do(trained(task, metrics=Metrics(validation=scored(1))))
         (question,) = (command for command in commands if isinstance(command, Evaluate))
-        asked.setdefault(learner, set()).add(question.site)
+        (site,) = question.sites
+        asked.setdefault(learner, set()).add(site)
         hand.do(evaluated(question.task))
     assert asked == {"a": {"b", "c"}, "b": {"a", "c"}, "c": {"a", "b"}, "d": {"a", "b", "c"}}
 
@@ -609,16 +698,79 @@ def test_home_is_asked_to_compare_the_update_with_the_model_of_the_day() -> None
     hand.do(joined("a"))
     hand.do(joined("b"))
     (question,) = (command for command in hand.do(trained(0, 2.0)) if isinstance(command, Evaluate))
-    assert (question.site, question.probe) == ("home", Consistency("cosine"))
+    assert (question.sites, question.probe) == (("home",), Consistency("cosine"))
     assert question.reference is not None
     assert question.reference.name == "v0"
     hand.play(
         (trained(1, 4.0), "ask 3 home t1"),
-        (Evaluated(3, Consistent((1.0, 0.25))),),
-        (Evaluated(2, Consistent((1.0, 0.75))), "v1 <- 0 1", "train 4 a v1", "train 5 b v1"),
+        (evaluated(3, Consistent((1.0, 0.25))),),
+        (evaluated(2, Consistent((1.0, 0.75))), "v1 <- 0 1", "train 4 a v1", "train 5 b v1"),
     )
     assert hand.values == (3.0, 2.5)
     assert hand.last(Committed).weights == ((1.0, 0.75), (1.0, 0.25))
+
+
+def three_weighed_by(*factors: Weighting) -> Hand:
+    algorithm = Algorithm("product", protocol=Stream(), weighting=Product(*factors), merge=Mean())
+    return Hand(algorithm, learners=3).play(
+        (joined("a", validation=5),),
+        (joined("b", validation=5),),
+        (joined("c", validation=5), "train 0 a v0", "train 1 b v0", "train 2 c v0"),
+    )
+
+
+@pytest.mark.parametrize("order", [(3, 4), (4, 3)], ids=["in order", "the other way"])
+def test_two_probes_are_two_tasks_and_the_update_waits_for_both(order: tuple[int, int]) -> None:
+    hand = three_weighed_by(ByDistributedValidation(), ByConsistency()).play(
+        (trained(0, metrics=Metrics(validation=scored(1, 1))), "ask 3 b c t0", "ask 4 home t0"),
+    )
+    assert [question.probe for question in hand.questions.values()] == [Score("validation"), Consistency("cosine")]
+    assert [inquiry.question for inquiry in hand.state.inquiries.values()] == [0, 1]
+    answers = {3: evaluated(3, (2, 1), None), 4: evaluated(4, Consistent((1.0, 0.5)))}
+    first, last = order
+    hand.play((answers[first],), (answers[last], "v1 <- 0", "train 5 a v1"))
+    assert hand.last(Committed).weights == (pytest.approx((0.6, 0.3)),)  # (1 + 2) of 5
+
+
+def test_one_of_two_probes_that_fails_leaves_the_update_out_when_the_other_is_answered() -> None:
+    three_weighed_by(ByDistributedValidation(), ByConsistency()).play(
+        (trained(0, metrics=Metrics(validation=scored(1, 1))), "ask 3 b c t0", "ask 4 home t0"),
+        (failed(4),),
+        (evaluated(3), "refused 0 too", "train 5 a v0"),
+    )
+
+
+def test_the_same_sites_asked_by_two_probes_answer_each_with_what_it_asks_for() -> None:
+    hand = three_weighed_by(ByDistributedValidation("accuracy"), ByDistributedValidation("auc")).play(
+        (trained(0), "ask 3 b c t0", "ask 4 b c t0"),
+    )
+    both = np.zeros((2, 2, AUC_BINS), dtype=int)
+    both[:, 1, -1] = both[:, 0, 0] = 2  # two of each class, and every score on its side
+    sure = Scored(4, 0.0, np.array([[2, 0], [0, 2]]), both)
+    hand.play(
+        (evaluated(4, sure, sure),),
+        (evaluated(3, (3, 1), sure), "refused 3 a", "v1 <- 0", "train 5 a v1"),  # nobody asked for c's histogram
+    )
+    assert hand.last(Committed).weights == ((0.75, 0.75),)
+
+
+def test_what_two_factors_ask_alike_is_one_task() -> None:
+    hand = three_weighed_by(ByDistributedValidation("accuracy"), ByDistributedValidation("micro_f1")).play(
+        (trained(0), "ask 3 b c t0"),
+        (evaluated(3, (3, 1), (1, 3)), "v1 <- 0", "train 4 a v1"),
+    )
+    assert hand.last(Committed).weights == ((0.25, 0.25),)
+
+
+def test_a_question_that_is_out_and_its_evidence_are_a_law() -> None:
+    hand = three_under_dvw()
+    update, inquiry = hand.state.queue[0], hand.state.inquiries.pop(3)
+    with pytest.raises(AssertionError, match=r"update 0 waits for the questions \[0\]"):
+        validate(hand.state, hand.models)
+    hand.state.inquiries[3] = inquiry
+    update.evidence[0].opinions = (None, None)
+    with pytest.raises(AssertionError, match=r"update 0 waits for the questions \[\]"):
+        validate(hand.state, hand.models)
 
 
 # ----------------------------------------------------------------------------------------------- layers and recall
@@ -780,54 +932,57 @@ def test_bytes_for_weighing_count_and_bytes_for_scoring_do_not() -> None:
     hand = Hand(sync_dvw(), learners=2, ending=Ending(bytes=30), evaluation=Evaluation(at="learners")).play(
         (joined("a", validation=5, test=5),),
         (joined("b"), "score a v0", "train 0 a v0", "train 1 b v0"),
-        (tried("v0", at="a", traffic=Traffic(1000)), "scored v0"),
+        (tried("v0", traffic=Traffic(1000)), "scored v0"),
         (trained(0),),
         (trained(1, traffic=Traffic(10, 10)), "ask 2 a t1"),
         (evaluated(2, traffic=Traffic(10)), "refused 0 too", "v1 <- 1", "score a v1"),
-        (tried("v1", at="a"), "scored v1", "stop 30 bytes moved"),
+        (tried("v1"), "scored v1", "stop 30 bytes moved"),
     )
     assert hand.state.traffic["score down bytes"] == 1000
     assert hand.state.traffic["evaluate down bytes"] == 10
 
 
-def test_bytes_of_a_lost_opinion_count_too() -> None:
-    hand = three_under_dvw().play(
-        (failed(3, traffic=Traffic(36)),),
-        (evaluated(4, traffic=Traffic(36)), "v1 <- 0", "train 5 a v1"),
-    )
-    assert hand.state.traffic["evaluate down bytes"] == 72
+@pytest.mark.parametrize(
+    "answer",
+    [evaluated(3, None, (1, 0), traffic=Traffic(72, 0, 2)), failed(3, traffic=Traffic(72, 0, 2))],
+    ids=["one of two", "both"],
+)
+def test_bytes_of_lost_opinions_count_too(answer: Opinions | Failed) -> None:
+    hand = three_under_dvw(quorum=0.3).play((answer, "v1 <- 0", "train 4 a v1"))
+    assert hand.last(Committed).traffic["evaluate down bytes"] == 72
+    assert hand.last(Committed).traffic["evaluate down models"] == 2, "as many as sites it went to"
 
 
 def test_when_the_target_is_reached() -> None:
     one_learner(Ending(commits=100, target=0.9), Evaluation()).play(
         (joined("a"), "score home v0", "train 0 a v0"),
-        (tried("v0", 8, 2), "scored v0"),
+        (tried("v0", (8, 2)), "scored v0"),
         (trained(0), "v1 <- 0", "score home v1", "train 1 a v1"),
-        (tried("v1", 9, 1), "scored v1", "stop target 0.9 reached"),
+        (tried("v1", (9, 1)), "scored v1", "stop target 0.9 reached"),
     )
 
 
 def test_a_loss_is_to_fall_to_its_target() -> None:
     one_learner(Ending(commits=100, target=0.5), Evaluation(metric="loss")).play(
         (joined("a"), "score home v0", "train 0 a v0"),
-        (Tried("v0", "home", Scored(10, 9.0)), "scored v0"),
+        (tried("v0", Scored(10, 9.0)), "scored v0"),
         (trained(0), "v1 <- 0", "score home v1", "train 1 a v1"),
-        (Tried("v1", "home", Scored(10, 5.0)), "scored v1", "stop target 0.5 reached"),
+        (tried("v1", Scored(10, 5.0)), "scored v1", "stop target 0.5 reached"),
     )
 
 
 def test_when_there_is_no_progress() -> None:
     hand = one_learner(Ending(commits=100, patience=2), Evaluation()).play(
         (joined("a"), "score home v0", "train 0 a v0"),
-        (tried("v0", 5, 5), "scored v0"),
+        (tried("v0", (5, 5)), "scored v0"),
         (trained(0), "v1 <- 0", "score home v1", "train 1 a v1"),
-        (tried("v1", 5, 5), "scored v1"),
+        (tried("v1", (5, 5)), "scored v1"),
         (trained(1), "v2 <- 1", "score home v2", "train 2 a v2"),
-        (tried("v2", 6, 4), "scored v2"),  # a new best
+        (tried("v2", (6, 4)), "scored v2"),  # a new best
         (trained(2), "v3 <- 2", "score home v3", "train 3 a v3"),
-        (tried("v3", 5, 5), "scored v3"),
+        (tried("v3", (5, 5)), "scored v3"),
         (trained(3), "v4 <- 3", "score home v4", "train 4 a v4"),
-        (tried("v4", 5, 5), "scored v4", "stop no progress in 2 scores"),
+        (tried("v4", (5, 5)), "scored v4", "stop no progress in 2 scores"),
     )
     assert hand.state.best == 0.6
 
@@ -836,9 +991,9 @@ def test_a_target_reached_by_an_old_version_has_the_last_one_scored_before_the_s
     one_learner(Ending(commits=100, target=0.9), Evaluation(every=2)).play(
         (joined("a"), "score home v0", "train 0 a v0"),
         (trained(0), "v1 <- 0", "train 1 a v1"),
-        (tried("v0", 1, 0), "scored v0", "score home v1"),
+        (tried("v0", (1, 0)), "scored v0", "score home v1"),
         (trained(1),),  # the run is about to end: nothing is handed out
-        (tried("v1", 1, 1), "scored v1", "stop target 0.9 reached"),
+        (tried("v1", (1, 1)), "scored v1", "stop target 0.9 reached"),
     )
 
 
@@ -887,9 +1042,8 @@ def test_at_the_learners_own_test_parts(mean: str, accuracy: float) -> None:
         (joined("b", test=8),),
         (joined("c", test=0),),
         (joined("t", test=5, role="test"),),
-        (joined("a", test=2), "score a v0", "score b v0", "train 0 a v0", "train 1 b v0", "train 2 c v0"),
-        (tried("v0", 4, 4, at="b"),),
-        (tried("v0", 2, 0, at="a"), "scored v0"),
+        (joined("a", test=2), "score a b v0", "train 0 a v0", "train 1 b v0", "train 2 c v0"),
+        (tried("v0", (2, 0), (4, 4)), "scored v0"),
     )
     scores = hand.last(Scores)
     assert (scores.metrics["accuracy"], scores.examples, scores.sites) == (accuracy, 10, 2)
@@ -901,22 +1055,22 @@ def test_at_learners_held_out(at: str, site: str) -> None:
         (joined("t", role="test", test=5),),
         (joined("v", role="validation", test=5),),
         (joined("a", test=5), f"score {site} v0", "train 0 a v0"),
-        (tried("v0", at=site), "scored v0"),
+        (tried("v0"), "scored v0"),
     )
 
 
-def test_a_score_that_does_not_come_is_left_out_and_stops_nobody() -> None:
+@pytest.mark.parametrize("answer", [tried("v1", None, None), untried("v1")], ids=["of each", "as a whole"])
+def test_a_score_that_does_not_come_is_left_out_and_stops_nobody(answer: Opinions) -> None:
     hand = Hand(fedavg(), learners=2, ending=Ending(commits=1), evaluation=Evaluation(at="learners")).play(
         (joined("a", test=2),),
-        (joined("b", test=8), "score a v0", "score b v0", "train 0 a v0", "train 1 b v0"),
-        (Tried("v0", "a", None),),
-        (tried("v0", at="b"), "scored v0"),
+        (joined("b", test=8), "score a b v0", "train 0 a v0", "train 1 b v0"),
+        (tried("v0", None, (6, 2)), "scored v0"),
         (trained(0),),
-        (trained(1), "v1 <- 0 1", "score a v1", "score b v1"),
-        (Tried("v1", "b", None),),
-        (Tried("v1", "a", None), "stop 1 commits made"),
+        (trained(1), "v1 <- 0 1", "score a b v1"),
+        (answer, "stop 1 commits made"),
     )
-    assert [record.sites for record in hand.all(Scores)] == [1]
+    (scores,) = hand.all(Scores)
+    assert (scores.metrics["accuracy"], scores.examples, scores.sites) == (0.75, 8, 1)
 
 
 def test_scoring_goes_on_beside_the_rounds() -> None:
@@ -945,22 +1099,21 @@ def test_how_often_a_model_is_scored_changes_nothing_else() -> None:
 
 
 def test_a_saved_state_goes_on_where_it_was() -> None:
-    hand = three_with_opinions("arrival")
+    hand = three_with_opinions("arrival").play((evaluated(4, (2, 0), None),))  # one answer is in, the other out
     models = MemoryModels()
     for name in hand.models.names():
         models.write(name, hand.models.read(name).clone())
     again = Hand(hand.controller.algorithm, learners=3, state=copy.deepcopy(hand.state), models=models)
     rows = (
-        (evaluated(5),),
-        (evaluated(3, 1, 3),),
-        (evaluated(4), "v1 <- 0", "train 7 a v1", "v2 <- 1", "train 8 b v2"),
-        (trained(2, 5.0), "ask 9 a t2", "ask 10 b t2"),
+        (evaluated(3, (1, 3), (1, 0)), "v1 <- 0", "train 5 a v1", "v2 <- 1", "train 6 b v2"),
+        (trained(2, 5.0), "ask 7 a b t2"),
     )
-    again.trains = dict(hand.trains)
+    again.trains, again.questions = dict(hand.trains), dict(hand.questions)
     hand.play(*rows)
     again.play(*rows)
     assert torch.equal(hand.vector, again.vector)
     assert hand.state.members == again.state.members
+    assert hand.state.there == again.state.there
 
 
 def test_either_an_initial_model_or_a_saved_state() -> None:

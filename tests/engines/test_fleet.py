@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 import torch
@@ -12,10 +12,13 @@ from engine_cases import begun, islands, small_islands
 import archipel as ap
 from archipel.engines.execution import Execution, Plain
 from archipel.engines.fleet import Fleet, Group
+from archipel.engines.simulator import Goes, Returns, Simulator
 from archipel.experiment import finished
 from archipel.learner.learner import Job
 from archipel.models import small_mlp
-from archipel.records import Handed, Membership
+from archipel.randomness import generator
+from archipel.records import Committed, Handed, Membership, Record, Refused, Stamped
+from archipel.types import Command, Evaluate, Evaluated, Event, Scored, Traffic, Trained
 
 NUMBERS = 64 * 32 + 32 + 32 * 10 + 10
 """Of small_mlp, which is 4 bytes each on the wire."""
@@ -285,6 +288,136 @@ def test_lost_opinions_do_not_hold_up_a_commit():
     assert run.reason == "10 local rounds made"
     assert len(run.cycles) + sum(record.reason == "lost" for _, record in run.refusals) == 40
     assert len(run.commits) == 10
+
+
+class Heard:
+    """Notes when the answers to questions about updates came, and what they were."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.answers: list[tuple[float, Evaluated]] = []
+        self.questions: dict[int, tuple[float, Evaluate]] = {}
+        self.own: Scored | None = None
+        """What the last learner that sent an update thinks of it itself."""
+        simulator.observers = (*simulator.observers, self)
+
+    def before(self, simulator: Simulator, event: Event) -> None:
+        if isinstance(event, Evaluated) and event.task >= 0:
+            self.answers.append((simulator.clock.now, event))
+        if isinstance(event, Trained):
+            self.own = event.metrics.validation
+
+    def after(self, simulator: Simulator, commands: Sequence[Command]) -> Iterable[Record]:
+        for command in commands:
+            if isinstance(command, Evaluate) and not command.record:
+                self.questions[command.task] = simulator.clock.now, command
+        return ()
+
+
+def test_opinions_are_lost_each_by_a_draw_of_its_own():
+    """A site's luck is drawn by task and name; an answer comes when the last opinion was due, lost or not."""
+    careful, careless = Group("careful", 2), Group("careless", 3, loss=0.5, evaluate_seconds=0.01)
+    simulator = begun(
+        ap.sync_dvw(batch=16, epochs=1, quorum=0.1),
+        small_islands(5, each=60),
+        validation=0.3,
+        fleet=Fleet(careful, careless),
+        ending=ap.Ending(rounds=12),
+        evaluation=ap.Evaluation(at="learners"),
+        seed=7,
+    )
+    heard = Heard(simulator)
+    simulator.run()
+    run = finished(simulator)
+    assert {event.task for _, event in heard.answers} == set(heard.questions), "each is answered"
+    assert len(heard.answers) == len(heard.questions) == len(run.cycles), "once, and all sites together"
+    missing = []
+    for time, event in heard.answers:
+        began, question = heard.questions[event.task]
+        groups = {site: simulator.sites[site].group for site in question.sites}
+        lost = [generator(7, "loss", event.task, site).random() < group.loss for site, group in groups.items()]
+        assert [opinion is None for opinion in event.results] == lost
+        batches = {site: math.ceil(len(simulator.sites[site].learner.validation) / 16) for site in question.sites}
+        assert time == pytest.approx(began + max(batches[site] * groups[site].evaluate_seconds for site in groups))
+        missing.append(sum(lost))
+    assert set(missing) == {0, 1, 2, 3}, "of the three careless ones, independently"
+    assert all(record.sites == 5 for _, record in run.scores), "scores for the records are never lost"
+
+
+def three_to_ask() -> tuple[Simulator, Heard, float]:
+    """00 has sent its update and 01 and 02 are asked for their opinions, which take a second and two for each batch."""
+    stays = {"up": 1e9, "down": 1e9}
+    simulator = begun(
+        ap.async_dvw(adaptive=False, batch=16, epochs=1, quorum=0.5),
+        small_islands(3, each=60),
+        validation=0.3,
+        fleet=Fleet(
+            Group("first", 1, **stays),
+            Group("quick", 1, train_seconds=1e3, evaluate_seconds=1.0, **stays),
+            Group("slow", 1, train_seconds=1e3, evaluate_seconds=2.0, **stays),
+        ),
+        ending=ap.Ending(commits=1),
+    )
+    heard = Heard(simulator)
+    while not heard.questions:
+        simulator.run(events=1)
+    ((began, question),) = heard.questions.values()
+    assert (question.sites, began) == (("01", "02"), simulator.clock.now)
+    assert {len(simulator.sites[name].learner.validation) for name in question.sites} == {20}, "two batches of 16"
+    return simulator, heard, began
+
+
+BOTH, FIRST, SECOND, NONE = (True, True), (True, False), (False, True), (False, False)
+
+
+@pytest.mark.parametrize(
+    ("leave", "after", "came"),
+    [
+        ({}, 4.0, BOTH),
+        ({"01": 1.0}, 4.0, SECOND),  # the other is waited for, as long as it takes
+        ({"01": 3.0}, 4.0, BOTH),  # its opinion had come
+        ({"02": 1.0}, 2.0, FIRST),  # it was the slowest: nobody waits for it any more
+        ({"02": 3.0}, 3.0, FIRST),  # and the other had come
+        ({"01": 1.0, "02": 1.5}, 1.5, NONE),
+        ({"02": 1.0, "01": 1.5}, 1.5, NONE),
+        ({"01": 3.0, "02": 3.5}, 3.5, FIRST),
+        ({"00": 1.0}, 4.0, BOTH),  # its update stands
+    ],
+    ids=str,
+)
+def test_an_opinion_of_a_site_that_leaves_is_missing_and_the_others_are_waited_for(leave, after, came):
+    simulator, heard, began = three_to_ask()
+    for name, when in leave.items():
+        simulator.clock.at(began + when, Goes(name))
+    while not heard.answers:
+        simulator.run(events=1)
+    ((time, event),) = heard.answers
+    assert time == pytest.approx(began + after, rel=1e-12)
+    assert tuple(opinion is not None for opinion in event.results) == came
+    assert event.traffic == Traffic(2 * BYTES, 0, 2), "both were shown the model"
+    assert event.task not in simulator.asked
+    commits = [(s.time, s.record) for s in simulator.records if isinstance(s.record, Committed)]
+    if came == NONE:  # one opinion of three
+        assert not commits
+        assert Stamped(time, Refused(0, "00", "too little evidence to weigh it")) in simulator.records
+    else:
+        ((committed, record),) = commits
+        assert (committed, record.learners) == (time, ("00",))
+        counted = [opinion for opinion in (heard.own, *event.results) if opinion is not None]
+        right = sum(opinion.confusion.trace() for opinion in counted)
+        assert record.weights[0][0] == pytest.approx(right / sum(opinion.count for opinion in counted))
+    simulator.run(events=5)  # what was planned for the opinions that were given up is no event any more
+    assert len([answer for answer in heard.answers if answer[1].task == event.task]) == 1
+
+
+def test_who_is_back_before_its_opinion_was_due_does_not_give_it_any_more():
+    simulator, heard, began = three_to_ask()
+    simulator.clock.at(began + 1.0, Goes("01"))
+    simulator.clock.at(began + 1.5, Returns("01"))
+    while not heard.answers:
+        simulator.run(events=1)
+    ((time, event),) = heard.answers
+    assert time == pytest.approx(began + 4.0)
+    assert [opinion is None for opinion in event.results] == [True, False]
 
 
 @pytest.mark.parametrize("algorithm", [ap.fedavg(batch=16), ap.async_fedavg(batch=16), ap.radfed(0.5, 3, batch=16)])

@@ -246,6 +246,23 @@ def test_a_large_cohort_is_stacked_in_several_goes(monkeypatch):
     train_both_ways(at_hand, who, [PLAN] * len(who))
 
 
+def test_stacks_on_several_processes_come_to_the_same_bits(monkeypatch):
+    at_hand = case()
+    who = learners(at_hand.x, SIZES)
+    monkeypatch.setattr(stacked, "WORTH_A_PROCESS", 2 * at_hand.layout.size * PLAN.batch)  # two learners a stack
+    plans = [replace(PLAN, momentum=0.5, key=k) for k in range(len(who))]
+    train_both_ways(at_hand, who, plans)
+    found = []
+    for hands in (1, 2, 5):
+        way = Stacked(at_hand)
+        way.hands.count = hands
+        made = jobs(at_hand, who, plans)
+        way.advance(made)
+        found.append(torch.stack([job.vector for job in made]))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
 def test_a_row_does_not_keep_its_cohort_in_memory():
     at_hand = case()
     who = learners(at_hand.x, SIZES)

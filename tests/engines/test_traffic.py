@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
@@ -15,8 +16,9 @@ from archipel.engines.wire import Wire
 from archipel.experiment import finished
 from archipel.layout import Layout
 from archipel.models import mlp, small_mlp
-from archipel.records import Handed, Returned
-from archipel.types import Model
+from archipel.records import Handed, Record, Returned
+from archipel.state import Update, View
+from archipel.types import HOME, Command, Evaluated, Event, Model, Probe, Score, Traffic
 
 FC1, FC2, HEAD = 4 * (64 * 20 + 20), 4 * (20 * 12 + 12), 4 * (12 * 10 + 10)
 """Bytes of the layers of `network`."""
@@ -83,12 +85,34 @@ def test_private_layers_that_a_learner_has_are_not_sent():
 
 def test_a_model_shown_for_evaluation_is_not_kept():
     wire = Wire(Layout.of(network()))
+    shown = Model("t1", ("t1", "t1", "t1"))
     for _ in range(2):
-        assert wire.show("00", Model("t1", ("t1", "t1", "t1")), ()) == ALL
+        assert wire.show([("00", ())], shown) == [ALL]
     wire.deliver("00", Model("v1", ("t1", "v1", "v1")), ())
-    assert wire.show("00", Model("t1", ("t1", "t1", "t1")), ()) == FC2 + HEAD
-    assert wire.show("00", Model("t1", ("t1", "t1", "t1")), ("head",)) == FC2
-    assert wire.deliver("00", Model("t1", ("t1", "t1", "t1")), ()) == FC2 + HEAD
+    assert wire.show([("00", ())], shown) == [FC2 + HEAD]
+    assert wire.show([("00", ("head",))], shown) == [FC2]
+    assert wire.deliver("00", shown, ()) == FC2 + HEAD
+
+
+def test_each_of_many_sites_is_shown_what_it_lacks():
+    wire = Wire(Layout.of(network()))
+    wire.deliver("01", Model("v1", ("v1", "t1", "v1")), ())
+    wire.deliver("02", Model("t1", ("t1", "t1", "t1")), ())
+    wire.deliver("04", Model("v1", ("v1", "v1", "v1")), ())
+    wire.send("04", "t1", ("fc1",))
+    train = {kind: dict(layers) for kind, layers in wire.moved.items()}
+    sites = {"05": (), "04": (), "03": ("head",), "02": (), "01": ("fc1",), "00": ()}
+    assert wire.show(sites.items(), Model("t1", ("t1", "t1", "t1")), "score down") == [
+        ALL,  # 05 has nothing
+        FC2 + HEAD,  # what it sent is fc1
+        FC1 + FC2,  # its head is private
+        0,  # it was given this very model
+        HEAD,
+        ALL,
+    ]
+    assert wire.moved == {**train, "score down": {"fc1": 3 * FC1, "fc2": 4 * FC2, "head": 4 * HEAD}}
+    # a stamp says something of its own layer only: v1 has another fc1 than t1, whatever t1's fc2 is
+    assert wire.show([("01", ())], Model("odd", ("t1", "v1", "t1"))) == [ALL]
 
 
 # ----------------------------------------------------------------------------- Metis fig. 9: models of a request
@@ -135,6 +159,59 @@ def test_asynchronous_dvw_with_ten_learners_moves_eleven():
 def test_fewer_evaluators_move_fewer_models():
     run = ap.simulate(ap.sync_dvw(batch=16, epochs=1, evaluators=3), small_islands(10), ending=ap.Ending(rounds=2))
     assert models(run) == (2 + 3) * 20
+
+
+class Shown:
+    """Notes the bytes and models of every answer to a question about an update, and of every score."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self.evidence: list[Traffic] = []
+        self.scores: list[Traffic] = []
+        simulator.observers = (*simulator.observers, self)
+
+    def before(self, simulator: Simulator, event: Event) -> None:
+        if isinstance(event, Evaluated):
+            (self.evidence if event.task >= 0 else self.scores).append(event.traffic)
+
+    def after(self, simulator: Simulator, commands: Sequence[Command]) -> Iterable[Record]:
+        return ()
+
+
+def test_sites_that_hold_some_layers_are_shown_the_others():
+    """An update that leaves its head at home is the community's model there, which every site was given to train."""
+    algorithm = ap.sync_dvw(batch=16, epochs=1)
+    simulator = begun(
+        replace(algorithm, planners=(*algorithm.planners, ap.PeriodicLayers(period=1, last=0, deep=("head",)))),
+        small_islands(4),
+        model=network,
+        ending=ap.Ending(rounds=3),
+        evaluation=ap.Evaluation(every=1, at="learners"),
+    )
+    shown = Shown(simulator)
+    simulator.run()
+    run = finished(simulator)
+    # the first round sends everything, the two after it all but the head
+    assert shown.evidence == [Traffic(3 * ALL, 0, 3)] * 4 + [Traffic(3 * (FC1 + FC2), 0, 3)] * 8
+    assert run.traffic["evaluate down bytes"] == 12 * ALL + 24 * (FC1 + FC2)
+    assert run.traffic["evaluate down models"] == 36
+    assert run.layers["evaluate down"] == {"fc1": 36 * FC1, "fc2": 36 * FC2, "head": 12 * HEAD}
+    # a version that is handed out to all to train is there to be scored; the last one is not, but its head is
+    assert shown.scores == [Traffic(0, 0, 0)] * 3 + [Traffic(4 * (FC1 + FC2), 0, 4)]
+    assert simulator.controller.state.traffic["score down models"] == 4
+
+
+def test_a_model_that_is_there_already_is_no_model_on_the_wire():
+    """Two of four train, and are not sent the version once more to score it."""
+    simulator = begun(
+        ap.fedavg(fraction=0.5, batch=16),
+        small_islands(4),
+        model=network,
+        ending=ap.Ending(rounds=3),
+        evaluation=ap.Evaluation(at="learners"),
+    )
+    shown = Shown(simulator)
+    simulator.run()
+    assert shown.scores == [Traffic(2 * ALL, 0, 2)] * 3 + [Traffic(4 * ALL, 0, 4)]
 
 
 # -------------------------------------------------------------------------------------------------------- Fed2A
@@ -334,6 +411,40 @@ def test_bytes_of_lost_opinions_are_counted():
     size = run.layout.bytes(range(len(run.layout.layers)))
     asked = 3 * len(run.cycles)
     assert run.traffic["evaluate down bytes"] == asked * size
+    assert run.traffic["evaluate down models"] == asked
+
+
+@dataclass(frozen=True)
+class Asking(ap.Weighting):
+    """Asks these sites to try the update on their test parts, as a user may write a weighting."""
+
+    sites: tuple[str, ...]
+
+    def ask(self, view: View, update: Update) -> list[tuple[str, Probe, Model | None]]:
+        return [(site, Score("test"), None) for site in self.sites]
+
+    def weigh(self, view: View, update: Update) -> float | None:
+        opinions = update.opinions(Score("test"))
+        return None if None in opinions else float(len(opinions))
+
+
+def test_home_among_the_sites_costs_nothing_and_the_others_do():
+    run = ap.simulate(
+        replace(ap.fedavg(batch=16), weighting=Asking((HOME, "01"))),
+        small_islands(2),
+        model=network,
+        ending=ap.Ending(rounds=1),
+    )
+    # of the two updates one is 01's own, which it has at hand
+    assert run.traffic["evaluate down bytes"] == ALL
+    assert run.traffic["evaluate down models"] == 1
+
+
+def test_a_site_that_is_asked_twice_does_not_end_the_run():
+    run = ap.simulate(
+        replace(ap.fedavg(batch=16), weighting=Asking(("01", "01"))), small_islands(2), ending=ap.Ending(rounds=1)
+    )
+    assert len(run.commits) == 1
 
 
 def test_traffic_only_grows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
 
 import torch
@@ -49,6 +50,8 @@ class Bench:
         active: bool = True,
     ) -> Member:
         self.state.members[name] = Member(name, examples, validation, 0, group, role, active)
+        if active:
+            insort(self.state.there.setdefault(role, []), name)
         return self.state.members[name]
 
     def update(
@@ -62,13 +65,20 @@ class Bench:
         metrics: Metrics | None = None,
         evidence: Sequence[tuple[str, Probe, Result | None]] = (),
     ) -> Update:
-        """An update by this learner; every number of the vector must be given."""
+        """An update by this learner; every number of the vector must be given.
+
+        Its evidence is who was asked, by which probe, and what came back; as one question to many sites, it is kept a
+        probe at a time.
+        """
         task = self.state.next_task
         self.state.next_task += 1
         name = f"u{task}"
         vector = torch.zeros(self.layout.size) if numbers is None else torch.tensor(numbers, dtype=torch.float32)
         assert len(vector) == self.layout.size
         self.models.write(name, vector)
+        opinions: dict[Probe, tuple[Result | None, ...]] = {}
+        for _, probe, result in evidence:
+            opinions[probe] = (*opinions.get(probe, ()), result)
         return Update(
             task=task,
             learner=learner,
@@ -81,7 +91,7 @@ class Bench:
             slot=0,
             metrics=metrics or Metrics(),
             stale_versions=stale,
-            evidence=[Evidence(site, probe, result) for site, probe, result in evidence],
+            evidence=[Evidence(probe, results) for probe, results in opinions.items()],
         )
 
     def spread(self, weight: float | tuple[float, ...]) -> tuple[float, ...]:

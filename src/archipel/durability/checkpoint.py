@@ -39,7 +39,7 @@ class Checkpoint:
                 "heap": simulator.clock.heap,
                 "flights": {task: _flight(flight) for task, flight in simulator.flights.items()},
                 "pending": simulator.pending,
-                "shown": simulator.shown,
+                "asked": simulator.asked,
                 "held": simulator.wire.held,
                 "moved": simulator.wire.moved,
                 "sites": {
@@ -77,7 +77,7 @@ class Checkpoint:
             task: Flight(**{**flight, "job": _job(simulator, flight)}) for task, flight in saved["flights"].items()
         }
         simulator.pending = saved["pending"]
-        simulator.shown = saved["shown"]
+        simulator.asked = saved["asked"]
         simulator.wire.held = saved["held"]
         simulator.wire.moved = saved["moved"]
         simulator.records = saved["records"]

@@ -42,6 +42,7 @@ from archipel.types import (
     Result,
     Role,
     Score,
+    Scored,
     Stop,
     Traffic,
     Train,
@@ -50,10 +51,20 @@ from archipel.types import (
     Woke,
 )
 
+AHEAD = 1 << 26
+"""Parameters of the models that are trained before their time has come: they wait in memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arrives:
     """A training task's answer reaches the controller."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The last of the opinions that were asked for reaches the controller."""
 
     task: int
 
@@ -79,7 +90,7 @@ class Returns:
     learner: str
 
 
-Occurrence: TypeAlias = Event | Arrives | EpochEnds | Goes | Returns
+Occurrence: TypeAlias = Event | Arrives | Answered | EpochEnds | Goes | Returns
 
 
 @dataclass(slots=True)
@@ -115,6 +126,16 @@ class Flight:
     """It will not be trained: it was lost on its way."""
 
 
+@dataclass(slots=True)
+class Asked:
+    """An evaluation on its way: what every site will say, and when that will be there."""
+
+    sites: tuple[str, ...]
+    opinions: list[Result | None]
+    due: list[float]
+    traffic: Traffic
+
+
 @dataclass
 class Clock:
     """The heap of what is to come."""
@@ -124,7 +145,10 @@ class Clock:
     heap: list[tuple[float, int, Occurrence]] = field(default_factory=list)
 
     def after(self, seconds: float, occurrence: Occurrence) -> None:
-        heapq.heappush(self.heap, (self.now + seconds, self.counter, occurrence))
+        self.at(self.now + seconds, occurrence)
+
+    def at(self, when: float, occurrence: Occurrence) -> None:
+        heapq.heappush(self.heap, (when, self.counter, occurrence))
         self.counter += 1
 
     def next(self) -> Occurrence:
@@ -171,9 +195,9 @@ class Simulator:
         self.wire = Wire(work.layout)
         self.flights: dict[int, Flight] = {}
         self.pending: dict[int, str] = {}
-        """Tasks that are not answered yet, and their sites."""
-        self.shown: dict[int, int] = {}
-        """Bytes that evaluations which are not answered yet have moved."""
+        """Training tasks that are not answered yet, and their learners."""
+        self.asked: dict[int, Asked] = {}
+        """Evaluations that are not answered yet."""
         self.records: list[Stamped] = []
         self.handled = 0
         """Events handled so far."""
@@ -236,13 +260,16 @@ class Simulator:
                     self.stopped = reason
         for observer in self.observers:
             self.records += [Stamped(self.clock.now, record) for record in observer.after(self, commands)]
-        self._evaluate(evaluations)
+        for evaluation in evaluations:
+            self._evaluate(evaluation)
 
     def _happen(self, occurrence: Occurrence) -> Event | None:
         """What the controller hears of an occurrence, if anything."""
         match occurrence:
             case Arrives(task):
                 return self._arrives(task)
+            case Answered(task):
+                return self._answered(task)
             case EpochEnds(task):
                 return self._epoch_ends(task)
             case Goes(learner):
@@ -251,9 +278,8 @@ class Simulator:
                 self.sites[learner].there = True
                 self._leaves_later(learner)
                 return self._joined(learner, fresh=False)
-            case Evaluated(task) | Failed(task):
+            case Failed(task):
                 self.flights.pop(task, None)
-                self.shown.pop(task, None)
                 return None if self.pending.pop(task, None) is None else occurrence
             case _:
                 return occurrence
@@ -285,16 +311,18 @@ class Simulator:
         site.away += 1
         for task in sorted(task for task, where in self.pending.items() if where == name):
             self._give_up(task, "left")
+        self._silence(name)
         draw = generator(self.seed, "returns", name, site.away)
         self.clock.after(float(draw.exponential(site.group.down)), Returns(name))
         return Left(name)
 
     def _give_up(self, task: int, reason: str) -> None:
-        flight, shown = self.flights.pop(task, None), self.shown.pop(task, 0)
-        self.clock.after(0.0, Failed(task, reason, Traffic(flight.down if flight else shown)))
+        flight = self.flights.pop(task, None)
+        self.clock.after(0.0, Failed(task, reason, Traffic(flight.down if flight else 0)))
 
     def _is_lost(self, task: int, site: Site) -> bool:
-        return site.group.loss > 0 and generator(self.seed, "loss", task).random() < site.group.loss
+        loss = site.group.loss
+        return loss > 0 and generator(self.seed, "loss", task, site.learner.name).random() < loss
 
     # -------------------------------------------------------------------------------------------------- training
 
@@ -360,7 +388,7 @@ class Simulator:
             return None  # cancelled, or its learner has gone
         if flight.job is None:
             waiting = [f for f in self.flights.values() if f.job is None and not f.watched and not f.lost]
-            self._build([flight, *waiting], None)
+            self._build([flight, *waiting[: AHEAD // self.work.layout.size]], None)
         job = flight.job
         assert job is not None
         del self.pending[task]
@@ -417,54 +445,72 @@ class Simulator:
 
     # ------------------------------------------------------------------------------------------------ evaluation
 
-    def _evaluate(self, commands: Sequence[Evaluate]) -> None:
-        """Answer all evaluations that one event has led to; those of one model are tried in one pass."""
-        for command in commands:
-            self.pending[command.task] = command.site
-        alike: dict[tuple[str, Score], list[Evaluate]] = {}
-        for command in commands:
-            if isinstance(command.probe, Consistency):
-                self._answer(command, self._consistency(command, command.probe))
-            elif command.site != HOME and self.sites[command.site].learner.private:
-                learner = self.sites[command.site].learner
-                vector = learner.with_private(self.work.layout, self._vector(command.model.name))
-                self._answer(command, score(self.work, vector, self._examples(command), command.probe.bins))
-            else:
-                alike.setdefault((command.model.name, command.probe), []).append(command)
-        for (name, probe), group in alike.items():
-            parts = [self._examples(command) for command in group]
-            for command, result in zip(
-                group, score_parts(self.work, self._vector(name), parts, probe.bins), strict=True
-            ):
-                self._answer(command, result)
+    def _evaluate(self, command: Evaluate) -> None:
+        """Ask all sites at once: what they will say is known now, and when it will be there."""
+        opinions: Sequence[Result]
+        if isinstance(command.probe, Consistency):
+            opinions = [self._consistency(command, command.probe)] * len(command.sites)
+        else:
+            opinions = self._scores(command, command.probe)
+        down = self._shown(command)
+        asked = Asked(command.sites, list(opinions), [], Traffic(sum(down), 0, sum(map(bool, down))))
+        for i, name in enumerate(command.sites):
+            asked.due.append(self.clock.now + self._opinion_seconds(command, name, down[i]))
+            if not command.record and name != HOME and self._is_lost(command.task, self.sites[name]):
+                asked.opinions[i] = None
+        self.asked[command.task] = asked
+        self.clock.at(max(asked.due), Answered(command.task))
+
+    def _scores(self, command: Evaluate, probe: Score) -> list[Scored]:
+        """The model on every site's part; sites without private layers are tried in one pass."""
+        vector = self._vector(command.model.name)
+        parts = [self._examples(name, probe) for name in command.sites]
+        alike = [i for i, name in enumerate(command.sites) if name == HOME or not self.sites[name].learner.private]
+        found = dict(zip(alike, score_parts(self.work, vector, [parts[i] for i in alike], probe.bins), strict=True))
+        for i, name in enumerate(command.sites):
+            if i not in found:
+                own = self.sites[name].learner.with_private(self.work.layout, vector)
+                found[i] = score(self.work, own, parts[i], probe.bins)
+        return [found[i] for i in range(len(parts))]
+
+    def _shown(self, command: Evaluate) -> list[int]:
+        """Bytes that showing the model to each site moves; at home it is there already."""
+        away = [(name, self.sites[name].learner.private) for name in command.sites if name != HOME]
+        kind = "score down" if command.record else "evaluate down"
+        moved = iter(self.wire.show(away, command.model, kind))
+        return [0 if name == HOME else next(moved) for name in command.sites]
+
+    def _opinion_seconds(self, command: Evaluate, name: str, down: int) -> float:
+        """Until a site's opinion is there; what is only written down costs no virtual time."""
+        if command.record or name == HOME:
+            return 0.0
+        site = self.sites[name]
+        seconds = self.wire.seconds(site.group, down) + site.group.latency
+        assert isinstance(command.probe, Score)
+        return seconds + self._evaluation_seconds(site, self._examples(name, command.probe).size(0))
+
+    def _silence(self, name: str) -> None:
+        """A site has gone: the opinions it has not given yet will not come, and nobody waits for them."""
+        for task, asked in self.asked.items():
+            if name in asked.sites and asked.due[place := asked.sites.index(name)] > self.clock.now:
+                asked.opinions[place] = None
+                asked.due[place] = self.clock.now
+                self.clock.at(max(asked.due), Answered(task))
+
+    def _answered(self, task: int) -> Evaluated | None:
+        asked = self.asked.pop(task, None)
+        return None if asked is None else Evaluated(task, tuple(asked.opinions), asked.traffic)
 
     def _vector(self, name: str) -> Tensor:
         return self.controller.models.read(name).to(self.work.x.device)
 
-    def _examples(self, command: Evaluate) -> Tensor:
-        assert isinstance(command.probe, Score)
-        if command.site == HOME:
+    def _examples(self, name: str, probe: Score) -> Tensor:
+        if name == HOME:
             return self.test
-        learner = self.sites[command.site].learner
-        return learner.validation if command.probe.part == "validation" else learner.test
+        learner = self.sites[name].learner
+        return learner.validation if probe.part == "validation" else learner.test
 
     def _consistency(self, command: Evaluate, probe: Consistency) -> Result:
         assert command.reference is not None
         mine, theirs = self._vector(command.model.name), self._vector(command.reference.name)
         return consistency(self.work, mine, theirs, self.stimuli, probe.distance)
-
-    def _answer(self, command: Evaluate, result: Result) -> None:
-        if command.site == HOME:
-            self.clock.after(0.0, Evaluated(command.task, result))
-            return
-        site = self.sites[command.site]
-        kind = "score down" if command.record else "evaluate down"
-        down = self.shown[command.task] = self.wire.show(command.site, command.model, site.learner.private, kind)
-        seconds = 0.0
-        if not command.record:
-            seconds = self.wire.seconds(site.group, down) + site.group.latency
-            seconds += self._evaluation_seconds(site, len(self._examples(command)))
-            if self._is_lost(command.task, site):
-                self.clock.after(seconds, Failed(command.task, "lost", Traffic(down)))
-                return
-        self.clock.after(seconds, Evaluated(command.task, result, Traffic(down)))

@@ -8,18 +8,22 @@ ones, and a short last batch is padded with examples of weight zero.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from archipel.engines.hands import Hands
 from archipel.engines.network import network
 from archipel.learner.batches import epochs_of, shuffled, steps_of_epoch
 from archipel.learner.learner import Job, Work
 from archipel.types import Plan
 
 NUMBERS = 1 << 26
-"""Parameters trained at a time: larger cohorts are stacked in several goes."""
+"""Parameters of a stack at most."""
+WORTH_A_PROCESS = 2_000_000
+"""Multiplications of a step's forward pass that make a stack of its own, which another process may train."""
 GATHERED = 1 << 20
 """Numbers of examples copied side by side at a time, for as many steps as that makes."""
 
@@ -33,6 +37,9 @@ class Stacked:
     def __init__(self, work: Work) -> None:
         self.work = work
         self.network = network(work.module, work.loss, work.y)
+        self.hands = Hands(
+            torch.get_num_threads() if work.x.device.type == "cpu" else 1, max(NUMBERS, work.layout.size)
+        )
         self._layer_of = {entry.name: layer.name for layer in work.layout.layers for entry in layer.entries}
 
     def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
@@ -40,10 +47,20 @@ class Stacked:
         groups: dict[object, list[Job]] = {}
         for job in jobs:
             groups.setdefault(_shared(job), []).append(job)
-        room = max(1, NUMBERS // self.work.layout.size)
-        for group in groups.values():
-            for start in range(0, len(group), room):
-                self._advance(group[start : start + room], epochs)
+        stacks = [stack for group in groups.values() for stack in self._divided(group)]
+        self.hands.advance(stacks, epochs, self._advance)
+
+    def _divided(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Stacks that are each worth a process and fit into memory; jobs of like length come together.
+
+        It looks at the jobs alone, not at the processes there are, so that the bits depend on nothing else.
+        """
+        numbers = len(jobs) * self.work.layout.size
+        products = numbers * max(job.plan.batch for job in jobs)
+        count = min(len(jobs), max(1, products // WORTH_A_PROCESS, -(-numbers // NUMBERS)))
+        ordered = sorted(jobs, key=lambda job: -job.examples)
+        bounds = [len(jobs) * i // count for i in range(count + 1)]
+        return [ordered[start:stop] for start, stop in pairwise(bounds)]
 
     def _advance(self, jobs: Sequence[Job], epochs: int | None) -> None:
         by_epoch = any(job.watches for job in jobs)

@@ -6,23 +6,34 @@ sent. Private layers travel once, to a learner that has none yet.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from archipel.engines.fleet import Group
 from archipel.layout import Layout
 from archipel.types import Model
 
 
-@dataclass
+@dataclass(frozen=True)
 class Held:
     """The stamps of the layers a learner has at hand."""
 
-    received: dict[int, str] = field(default_factory=dict)
+    received: tuple[str, ...] = ()
+    """Of all layers, once it has received a model."""
     sent: dict[int, str] = field(default_factory=dict)
 
+    @cached_property
+    def stamps(self) -> frozenset[str]:
+        """Of whichever layer: a model with none of them is new to it."""
+        return frozenset((*self.received, *self.sent.values()))
+
     def has(self, layer: int, stamp: str) -> bool:
-        return stamp in (self.received.get(layer), self.sent.get(layer))
+        return stamp == self.sent.get(layer) or (bool(self.received) and stamp == self.received[layer])
+
+
+NOTHING = Held()
 
 
 class Wire:
@@ -32,37 +43,44 @@ class Wire:
         self.moved: dict[str, dict[str, int]] = {}
         """Bytes put on the wire so far, by kind and layer."""
 
-    def deliver(self, learner: str, model: Model, own: Iterable[str]) -> int:
+    def deliver(self, learner: str, model: Model, own: Collection[str]) -> int:
         """Bytes that giving this model to a learner for training takes; `own` are private layers it has."""
-        held = self.held.setdefault(learner, Held())
-        keeps = {self.layout.index(name) for name in own}
-        needed = [
-            layer for layer, stamp in enumerate(model.manifest) if layer not in keeps and not held.has(layer, stamp)
-        ]
-        held.received = dict(enumerate(model.manifest))
+        needed = self._needed(learner, model, own)
+        self.held[learner] = Held(model.manifest, self.held.get(learner, NOTHING).sent)
         return self._move("train down", needed)
 
-    def show(self, site: str, model: Model, own: Iterable[str], kind: str = "evaluate down") -> int:
-        """Bytes that giving this model to a site for evaluation takes; it is not kept there."""
-        held = self.held.get(site, Held())
-        keeps = {self.layout.index(name) for name in own}
-        needed = [
-            layer for layer, stamp in enumerate(model.manifest) if layer not in keeps and not held.has(layer, stamp)
-        ]
-        return self._move(kind, needed)
+    def show(
+        self, sites: Iterable[tuple[str, Collection[str]]], model: Model, kind: str = "evaluate down"
+    ) -> list[int]:
+        """Bytes that giving this model to each of these sites for evaluation takes; it is not kept there.
+
+        The sites come with the private layers they have.
+        """
+        needed = [self._needed(site, model, own) for site, own in sites]
+        weighs = {layers: self._move(kind, layers, times) for layers, times in Counter(needed).items()}
+        return [weighs[layers] for layers in needed]
 
     def send(self, learner: str, name: str, sent: Iterable[str]) -> int:
         """Bytes of a learner's answer that holds these layers."""
         layers = self.layout.indices(sent)
-        self.held.setdefault(learner, Held()).sent = dict.fromkeys(layers, name)
+        self.held[learner] = Held(self.held.get(learner, NOTHING).received, dict.fromkeys(layers, name))
         return self._move("train up", layers)
 
-    def _move(self, kind: str, layers: Iterable[int]) -> int:
-        layers = tuple(layers)
+    def _needed(self, site: str, model: Model, own: Collection[str]) -> tuple[int, ...]:
+        """The layers of a model that a site does not have."""
+        held = self.held.get(site) or NOTHING
+        if not own and held.stamps.isdisjoint(model.manifest):
+            return self.layout.indices(None)
+        keeps = {self.layout.index(name) for name in own}
+        return tuple(
+            layer for layer, stamp in enumerate(model.manifest) if layer not in keeps and not held.has(layer, stamp)
+        )
+
+    def _move(self, kind: str, layers: Sequence[int], times: int = 1) -> int:
         ledger = self.moved.setdefault(kind, {})
+        names = self.layout.names
         for layer in layers:
-            name = self.layout.names[layer]
-            ledger[name] = ledger.get(name, 0) + self.layout.bytes((layer,))
+            ledger[names[layer]] = ledger.get(names[layer], 0) + times * self.layout.bytes((layer,))
         return self.layout.bytes(layers)
 
     @staticmethod

@@ -47,9 +47,11 @@ class Ending:
             return f"{state.version} commits made"
         if self.rounds is not None and state.rounds >= self.rounds:
             return f"{state.rounds} local rounds made"
-        moved = sum(n for kind, n in state.traffic.items() if kind.endswith("bytes") and not kind.startswith("score"))
-        if self.bytes is not None and moved >= self.bytes:
-            return f"{moved:,} bytes moved"
+        if self.bytes is not None:
+            kinds = [kind for kind in state.traffic if kind.endswith("bytes") and not kind.startswith("score")]
+            moved = sum(state.traffic[kind] for kind in kinds)
+            if moved >= self.bytes:
+                return f"{moved:,} bytes moved"
         return None
 
     def satisfied(self, best: float | None, since_best: int, higher: bool) -> str | None:

@@ -62,6 +62,6 @@ class Evaluation:
     def sites(self, state: State) -> list[str]:
         if self.at == "home":
             return [HOME]
-        role = HELD_OUT.get(self.at, "train")
-        there = [member for member in state.members.values() if member.active and member.role == role]
-        return sorted(m.name for m in there if (m.validation if self.validates else m.test) > 0)
+        role: Role = HELD_OUT.get(self.at, "train")
+        part = "validation" if self.validates else "test"
+        return [name for name in state.there.get(role, ()) if getattr(state.members[name], part) > 0]

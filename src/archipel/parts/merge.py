@@ -7,8 +7,8 @@ A layer that nobody sent, or that has no weight at all, stays as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,8 +18,11 @@ from archipel.checks import share
 from archipel.parts.part import Part
 from archipel.state import Update, View
 
-CHUNK = 1 << 18
-"""Numbers summed at a time: the running sum stays in the cache while the rows stream past."""
+CHUNK = 1 << 20
+"""Numbers summed at a time: the running sum stays in the last cache, and the rows stream past in long reads."""
+
+COMMIT_CHUNK = 1 << 18
+"""Numbers of the community's sum that are changed at a time: everything that is done to them is done in the cache."""
 
 
 GIANT = 2.0**20
@@ -31,6 +34,7 @@ class Proposal:
     """What the merge proposes as the next model, and for which layers; elsewhere the vector says nothing."""
 
     vector: Tensor
+    """A new one: it may become the next model itself."""
     layers: tuple[int, ...]
     undo: Callable[[], None] | None = None
     """Take back what the merge has remembered, if the model is refused."""
@@ -105,34 +109,35 @@ class Community(Merge):
     accumulates = True
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
-        memory, total = self._remembered(view)
-        changed = set(memory["changed"])
+        memory, _ = self._remembered(view)
+        changes = {layer: _Change() for layer in memory["changed"]}
         memory["changed"] = []
         before = {update.learner: dict(memory["latest"].get(update.learner, {})) for update in updates}
+        taken: dict[str, str] = {}
         for update, weight in zip(updates, weights, strict=True):
             member = view.state.members.get(update.learner)
             if self.forget and member is not None and not member.active:
                 continue  # it left while its update was waiting
+            taken[update.model.name] = update.learner
             latest = memory["latest"].setdefault(update.learner, {})
-            new = view.models.read(update.model.name)
-            size = max((weight[layer] for layer in update.layers), default=0.0) * largest(new)
-            for layers, old, old_p, p in _runs(update.layers, latest, weight):
-                for piece in view.layout.slices(layers):
-                    total[piece].add_(new[piece], alpha=p)
-                    if old is not None:
-                        total[piece].sub_(view.models.read(old)[piece], alpha=old_p)
-                for layer in layers:
-                    self._reweigh(view, layer, old_p, p)
-                    self._hold(memory, old, -1)
-                    self._hold(memory, update.model.name, +1)
-                    latest[str(layer)] = [update.model.name, p]
-            changed.update(update.layers)
-            self._resize(view, update.learner, size)
-        covered = tuple(layer for layer in sorted(changed) if memory["weight"][layer] > 0)
+            for layer in update.layers:
+                change, p = changes.setdefault(layer, _Change()), weight[layer]
+                old, old_p = latest.get(str(layer), (None, 0.0))
+                change.add(update.model.name, p)
+                if old is not None:
+                    change.add(old, -old_p)
+                if self._reweigh(memory, layer, old_p, p):
+                    changes[layer] = _Change(from_nothing=True)
+                self._hold(memory, old, -1)
+                self._hold(memory, update.model.name, +1)
+                latest[str(layer)] = [update.model.name, p]
         proposal = torch.empty(view.layout.size)
-        for layer in covered:
-            for piece in view.layout.slices((layer,)):
-                proposal[piece] = total[piece] / memory["weight"][layer]
+        sizes = self._apply(view, changes, taken, proposal)
+        giants_gone = [self._resize(memory, learner, sizes.get(name, 0.0)) for name, learner in taken.items()]
+        if any(giants_gone):
+            self._rebuild(view)
+            self._apply(view, {layer: _Change() for layer in changes}, (), proposal)
+        covered = tuple(layer for layer in sorted(changes) if memory["weight"][layer] > 0)
         return Proposal(proposal, covered, undo=lambda: self._restore(view, before))
 
     def left(self, view: View, learner: str) -> None:
@@ -143,10 +148,12 @@ class Community(Merge):
             layer = int(key)
             (piece,) = view.layout.slices((layer,))
             total[piece].sub_(view.models.read(name)[piece], alpha=p)
-            self._reweigh(view, layer, p, 0.0)
+            if self._reweigh(memory, layer, p, 0.0):
+                total[piece] = 0.0
             self._hold(memory, name, -1)
             memory["changed"].append(layer)
-        self._resize(view, learner, 0.0)
+        if self._resize(memory, learner, 0.0):
+            self._rebuild(view)
 
     def holds(self, view: View) -> Collection[str]:
         held: dict[str, int] = view.memory.get("held", {})
@@ -162,25 +169,45 @@ class Community(Merge):
             memory.update(sizes={}, peak=0.0)
         return memory, view.models.read(view.name("sum"))
 
-    def _reweigh(self, view: View, layer: int, old: float, new: float) -> None:
-        """P <- P + p_k - p'_k for a layer, by the number of terms that weigh anything."""
+    def _apply(
+        self, view: View, changes: dict[int, _Change], new: Collection[str], proposal: Tensor
+    ) -> dict[str, float]:
+        """Change W and write W / P into the proposal in one pass; how large the new models' terms are, by name."""
         memory, total = self._remembered(view)
+        room = torch.empty(min(COMMIT_CHUNK, len(total)), dtype=torch.float64)
+        sizes: dict[str, float] = {}
+        for layers, change, weight in _runs(changes, memory["weight"]):
+            rows = [(name, view.models.read(name), p) for name, p in change.terms]
+            for chunk in _chunks(view.layout.slices(layers), COMMIT_CHUNK):
+                running, wide = total[chunk], room[: chunk.stop - chunk.start]
+                if change.from_nothing:
+                    running.zero_()
+                for name, row, p in rows:
+                    if name in new:
+                        sizes[name] = max(sizes.get(name, 0.0), p * largest(row[chunk]))
+                    running.add_(wide.copy_(row[chunk]), alpha=p)
+                if weight > 0:
+                    proposal[chunk] = torch.div(running, weight, out=wide)
+        return sizes
+
+    @staticmethod
+    def _reweigh(memory: dict[str, Any], layer: int, old: float, new: float) -> bool:
+        """P <- P + p_k - p'_k for a layer; True if no term that weighs anything is left."""
         memory["weight"][layer] += new - old
         memory["terms"][layer] += (new > 0) - (old > 0)
         if memory["terms"][layer] == 0:  # what rounding would leave behind is no model
             memory["weight"][layer] = 0.0
-            for piece in view.layout.slices((layer,)):
-                total[piece] = 0.0
+            return True
+        return False
 
-    def _resize(self, view: View, learner: str, size: float) -> None:
-        """Note how large a learner's term is; if a giant has gone, what it made the sum forget is added up anew."""
-        memory = view.memory
+    @staticmethod
+    def _resize(memory: dict[str, Any], learner: str, size: float) -> bool:
+        """Note how large a learner's term is; True if a giant has gone, and what it made the sum forget is missing."""
         gone = memory["sizes"].pop(learner, 0.0)
         if size > 0:
             memory["sizes"][learner] = size
         memory["peak"] = max(memory["peak"], size)
-        if gone >= memory["peak"] and gone > GIANT * max(memory["sizes"].values(), default=0.0):
-            self._rebuild(view)
+        return bool(gone >= memory["peak"] and gone > GIANT * max(memory["sizes"].values(), default=0.0))
 
     def _restore(self, view: View, before: dict[str, dict[str, list[Any]]]) -> None:
         """Go back to the terms these learners had."""
@@ -199,7 +226,7 @@ class Community(Merge):
                 (piece,) = view.layout.slices((int(key),))
                 row = view.models.read(name)[piece]
                 total[piece].add_(row, alpha=p)
-                self._reweigh(view, int(key), 0.0, p)
+                self._reweigh(memory, int(key), 0.0, p)
                 self._hold(memory, name, +1)
                 size = max(size, p * largest(row))
             if size > 0:
@@ -229,18 +256,35 @@ def _alike(
     return runs
 
 
-def _runs(
-    layers: Iterable[int], latest: dict[str, list[Any]], weight: Sequence[float]
-) -> list[tuple[list[int], str | None, float, float]]:
-    """Layers with the same old term and the same new weight together: (layers, old name, old weight, new weight)."""
-    runs: list[tuple[list[int], str | None, float, float]] = []
-    for layer in layers:
-        old, old_p = latest.get(str(layer), (None, 0.0))
-        if runs and runs[-1][1:] == (old, old_p, weight[layer]):
+@dataclass(slots=True)
+class _Change:
+    """What a commit does to a layer of the community's sum."""
+
+    terms: list[tuple[str, float]] = field(default_factory=list)
+    """Models and their weights, to be added in this order; a term that goes has its weight negative."""
+    from_nothing: bool = False
+    """The sum begins at zero."""
+
+    def add(self, name: str, weight: float) -> None:
+        self.terms.append((name, weight))
+
+
+def _runs(changes: dict[int, _Change], weights: Sequence[float]) -> list[tuple[list[int], _Change, float]]:
+    """Layers with the same change and the same P together: (layers, change, P)."""
+    runs: list[tuple[list[int], _Change, float]] = []
+    for layer, change in sorted(changes.items()):
+        if runs and runs[-1][1:] == (change, weights[layer]):
             runs[-1][0].append(layer)
         else:
-            runs.append(([layer], old, old_p, weight[layer]))
+            runs.append(([layer], change, weights[layer]))
     return runs
+
+
+def _chunks(pieces: Iterable[slice], size: int) -> Iterator[slice]:
+    """These pieces of a vector, cut to chunks of so many numbers at most."""
+    for piece in pieces:
+        for start in range(piece.start, piece.stop, size):
+            yield slice(start, min(start + size, piece.stop))
 
 
 def largest(vector: Tensor) -> float:
@@ -251,8 +295,7 @@ def largest(vector: Tensor) -> float:
 
 def weighted_sum(into: Tensor, rows: Sequence[Tensor], shares: Sequence[float]) -> None:
     """into = sum of shares x rows, added up row by row from zero: the documented order of every mean."""
-    for start in range(0, len(into), CHUNK):
-        piece = slice(start, start + CHUNK)
-        running = into[piece].zero_()
+    for chunk in _chunks([slice(0, len(into))], CHUNK):
+        running = into[chunk].zero_()
         for row, p in zip(rows, shares, strict=True):
-            running.add_(row[piece], alpha=p)
+            running.add_(row[chunk], alpha=p)

@@ -62,6 +62,12 @@ class Replace(Server):
     def __post_init__(self) -> None:
         more_than(0, "Replace", rate=self.rate)
 
+    def step(self, view: View, proposal: Proposal) -> Tensor | None:
+        if self.rate == 1 and len(proposal.layers) == len(view.layout.layers):
+            # nothing of the current model is left: no copy of it, whose new memory costs more than the merge itself
+            return proposal.vector if finite(proposal.vector) else None
+        return super().step(view, proposal)
+
     def move(self, moments: dict[str, Tensor], current: Tensor, proposal: Tensor, following: Tensor) -> None:
         if self.rate == 1:  # w + (proposal - w) is not the proposal to the last bit
             following.copy_(proposal)

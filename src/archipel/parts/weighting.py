@@ -141,7 +141,8 @@ class ByDistributedValidation(Weighting):
         if self.evaluators is not None and self.evaluators < len(sites):
             drawn = view.generator("evaluators", update.task).permutation(len(sites))[: self.evaluators]
             sites = [sites[i] for i in sorted(drawn)]
-        return [(site, self.probe, None) for site in sites]
+        probe = self.probe
+        return [(site, probe, None) for site in sites]
 
     def weigh(self, view: View, update: Update) -> Weight | None:
         opinions = update.opinions(self.probe)

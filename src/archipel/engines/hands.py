@@ -1,0 +1,163 @@
+"""More hands: forked processes that train stacks of learners beside this one.
+
+Threads do not help a small network: every operation takes the interpreter's lock, and handing it to and fro takes
+longer than the operation. A fork has the data and the network without a copy, as the workers of torch's DataLoader do,
+computes with one thread, and shares its vectors through memory. It is gone when its pipe closes.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import multiprocessing
+import signal
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from archipel.learner.learner import Job, Learner
+from archipel.types import Plan
+
+Advance: TypeAlias = Callable[[Sequence[Job], int | None], None]
+"""Carries a stack of jobs on by so many epochs, or to their ends."""
+
+ROWS = 3
+"""Vectors of a job that travel: the model, the model it received, and the momentum."""
+
+
+class Hands:
+    """As many processes as there are cores to use, this one included; without fork, this one alone."""
+
+    def __init__(self, count: int, numbers: int) -> None:
+        """numbers: parameters of a stack at most."""
+        self.count = count if sys.platform == "linux" else 1
+        self.numbers = numbers
+        self._others: list[_Hand] = []
+        weakref.finalize(self, _dismiss, self._others)
+
+    def advance(self, stacks: Sequence[Sequence[Job]], epochs: int | None, advance: Advance) -> None:
+        """Carry all stacks on, as many at a time as there are hands. What comes out does not depend on their number."""
+        for start in range(0, len(stacks), self.count):
+            mine, *theirs = stacks[start : start + self.count]
+            while len(self._others) < len(theirs):
+                self._others.append(_Hand(advance, self.numbers))
+            try:
+                for hand, stack in zip(self._others, theirs, strict=False):
+                    hand.give(stack, epochs)
+                advance(mine, epochs)
+                undone = [stack for hand, stack in zip(self._others, theirs, strict=False) if not hand.take(stack)]
+            except BaseException:
+                _dismiss(self._others)  # what they are at is of no use to anybody now
+                raise
+            if undone:  # a process died or failed: here it works, or says why not
+                _dismiss(self._others)
+            for stack in undone:
+                advance(stack, epochs)
+
+
+class _Hand:
+    """The near side of one process."""
+
+    def __init__(self, advance: Advance, numbers: int) -> None:
+        self._room = torch.frombuffer(mmap.mmap(-1, 4 * ROWS * numbers), dtype=torch.float32)
+        self._known: dict[int, Learner] = {}
+        """Learners whose examples it knows, by their identity."""
+        context = multiprocessing.get_context("fork")
+        self.connection, far = context.Pipe()
+        process = context.Process(target=_serve, args=(advance, self._room, far, self.connection), daemon=True)
+        process.start()
+        far.close()
+
+    def give(self, jobs: Sequence[Job], epochs: int | None) -> None:
+        tickets = []
+        for job, rows in zip(jobs, _rows(self._room, jobs[0].vector.numel()), strict=False):
+            learner, momentum = job.learner, job.memory.get("momentum")
+            examples = None
+            if id(learner) not in self._known:
+                self._known[id(learner)] = learner
+                examples = (learner.name, learner.train.numpy(), learner.validation.numpy())
+            for row, vector in zip(rows, (job.vector, job.anchor, momentum), strict=True):
+                if vector is not None:
+                    row.copy_(vector)
+            known = (id(learner), examples)
+            tickets.append((known, job.plan, job.epochs, job.losses, job.anchor is not None, momentum is not None))
+        with suppress(OSError):  # a dead one shows when its answer is taken
+            self.connection.send((jobs[0].vector.numel(), epochs, tickets))
+
+    def take(self, jobs: Sequence[Job]) -> bool:
+        """Take over what it has done; False, and the jobs are as they were, if it has failed."""
+        try:
+            answers = self.connection.recv()
+        except (EOFError, OSError):
+            return False
+        if answers is None:
+            return False
+        for job, rows, answer in zip(jobs, _rows(self._room, jobs[0].vector.numel()), answers, strict=False):
+            job.epochs, job.losses, remembers = answer
+            job.vector = rows[0].clone()
+            job.memory = {"momentum": rows[2].clone()} if remembers else {}
+        return True
+
+
+def _dismiss(hands: list[_Hand]) -> None:
+    for hand in hands:
+        hand.connection.close()
+    hands.clear()
+
+
+def _rows(room: Tensor, size: int) -> Iterator[Tensor]:
+    """Room for the vectors of one job after the other."""
+    for start in range(0, room.numel() - ROWS * size + 1, ROWS * size):
+        yield room[start : start + ROWS * size].view(ROWS, size)
+
+
+# ------------------------------------------------------------------------------------------------- the far side
+
+
+def _serve(advance: Advance, room: Tensor, connection: Connection, near: Connection) -> None:
+    near.close()  # else the pipe would never be closed
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that has the say
+    torch.set_num_threads(1)
+    gc.freeze()  # a collection would touch, and so copy, what is shared
+    learners: dict[int, Learner] = {}
+    with suppress(EOFError, OSError):
+        while True:
+            size, epochs, tickets = connection.recv()
+            rows = _rows(room, size)
+            jobs = [_job(learners, next(rows), *ticket) for ticket in tickets]
+            try:
+                advance(jobs, epochs)
+            except Exception:  # the other side does the same work again, and tells
+                connection.send(None)
+                continue
+            for job, own in zip(jobs, _rows(room, size), strict=False):
+                own[0] = job.vector
+                if job.memory:
+                    own[2] = job.memory["momentum"]
+            connection.send([(job.epochs, job.losses, bool(job.memory)) for job in jobs])
+
+
+def _job(
+    learners: dict[int, Learner],
+    rows: Tensor,
+    known: tuple[int, tuple[str, Any, Any] | None],
+    plan: Plan,
+    epochs: int,
+    losses: list[float],
+    anchored: bool,
+    remembers: bool,
+) -> Job:
+    key, examples = known
+    if examples is not None:
+        name, train, validation = examples
+        nothing = torch.empty(0, dtype=torch.int64)
+        learners[key] = Learner(name, torch.from_numpy(train), torch.from_numpy(validation), nothing)
+    vector, anchor, momentum = rows
+    memory = {"momentum": momentum} if remembers else {}
+    return Job(learners[key], plan, vector, anchor if anchored else None, epochs, losses, memory)
