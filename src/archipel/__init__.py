@@ -1,39 +1,75 @@
 """Archipel: federated learning on islands of data that differ in what they hold and how fast they compute."""
 
-from archipel import algorithms, data, models, parts, records
-from archipel.algorithm import Algorithm
-from archipel.algorithms import *  # noqa: F403  (the constructors are the front door)
-from archipel.checks import ArchipelWarning
-from archipel.durability.run_folder import load_run
-from archipel.engines.fleet import Fleet, Group
-from archipel.experiment import simulate
-from archipel.layout import Layout
-from archipel.parts import *  # noqa: F403  (so are the parts they are made of)
-from archipel.run import Run
-from archipel.study import load_results, read_study, run_study
-from archipel.types import Cycle, Plan
+import importlib
+import pkgutil
+import sys
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = [
-    *algorithms.__all__,
-    *parts.__all__,
-    "Algorithm",
-    "ArchipelWarning",
-    "Cycle",
-    "Fleet",
-    "Group",
-    "Layout",
-    "Plan",
-    "Run",
-    "algorithms",
-    "data",
-    "load_results",
-    "load_run",
-    "models",
-    "parts",
-    "read_study",
-    "records",
-    "run_study",
-    "simulate",
-]
+if TYPE_CHECKING:
+    from archipel import algorithms as algorithms
+    from archipel import data as data
+    from archipel import models as models
+    from archipel import parts as parts
+    from archipel import records as records
+    from archipel.algorithm import Algorithm as Algorithm
+    from archipel.algorithms import *  # noqa: F403  (the constructors are the front door)
+    from archipel.checks import ArchipelWarning as ArchipelWarning
+    from archipel.durability.run_folder import load_run as load_run
+    from archipel.engines.fleet import Fleet as Fleet
+    from archipel.engines.fleet import Group as Group
+    from archipel.experiment import simulate as simulate
+    from archipel.layout import Layout as Layout
+    from archipel.parts import *  # noqa: F403  (so are the parts they are made of)
+    from archipel.run import Run as Run
+    from archipel.study import load_results as load_results
+    from archipel.study import read_study as read_study
+    from archipel.study import run_study as run_study
+    from archipel.types import Cycle as Cycle
+    from archipel.types import Plan as Plan
+else:
+    # Everything is imported when it is first asked for: torch takes a second and pydantic with the studies' schema
+    # another third, and `archipel --help` needs neither. Type checkers see the imports above instead, so that a name
+    # that does not exist is still an error to them.
+    _MODULES = ("algorithms", "data", "models", "parts", "records")
+    _HOMES = {
+        "Algorithm": "algorithm",
+        "ArchipelWarning": "checks",
+        "Cycle": "types",
+        "Fleet": "engines.fleet",
+        "Group": "engines.fleet",
+        "Layout": "layout",
+        "Plan": "types",
+        "Run": "run",
+        "load_results": "study",
+        "load_run": "durability.run_folder",
+        "read_study": "study",
+        "run_study": "study",
+        "simulate": "experiment",
+    }
+    _SUBMODULES = tuple(module.name for module in pkgutil.iter_modules(__path__))  # noqa: F405
+
+    def __getattr__(name: str) -> object:
+        if name in _SUBMODULES:
+            return importlib.import_module(f"archipel.{name}")
+        if name in _HOMES:
+            value = getattr(importlib.import_module(f"archipel.{_HOMES[name]}"), name)
+        else:
+            algorithms, parts = (importlib.import_module(f"archipel.{package}") for package in ("algorithms", "parts"))
+            if name == "__all__":
+                value = [*algorithms.__all__, *parts.__all__, *sorted([*_HOMES, *_MODULES])]
+            elif name in algorithms.__all__:
+                value = getattr(algorithms, name)
+            elif name in parts.__all__:
+                value = getattr(parts, name)
+            else:
+                # with its name and module, Python itself tells the nearest name
+                raise AttributeError(
+                    f"module 'archipel' has no attribute {name!r}", name=name, obj=sys.modules[__name__]
+                )
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*__getattr__("__all__"), *_SUBMODULES, *(name for name in globals() if name.startswith("__"))})

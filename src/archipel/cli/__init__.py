@@ -5,26 +5,54 @@ Exit codes: 0 done; 1 a run failed; 2 what was asked for cannot be done as it wa
 
 from __future__ import annotations
 
+import importlib
 import sys
 import warnings
+from typing import Any
 
 import typer
 from rich.markup import escape
+from typer.core import TyperGroup
 
 import archipel
 from archipel.checks import ArchipelWarning
-from archipel.cli.algorithms import algorithms
 from archipel.cli.console import told
-from archipel.cli.data import app as data
-from archipel.cli.doctor import doctor
-from archipel.cli.new import new
-from archipel.cli.report import report
-from archipel.cli.run import run
 
 EXPECTED = (ValueError, OSError, ImportError)
 """Errors that say what was wrong with what was asked for, in words of their own."""
 
+COMMANDS = {
+    "run": "Run a study, watch it, and get a table and a report.",
+    "report": "Put finished runs side by side: a page with figures, and a table here.",
+    "algorithms": "List the methods and the parts they are made of; with a name, tell everything about one.",
+    "new": "Make a project to start from: a study, a network, made-up data and a test, all of which run.",
+    "doctor": "Look at the installation, the machine and the data, and train a little; "
+    "exit code 1 if something is broken.",
+    "data": "The data sets that are known and at hand; `show` draws a split, `get` fetches.",
+}
+"""What the list of commands says of each, in the words of its own help."""
+
+
+class Commands(TyperGroup):
+    """A command's module is imported when it is asked for: most need torch, which takes a second."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, _, rest = super().resolve_command(ctx, args)
+        if "--help" not in rest:
+            # before torch, which imports it too, but swallows a Ctrl-C meanwhile and goes on with half of it
+            importlib.import_module("numpy")
+        return name, None if name is None else command(name), rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # a study that runs has its own answer; this is for before and after
+            told.print("Stopped.")
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
+    cls=Commands,
     name="archipel",
     help="Federated learning on islands of data that differ in what they hold and how fast they compute.",
     no_args_is_help=True,
@@ -44,12 +72,23 @@ def archipel_(
         raise typer.Exit
 
 
-app.command("run")(run)
-app.command("report")(report)
-app.command("algorithms")(algorithms)
-app.add_typer(data, name="data")
-app.command("new")(new)
-app.command("doctor")(doctor)
+def command(name: str) -> Any:
+    """The command of this name as typer runs it."""
+    module = importlib.import_module(f"archipel.cli.{name}")
+    alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
+    if name == "data":
+        alone.add_typer(module.app, name=name)
+    else:
+        alone.command(name)(getattr(module, name))
+    return typer.main.get_group(alone).commands[name]
+
+
+def stand_in() -> None:
+    """Is listed in place of a command, and never called."""
+
+
+for name, summary in COMMANDS.items():
+    app.command(name, help=summary)(stand_in)
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, get_type_hints
 from urllib.parse import urlsplit
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from archipel.checks import one_of, require
 from archipel.cli.console import AsJson, print_json
@@ -20,7 +19,6 @@ from archipel.data import Source, heat_map, own, sources
 from archipel.data.fetch import find, places
 from archipel.data.sources.catalogue import DECIDES, FILES, wanted
 from archipel.study.docs import parameters_of, settings_of, spelled, summary_of
-from archipel.study.files import value_of
 
 KNOWN: dict[str, Callable[..., Source]] = {name: getattr(sources, name) for name in sources.__all__}
 OWN: dict[str, Callable[..., Source]] = {
@@ -163,6 +161,11 @@ def looked_for(source: str) -> tuple[Files, ...]:
 
 def arguments(source: str, options: list[str]) -> dict[str, Any]:
     """The arguments of a source that were given as key=value, checked against its signature."""
+    # imported late: lists, and `archipel doctor`, check nothing by its type
+    from pydantic import TypeAdapter, ValidationError
+
+    from archipel.study.files import value_of
+
     make = (KNOWN | OWN)[source]
     known, hints = parameters_of(make), get_type_hints(make)
     given: dict[str, Any] = {}

@@ -5,19 +5,18 @@ from __future__ import annotations
 import importlib.util
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from archipel.cli.console import AsJson, nearby, out, print_json, told
-from archipel.cli.live import Display
-from archipel.cli.report import as_data, table
-from archipel.report.measures import marks, measure
-from archipel.study.files import read_study
-from archipel.study.grid import slug
-from archipel.study.results import Results, run_study
-from archipel.study.schema import Study
+
+if TYPE_CHECKING:
+    from archipel.study.results import Results
+    from archipel.study.schema import Study
+
+# studies are imported in the functions that need them: they need torch, and `archipel run --help` does not
 
 
 def run(
@@ -48,6 +47,9 @@ def run(
     Several algorithms, seeds and settings make a grid, which runs on all cores. Ctrl-C stops cleanly and keeps what is
     done; --resume goes on.
     """
+    from archipel.cli.live import Display
+    from archipel.study.results import run_study
+
     chosen, place = _chosen(study, algorithm or [], data, change or [], folder, resume)
     display = Display(told)
     try:
@@ -79,6 +81,9 @@ def _chosen(
     resume: Path | None,
 ) -> tuple[Study, Path]:
     """The study and the folder of its results."""
+    from archipel.study.files import read_study
+    from archipel.study.grid import slug
+
     if resume is not None:
         if path or algorithms or data or changes or folder:
             raise ValueError("--resume goes on with the study in its folder as it is; give nothing beside it.")
@@ -98,6 +103,9 @@ def _chosen(
 
 def _show(results: Results, study: Study, json: bool) -> None:
     """The table of what is done, and where its report is."""
+    from archipel.cli.report import as_data, table
+    from archipel.report.measures import marks, measure
+
     if not results.runs:
         if json:
             print_json({"folder": str(results.folder), "methods": []})

@@ -8,7 +8,7 @@ into its tensor in the product that makes it. Other networks go through `torch.f
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -31,22 +31,27 @@ PER_EXAMPLE: tuple[Loss, ...] = (
 )
 """Losses whose mean over a batch is the mean of single examples' losses, so that examples can have weights."""
 
+_relu_backward = torch.ops.aten.threshold_backward.default
 ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
-    nn.ReLU: (torch.relu, lambda gradient, output: torch.ops.aten.threshold_backward(gradient, output, 0)),
-    nn.Tanh: (torch.tanh, torch.ops.aten.tanh_backward),
-    nn.Sigmoid: (torch.sigmoid, torch.ops.aten.sigmoid_backward),
+    nn.ReLU: (torch.relu, lambda gradient, output: _relu_backward(gradient, output, 0)),
+    nn.Tanh: (torch.tanh, torch.ops.aten.tanh_backward.default),
+    nn.Sigmoid: (torch.sigmoid, torch.ops.aten.sigmoid_backward.default),
     nn.Identity: (lambda x: x, lambda gradient, output: gradient),
 }
 """Forward, and the gradient with respect to the input from that of the output and the output itself."""
 
+Step: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
+"""One step of all learners on their examples, targets and weights: [learner, example, …]."""
+
 
 class Descent(Protocol):
-    """Takes the gradients of a step and changes the tensors, each as soon as nobody needs it any more."""
+    """Changes the tensors by their gradients, each as soon as nobody needs it any more."""
 
-    def product(self, name: str, left: Tensor, right: Tensor) -> None:
-        """The gradient of this tensor is left @ right."""
+    def by_product(self, name: str) -> Callable[[Tensor, Tensor], object]:
+        """Takes the factors of this tensor's gradient, left @ right."""
 
-    def gradient(self, name: str, gradient: Tensor) -> None: ...
+    def by_gradient(self, name: str) -> Callable[[Tensor], object]:
+        """Takes this tensor's gradient."""
 
 
 def can_stack(module: nn.Module, loss: Loss) -> bool:
@@ -87,18 +92,21 @@ class Mapped:
         flat = self.loss(outputs.flatten(0, 1), y.flatten(0, 1), reduction="none")  # type: ignore[call-arg]
         return flat.reshape(*y.shape[:2], -1).mean(dim=2)
 
-    def targets(self, y: Tensor) -> Tensor:
-        """Targets of many steps, [step, learner, example, …], in the form that `descend` takes."""
-        return y
+    def prepared(self, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Targets of many steps, [step, learner, example, …], and the weights of the examples, as a step takes them."""
+        return y, weights
 
-    def descend(
-        self, tensors: Tensors, trained: Collection[str], x: Tensor, targets: Tensor, weights: Tensor, descent: Descent
-    ) -> None:
-        """One step down the weighted sum of the examples' losses; weights are [learner, example]."""
-        leaves = {name: tensors[name].detach().requires_grad_() for name in trained}
-        loss = (self.losses({**tensors, **leaves}, x, targets) * weights).sum()
-        for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
-            descent.gradient(name, gradient)
+    def step(self, tensors: Tensors, trained: Collection[str], descent: Descent) -> Step:
+        """A step down the weighted sum of the examples' losses."""
+        changes = [descent.by_gradient(name) for name in trained]
+
+        def step(x: Tensor, targets: Tensor, weights: Tensor) -> None:
+            leaves = {name: tensors[name].detach().requires_grad_() for name in trained}
+            loss = (self.losses({**tensors, **leaves}, x, targets) * weights).sum()
+            for change, gradient in zip(changes, torch.autograd.grad(loss, list(leaves.values())), strict=True):
+                change(gradient)
+
+        return step
 
 
 class Sequential(Mapped):
@@ -118,7 +126,7 @@ class Sequential(Mapped):
         seen = [x]
         for part, weight, bias in parts:
             if isinstance(part, nn.Linear):
-                rows, turned = x.flatten(1, -2), tensors[weight].transpose(1, 2)
+                rows, turned = x if x.dim() == 3 else x.flatten(1, -2), tensors[weight].transpose(1, 2)
                 if bias in tensors:
                     product = torch.baddbmm(tensors[bias].unsqueeze(1), rows, turned)
                 else:
@@ -138,45 +146,63 @@ class Classifier(Sequential):
     The last layer works with classes before examples, because a softmax over a short last dimension is slow.
     """
 
-    def targets(self, y: Tensor) -> Tensor:
+    def prepared(self, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         head = self.parts[-1][0]
         assert isinstance(head, nn.Linear)
-        return nn.functional.one_hot(y, head.out_features).transpose(2, 3).to(torch.float32)
+        one_hot = nn.functional.one_hot(y, head.out_features).transpose(2, 3).to(torch.float32)
+        return one_hot.contiguous(), weights.unsqueeze(2)
 
-    def descend(
-        self, tensors: Tensors, trained: Collection[str], x: Tensor, targets: Tensor, weights: Tensor, descent: Descent
-    ) -> None:
+    def step(self, tensors: Tensors, trained: Collection[str], descent: Descent) -> Step:
         *below, (_, weight, bias) = self.parts
         first = min(i for i, (_, *own) in enumerate(self.parts) if any(name in trained for name in own))
-        seen = self._pass(tensors, x, below)
-        examples = seen[-1].transpose(1, 2)
-        if bias in tensors:
-            scores = torch.baddbmm(tensors[bias].unsqueeze(2), tensors[weight], examples)
-        else:
-            scores = torch.bmm(tensors[weight], examples)
-        # d cross entropy / d scores = (softmax - one-hot) x weight
-        gradient = scores.softmax(dim=1).sub_(targets).mul_(weights.unsqueeze(1))
-        above, rows = gradient, gradient.transpose(1, 2)
-        if first < len(below):
-            gradient = torch.bmm(rows, tensors[weight])
-        if weight in trained:
-            descent.product(weight, above, seen[-1])
-        if bias in trained:
-            descent.gradient(bias, above.sum(dim=2))
-        for i in range(len(below) - 1, first - 1, -1):
-            part, weight, bias = below[i]
-            if isinstance(part, nn.Linear):
-                rows, inputs = gradient.flatten(1, -2), seen[i].flatten(1, -2)
-                if i > first:
-                    gradient = torch.bmm(rows, tensors[weight]).view(seen[i].shape)
-                if weight in trained:
-                    descent.product(weight, rows.transpose(1, 2), inputs)
-                if bias in trained:
-                    descent.gradient(bias, rows.sum(dim=1))
-            elif isinstance(part, nn.Flatten):
-                gradient = gradient.view(seen[i].shape)
-            else:
-                gradient = ACTIVATIONS[type(part)][1](gradient, seen[i + 1])
+        head = tensors[weight]
+        offset = tensors[bias].unsqueeze(2) if bias in tensors else None
+        change = descent.by_product(weight) if weight in trained else None
+        shift = descent.by_gradient(bias) if bias in trained else None
+        backwards = [self._backward(i, first, tensors, trained, descent) for i in range(len(below) - 1, first - 1, -1)]
+
+        def step(x: Tensor, targets: Tensor, weights: Tensor) -> None:
+            seen = self._pass(tensors, x, below)
+            examples = seen[-1].transpose(1, 2)
+            scores = torch.bmm(head, examples) if offset is None else torch.baddbmm(offset, head, examples)
+            # d cross entropy / d scores = (softmax - one-hot) x weight
+            above = scores.softmax(1).sub_(targets).mul_(weights)
+            gradient = torch.bmm(above.transpose(1, 2), head) if backwards else above
+            if change is not None:
+                change(above, seen[-1])
+            if shift is not None:
+                shift(above.sum(2))
+            for backward in backwards:
+                gradient = backward(gradient, seen)
+
+        return step
+
+    def _backward(
+        self, i: int, first: int, tensors: Tensors, trained: Collection[str], descent: Descent
+    ) -> Callable[[Tensor, Sequence[Tensor]], Tensor]:
+        """Takes the gradient of the i-th part's output to that of its input, and changes its tensors on the way."""
+        part, weight, bias = self.parts[i]
+        if isinstance(part, nn.Flatten):
+            return lambda gradient, seen: gradient.view(seen[i].shape)
+        if not isinstance(part, nn.Linear):
+            derivative = ACTIVATIONS[type(part)][1]
+            return lambda gradient, seen: derivative(gradient, seen[i + 1])
+        change = descent.by_product(weight) if weight in trained else None
+        shift = descent.by_gradient(bias) if bias in trained else None
+
+        def linear(gradient: Tensor, seen: Sequence[Tensor]) -> Tensor:
+            inputs, rows = seen[i], gradient
+            if inputs.dim() > 3:
+                inputs, rows = inputs.flatten(1, -2), rows.flatten(1, -2)
+            if i > first:
+                gradient = torch.bmm(rows, tensors[weight]).view(seen[i].shape)
+            if change is not None:
+                change(rows.transpose(1, 2), inputs)
+            if shift is not None:
+                shift(rows.sum(1))
+            return gradient
+
+        return linear
 
 
 def network(module: nn.Module, loss: Loss, y: Tensor) -> Mapped:

@@ -7,7 +7,7 @@ ones, and a short last batch is padded with examples of weight zero.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from archipel.engines.hands import Hands
-from archipel.engines.network import network
+from archipel.engines.network import Classifier, network
 from archipel.learner.batches import epochs_of, shuffled, steps_of_epoch
 from archipel.learner.learner import Job, Work
 from archipel.types import Plan
@@ -106,13 +106,20 @@ class Stacked:
         at_work = [sum(mine > step for mine in steps) for step in range(steps[0])]
         together = max(1, GATHERED // (examples[0].numel() * work.x[0].numel()))
         work.module.train()
-        for start in range(0, len(examples), together):
-            chosen = examples[start : start + together, : at_work[start]]
-            x = work.x.index_select(0, chosen.flatten()).view(*chosen.shape, *work.x.shape[1:])
-            targets = self.network.targets(work.y[chosen])
-            for i, k in enumerate(at_work[start : start + together]):  # those who are done stand behind
-                descent.narrow(k)
-                self.network.descend(descent.active, trained, x[i, :k], targets[i, :k], weights[start + i, :k], descent)
+        step = self.network.step(descent.active, trained, descent)
+        with torch.inference_mode(isinstance(self.network, Classifier)):  # others need their gradients worked out
+            for start in range(0, len(examples), together):
+                chosen = examples[start : start + together, : at_work[start]]
+                x = work.x.index_select(0, chosen.flatten()).view(*chosen.shape, *work.x.shape[1:])
+                targets, shares = self.network.prepared(
+                    work.y[chosen], weights[start : start + together, : at_work[start]]
+                )
+                batches = zip(x.unbind(), targets.unbind(), shares.unbind(), strict=True)
+                for k, batch in zip(at_work[start : start + together], batches, strict=True):
+                    if k < descent.k:  # those who are done stand behind
+                        descent.narrow(k)
+                        step = self.network.step(descent.active, trained, descent)
+                    step(*(tensor[:k] for tensor in batch) if k < at_work[start] else batch)
 
     def _pieces(self, rows: Tensor) -> dict[str, Tensor]:
         """The rows as named tensors, [learner, …], each in one piece of memory: batched products want it so."""
@@ -153,39 +160,44 @@ class Descent:
     ) -> None:
         self.plan = plan
         self.tensors, self.anchors, self.momenta = tensors, anchors, momenta
+        self.k = len(next(iter(tensors.values())))
+        """Learners that are still at work, the first ones."""
         self.active: Mapping[str, Tensor] = tensors
-        """The tensors of those who are still at work."""
-        self._k = len(next(iter(tensors.values())))
-        self._decay = float(plan.options.get("weight_decay", 0.0))  # type: ignore[arg-type]
-        self._nesterov = bool(plan.options.get("nesterov"))
+        """Their tensors."""
 
     def narrow(self, k: int) -> None:
-        """Only the first k learners are still at work."""
-        if k < self._k:
-            self._k = k
-            self.active = {name: tensor[:k] for name, tensor in self.tensors.items()}
+        self.k = k
+        self.active = {name: tensor[:k] for name, tensor in self.tensors.items()}
 
-    def product(self, name: str, left: Tensor, right: Tensor) -> None:
-        """Descend along left @ right; where nothing is added to it, the product adds itself to its tensor."""
-        tensor = self.active[name]
-        if self.anchors or self._decay or self._nesterov:
-            self.gradient(name, torch.bmm(left, right))
-        elif self.momenta:
-            momentum = self.momenta[name][: self._k].baddbmm_(left, right, beta=self.plan.momentum)
-            tensor.sub_(momentum, alpha=self.plan.rate)
-        else:
-            tensor.baddbmm_(left, right, alpha=-self.plan.rate)
+    def by_product(self, name: str) -> Callable[[Tensor, Tensor], object]:
+        """Descends along left @ right; where nothing is added to it, the product adds itself to its tensor."""
+        tensor, rate, gamma = self.active[name], self.plan.rate, self.plan.momentum
+        if self.anchors or self.plan.options:
+            change = self.by_gradient(name)
+            return lambda left, right: change(torch.bmm(left, right))
+        if not self.momenta:
+            return lambda left, right: tensor.baddbmm_(left, right, alpha=-rate)
+        momentum = self.momenta[name][: self.k]
+        return lambda left, right: tensor.sub_(momentum.baddbmm_(left, right, beta=gamma), alpha=rate)
 
-    def gradient(self, name: str, gradient: Tensor) -> None:
+    def by_gradient(self, name: str) -> Callable[[Tensor], object]:
         tensor, plan = self.active[name], self.plan
-        if self.anchors:
-            gradient = gradient.add(tensor - self.anchors[name][: self._k], alpha=plan.proximal)
-        if self._decay:
-            gradient = gradient.add(tensor, alpha=self._decay)
-        if self.momenta:
-            momentum = self.momenta[name][: self._k].mul_(plan.momentum).add_(gradient)
-            gradient = gradient.add(momentum, alpha=plan.momentum) if self._nesterov else momentum
-        tensor.sub_(gradient, alpha=plan.rate)
+        anchor = self.anchors[name][: self.k] if self.anchors else None
+        momentum = self.momenta[name][: self.k] if self.momenta else None
+        decay = float(plan.options.get("weight_decay", 0.0))  # type: ignore[arg-type]
+        nesterov = bool(plan.options.get("nesterov"))
+
+        def change(gradient: Tensor) -> None:
+            if anchor is not None:
+                gradient = gradient.add(tensor - anchor, alpha=plan.proximal)
+            if decay:
+                gradient = gradient.add(tensor, alpha=decay)
+            if momentum is not None:
+                momentum.mul_(plan.momentum).add_(gradient)
+                gradient = gradient.add(momentum, alpha=plan.momentum) if nesterov else momentum
+            tensor.sub_(gradient, alpha=plan.rate)
+
+        return change
 
 
 def _shared(job: Job) -> tuple[object, ...]:

@@ -40,8 +40,11 @@ class Table(BaseModel):
         return {key: value for key, value in table.items() if value != NONE or fields[key].default is not None}
 
 
-class Arguments(Table):
+class Arguments(Table, use_attribute_docstrings=False):
     """What a study says of a constructor's arguments; what it leaves open keeps the constructor's default."""
+
+    # a model made from a signature has its meanings already: to look for its source, pydantic would go through all
+    # modules, of which torch has thousands
 
     def given(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}

@@ -108,12 +108,12 @@ def expression(value: Any, info: ValidationInfo) -> Any:
 Expression: TypeAlias = Annotated[Any, PlainValidator(expression)]
 
 
-class BesideModel(Arguments):
+class BesideModel(Arguments, use_attribute_docstrings=True):
     weights: Path | None = None
     """A safetensors file with the weights to start from, by the names of the network's tensors."""
 
 
-class BesideMethod(Arguments):
+class BesideMethod(Arguments, use_attribute_docstrings=True):
     label: str | None = None
     """What tables and figures call it; needed where one method is there twice."""
     protocol: Expression = None
