@@ -47,9 +47,10 @@ def main() -> None:
     islands = _islands(workload)
     module = network(workload)
     execution = {"execution": lap.options["execution"]} if lap.options["execution"] else {}
+    simulate = ap.simulate  # loaded when it is asked for
     lap.ready()
 
-    run = ap.simulate(
+    run = simulate(
         algorithm,
         islands,
         model=module,

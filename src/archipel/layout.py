@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +38,10 @@ class Entry:
     def is_view(self) -> bool:
         """The module's tensor can be a piece of the vector itself."""
         return self.dtype == torch.float32 and len(self.shape) != 4
+
+
+Home: TypeAlias = tuple[Entry, dict[str, Any], str]
+"""A tensor's place in the vector, and in its module: the dictionary there and its name in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,24 +245,34 @@ class Layout:
         them back.
         """
         self.check("Layout.bind", vector)
-        for layer in self.layers:
-            for entry in layer.entries:
-                owner, name = _owner(module, entry.name)
-                tensor = _tensor(vector, entry)
-                if len(entry.shape) == 4:
-                    tensor = tensor.clone(memory_format=torch.channels_last)
-                if layer.buffers:
-                    owner._buffers[name] = tensor
-                else:
-                    getattr(owner, name).data = tensor
+        for entry, tensors, name in self._homes(module):
+            tensor = _tensor(vector, entry)
+            if len(entry.shape) == 4:
+                tensor = tensor.clone(memory_format=torch.channels_last)
+            parameter = tensors[name]
+            if isinstance(parameter, nn.Parameter):
+                parameter.data = tensor
+            else:
+                tensors[name] = tensor
 
     def collect(self, module: nn.Module, vector: Tensor) -> None:
         """Bring back into the vector what `bind` could not make a view of."""
-        for layer in self.layers:
-            for entry in layer.entries:
-                if not entry.is_view:
-                    owner, name = _owner(module, entry.name)
-                    vector[entry.start : entry.stop].view(entry.shape).copy_(getattr(owner, name).detach())
+        for entry, tensors, name in self._homes(module):
+            if not entry.is_view:
+                vector[entry.start : entry.stop].view(entry.shape).copy_(tensors[name].detach())
+
+    def _homes(self, module: nn.Module) -> list[Home]:
+        """Where the module keeps its tensors; looked up once, for it is bound at every task and every score."""
+        known = _HOMES.get(module)
+        if known is None or known[0] is not self:
+            homes: list[Home] = [
+                (entry, owner._buffers if layer.buffers else owner._parameters, name)
+                for layer in self.layers
+                for entry in layer.entries
+                for owner, name in (_owner(module, entry.name),)
+            ]
+            known = _HOMES[module] = (self, homes)
+        return known[1]
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """The vector as named tensors, for `torch.func` and `load_state_dict`; float tensors are views."""
@@ -270,6 +286,9 @@ class Layout:
         )
 
 
+_HOMES: WeakKeyDictionary[nn.Module, tuple[Layout, list[Home]]] = WeakKeyDictionary()
+
+
 def finite(vector: Tensor) -> bool:
     """True if no number is NaN or infinite."""
     # the sum is finite only if all terms are: one fast pass; a sum that overflows asks for the slow one
@@ -279,9 +298,9 @@ def finite(vector: Tensor) -> bool:
 def _tensor(vector: Tensor, entry: Entry) -> Tensor:
     """A view into the vector; a tensor of another type cannot be one: `collect` brings it back."""
     view = vector[entry.start : entry.stop].view(entry.shape)
-    if entry.dtype.is_floating_point:
-        return view.to(entry.dtype)
-    return view.round().to(entry.dtype)
+    if entry.dtype == torch.float32:
+        return view
+    return view.to(entry.dtype) if entry.dtype.is_floating_point else view.round().to(entry.dtype)
 
 
 def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -28,6 +28,7 @@ class Checkpoint:
 
     def save(self, simulator: Simulator) -> None:
         controller = simulator.controller
+        simulator.settle()
         CODEC.save(
             self.path,
             {

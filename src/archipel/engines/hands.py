@@ -1,8 +1,9 @@
-"""More hands: forked processes that train stacks of learners beside this one.
+"""More hands: forked processes that train stacks of learners, or try a model, beside this one.
 
 Threads do not help a small network: every operation takes the interpreter's lock, and handing it to and fro takes
 longer than the operation. A fork has the data and the network without a copy, as the workers of torch's DataLoader do,
-computes with one thread, and shares its vectors through memory. It is gone when its pipe closes.
+and computes with one thread. It is gone when its pipe closes. What it fails at is done here instead, so that nothing
+depends on it but time.
 """
 
 from __future__ import annotations
@@ -68,11 +69,7 @@ class _Hand:
         self._room = torch.frombuffer(mmap.mmap(-1, 4 * ROWS * numbers), dtype=torch.float32)
         self._known: dict[int, Learner] = {}
         """Learners whose examples it knows, by their identity."""
-        context = multiprocessing.get_context("fork")
-        self.connection, far = context.Pipe()
-        process = context.Process(target=_serve, args=(advance, self._room, far, self.connection), daemon=True)
-        process.start()
-        far.close()
+        self.connection = _forked(_train, advance, self._room)
 
     def give(self, jobs: Sequence[Job], epochs: int | None) -> None:
         tickets = []
@@ -106,8 +103,7 @@ class _Hand:
 
 
 def _dismiss(hands: list[_Hand]) -> None:
-    for hand in hands:
-        hand.connection.close()
+    _hang_up([hand.connection for hand in hands])
     hands.clear()
 
 
@@ -117,30 +113,104 @@ def _rows(room: Tensor, size: int) -> Iterator[Tensor]:
         yield room[start : start + ROWS * size].view(ROWS, size)
 
 
+class Errand:
+    """A process that answers one question at a time while this one goes on; answers are fetched when they are needed.
+
+    Only one is out at a time, so that neither side can wait for the other to read.
+    """
+
+    def __init__(self) -> None:
+        self._connection: list[Connection] = []
+        """None or one."""
+        self._out: tuple[int, Callable[..., Any], tuple[Any, ...]] | None = None
+        self._answers: dict[int, Any] = {}
+        weakref.finalize(self, _hang_up, self._connection)
+
+    def begin(self, number: int, answer: Callable[..., Any], *question: Any) -> None:
+        """Have the question answered under this number; `answer` is always the same."""
+        self._land()
+        if not self._connection:
+            self._connection.append(_forked(_reply, answer))
+        self._out = (number, answer, question)
+        with suppress(OSError):  # a dead one shows when its answer is taken
+            self._connection[0].send(question)
+
+    def result(self, number: int) -> Any:
+        if number not in self._answers:
+            self._land()
+        return self._answers.pop(number)
+
+    def _land(self) -> None:
+        if self._out is None:
+            return
+        (number, answer, question), self._out = self._out, None
+        try:
+            found = self._connection[0].recv()
+        except (EOFError, OSError):
+            found = None
+        except BaseException:
+            _hang_up(self._connection)  # an answer half read is none
+            self._out = (number, answer, question)
+            raise
+        if found is None:
+            _hang_up(self._connection)
+            found = answer(*question)
+        self._answers[number] = found
+
+
+def _hang_up(connections: list[Connection]) -> None:
+    for connection in connections:
+        connection.close()
+    connections.clear()
+
+
 # ------------------------------------------------------------------------------------------------- the far side
 
 
-def _serve(advance: Advance, room: Tensor, connection: Connection, near: Connection) -> None:
+def _forked(serve: Callable[..., None], *given: Any) -> Connection:
+    """Fork a process that serves; the near end of its pipe."""
+    context = multiprocessing.get_context("fork")
+    near, far = context.Pipe()
+    context.Process(target=_begin, args=(near, serve, far, *given), daemon=True).start()
+    far.close()
+    return near
+
+
+def _begin(near: Connection, serve: Callable[..., None], *given: Any) -> None:
     near.close()  # else the pipe would never be closed
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that has the say
     torch.set_num_threads(1)
     gc.freeze()  # a collection would touch, and so copy, what is shared
-    learners: dict[int, Learner] = {}
     with suppress(EOFError, OSError):
-        while True:
-            size, epochs, tickets = connection.recv()
-            rows = _rows(room, size)
-            jobs = [_job(learners, next(rows), *ticket) for ticket in tickets]
-            try:
-                advance(jobs, epochs)
-            except Exception:  # the other side does the same work again, and tells
-                connection.send(None)
-                continue
-            for job, own in zip(jobs, _rows(room, size), strict=False):
-                own[0] = job.vector
-                if job.memory:
-                    own[2] = job.memory["momentum"]
-            connection.send([(job.epochs, job.losses, bool(job.memory)) for job in jobs])
+        serve(*given)
+
+
+def _reply(connection: Connection, answer: Callable[..., Any]) -> None:
+    while True:
+        question = connection.recv()
+        try:
+            found = answer(*question)
+        except Exception:  # the other side asks itself, and tells
+            found = None
+        connection.send(found)
+
+
+def _train(connection: Connection, advance: Advance, room: Tensor) -> None:
+    learners: dict[int, Learner] = {}
+    while True:
+        size, epochs, tickets = connection.recv()
+        rows = _rows(room, size)
+        jobs = [_job(learners, next(rows), *ticket) for ticket in tickets]
+        try:
+            advance(jobs, epochs)
+        except Exception:  # the other side does the same work again, and tells
+            connection.send(None)
+            continue
+        for job, own in zip(jobs, _rows(room, size), strict=False):
+            own[0] = job.vector
+            if job.memory:
+                own[2] = job.memory["momentum"]
+        connection.send([(job.epochs, job.losses, bool(job.memory)) for job in jobs])
 
 
 def _job(

@@ -118,26 +118,33 @@ class Sequential(Mapped):
         self.parts = [(part, f"{names[part]}weight", f"{names[part]}bias") for part in parts]
 
     def outputs(self, tensors: Tensors, x: Tensor) -> Tensor:
-        return self._pass(tensors, x, self.parts)[-1]
+        for forward in self._forwards(tensors, self.parts):
+            x = forward(x)
+        return x
 
     @staticmethod
-    def _pass(tensors: Tensors, x: Tensor, parts: Sequence[tuple[nn.Module, str, str]]) -> list[Tensor]:
-        """The input and what every part puts out."""
-        seen = [x]
+    def _forwards(tensors: Tensors, parts: Sequence[tuple[nn.Module, str, str]]) -> list[Callable[[Tensor], Tensor]]:
+        """What each part does to [learner, example, …]; views are made once and follow the tensors."""
+        forwards: list[Callable[[Tensor], Tensor]] = []
         for part, weight, bias in parts:
             if isinstance(part, nn.Linear):
-                rows, turned = x if x.dim() == 3 else x.flatten(1, -2), tensors[weight].transpose(1, 2)
-                if bias in tensors:
-                    product = torch.baddbmm(tensors[bias].unsqueeze(1), rows, turned)
-                else:
-                    product = torch.bmm(rows, turned)
-                x = product if x.dim() == 3 else product.unflatten(1, x.shape[1:-1])
+                forwards.append(_linear(tensors[weight], tensors.get(bias)))
             elif isinstance(part, nn.Flatten):
-                x = x.flatten(2)
+                forwards.append(lambda x: x.flatten(2))
             else:
-                x = ACTIVATIONS[type(part)][0](x) if type(part) in ACTIVATIONS else part(x)
-            seen.append(x)
-        return seen
+                forwards.append(ACTIVATIONS[type(part)][0] if type(part) in ACTIVATIONS else part)
+        return forwards
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    turned, row = weight.transpose(1, 2), None if bias is None else bias.unsqueeze(1)
+
+    def forward(x: Tensor) -> Tensor:
+        rows = x if x.dim() == 3 else x.flatten(1, -2)
+        product = torch.bmm(rows, turned) if row is None else torch.baddbmm(row, rows, turned)
+        return product if x.dim() == 3 else product.unflatten(1, x.shape[1:-1])
+
+    return forward
 
 
 class Classifier(Sequential):
@@ -155,21 +162,24 @@ class Classifier(Sequential):
     def step(self, tensors: Tensors, trained: Collection[str], descent: Descent) -> Step:
         *below, (_, weight, bias) = self.parts
         first = min(i for i, (_, *own) in enumerate(self.parts) if any(name in trained for name in own))
-        head = tensors[weight]
+        forwards, head = self._forwards(tensors, below), tensors[weight]
         offset = tensors[bias].unsqueeze(2) if bias in tensors else None
         change = descent.by_product(weight) if weight in trained else None
         shift = descent.by_gradient(bias) if bias in trained else None
         backwards = [self._backward(i, first, tensors, trained, descent) for i in range(len(below) - 1, first - 1, -1)]
 
         def step(x: Tensor, targets: Tensor, weights: Tensor) -> None:
-            seen = self._pass(tensors, x, below)
-            examples = seen[-1].transpose(1, 2)
-            scores = torch.bmm(head, examples) if offset is None else torch.baddbmm(offset, head, examples)
+            seen = [x]
+            for forward in forwards:
+                x = forward(x)
+                seen.append(x)
+            turned = x.transpose(1, 2)
+            scores = torch.bmm(head, turned) if offset is None else torch.baddbmm(offset, head, turned)
             # d cross entropy / d scores = (softmax - one-hot) x weight
             above = scores.softmax(1).sub_(targets).mul_(weights)
             gradient = torch.bmm(above.transpose(1, 2), head) if backwards else above
             if change is not None:
-                change(above, seen[-1])
+                change(above, x)
             if shift is not None:
                 shift(above.sum(2))
             for backward in backwards:
@@ -187,6 +197,7 @@ class Classifier(Sequential):
         if not isinstance(part, nn.Linear):
             derivative = ACTIVATIONS[type(part)][1]
             return lambda gradient, seen: derivative(gradient, seen[i + 1])
+        weights = tensors[weight]
         change = descent.by_product(weight) if weight in trained else None
         shift = descent.by_gradient(bias) if bias in trained else None
 
@@ -195,7 +206,7 @@ class Classifier(Sequential):
             if inputs.dim() > 3:
                 inputs, rows = inputs.flatten(1, -2), rows.flatten(1, -2)
             if i > first:
-                gradient = torch.bmm(rows, tensors[weight]).view(seen[i].shape)
+                gradient = torch.bmm(rows, weights).view_as(seen[i])
             if change is not None:
                 change(rows.transpose(1, 2), inputs)
             if shift is not None:

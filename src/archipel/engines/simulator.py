@@ -8,20 +8,25 @@ are out are built together.
 from __future__ import annotations
 
 import heapq
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.controller import Controller
 from archipel.engines.execution import Execution, threads
 from archipel.engines.fleet import Group
+from archipel.engines.hands import Errand
 from archipel.engines.wire import Wire
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
 from archipel.learner.learner import Job, Learner, Work
-from archipel.learner.probes import consistency, score, score_parts
+from archipel.learner.probes import Tallies, consistency, score, score_parts
 from archipel.learner.training import report
 from archipel.randomness import generator
 from archipel.records import Record, Stamped
@@ -42,7 +47,6 @@ from archipel.types import (
     Result,
     Role,
     Score,
-    Scored,
     Stop,
     Traffic,
     Train,
@@ -53,6 +57,8 @@ from archipel.types import (
 
 AHEAD = 1 << 26
 """Parameters of the models that are trained before their time has come: they wait in memory."""
+WORTH_AN_ERRAND = 5_000_000
+"""Multiplications of trying a model from which it is worth another process's while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +137,12 @@ class Asked:
     """An evaluation on its way: what every site will say, and when that will be there."""
 
     sites: tuple[str, ...]
-    opinions: list[Result | None]
     due: list[float]
     traffic: Traffic
+    opinions: list[Result] | None = None
+    """None while another process works them out."""
+    missing: list[int] = field(default_factory=list)
+    """Places of opinions that are lost, or whose sites have left."""
 
 
 @dataclass
@@ -191,6 +200,8 @@ class Simulator:
         self.stimuli = stimuli
         self.seed = seed
         self.observers = tuple(observers)
+        self.errand = Errand()
+        self.cores = torch.get_num_threads() if work.x.device.type == "cpu" and sys.platform == "linux" else 1
         self.clock = Clock()
         self.wire = Wire(work.layout)
         self.flights: dict[int, Flight] = {}
@@ -447,31 +458,48 @@ class Simulator:
 
     def _evaluate(self, command: Evaluate) -> None:
         """Ask all sites at once: what they will say is known now, and when it will be there."""
-        opinions: Sequence[Result]
-        if isinstance(command.probe, Consistency):
-            opinions = [self._consistency(command, command.probe)] * len(command.sites)
-        else:
-            opinions = self._scores(command, command.probe)
         down = self._shown(command)
-        asked = Asked(command.sites, list(opinions), [], Traffic(sum(down), 0, sum(map(bool, down))))
+        asked = Asked(command.sites, [], Traffic(sum(down), 0, sum(map(bool, down))))
         for i, name in enumerate(command.sites):
             asked.due.append(self.clock.now + self._opinion_seconds(command, name, down[i]))
             if not command.record and name != HOME and self._is_lost(command.task, self.sites[name]):
-                asked.opinions[i] = None
+                asked.missing.append(i)
+        if isinstance(command.probe, Consistency):
+            asked.opinions = [self._consistency(command, command.probe)] * len(command.sites)
+        elif self._worth_an_errand(command, command.probe):
+            vector = self.controller.models.read(command.model.name)
+            self.errand.begin(command.task, self._tallies, vector.numpy(), command.sites, command.probe)
+        else:
+            asked.opinions = self._scores(command, command.probe)
         self.asked[command.task] = asked
         self.clock.at(max(asked.due), Answered(command.task))
 
-    def _scores(self, command: Evaluate, probe: Score) -> list[Scored]:
-        """The model on every site's part; sites without private layers are tried in one pass."""
+    def _worth_an_errand(self, command: Evaluate, probe: Score) -> bool:
+        """Is there a core for it, which nobody else wants, and enough to do? By its arithmetic, not by timing."""
+        if self.execution.threads != 1 or self.cores < 2 or self._private(command.sites):
+            return False
+        examples = sum(self._examples(name, probe).size(0) for name in command.sites)
+        return examples * self.work.layout.size > WORTH_AN_ERRAND
+
+    def _private(self, sites: Sequence[str]) -> bool:
+        return any(name != HOME and self.sites[name].learner.private for name in sites)
+
+    def _tallies(self, vector: NDArray[np.float32], sites: Sequence[str], probe: Score) -> Tallies:
+        """The answer of an errand."""
+        return score_parts(
+            self.work, torch.from_numpy(vector), [self._examples(name, probe) for name in sites], probe.bins
+        )
+
+    def _scores(self, command: Evaluate, probe: Score) -> list[Result]:
+        """The model on every site's part, in one pass where no site has private layers."""
         vector = self._vector(command.model.name)
         parts = [self._examples(name, probe) for name in command.sites]
-        alike = [i for i, name in enumerate(command.sites) if name == HOME or not self.sites[name].learner.private]
-        found = dict(zip(alike, score_parts(self.work, vector, [parts[i] for i in alike], probe.bins), strict=True))
-        for i, name in enumerate(command.sites):
-            if i not in found:
-                own = self.sites[name].learner.with_private(self.work.layout, vector)
-                found[i] = score(self.work, own, parts[i], probe.bins)
-        return [found[i] for i in range(len(parts))]
+        if not self._private(command.sites):
+            return [*score_parts(self.work, vector, parts, probe.bins).each()]
+        return [
+            score(self.work, self.sites[name].learner.with_private(self.work.layout, vector), part, probe.bins)
+            for name, part in zip(command.sites, parts, strict=True)
+        ]
 
     def _shown(self, command: Evaluate) -> list[int]:
         """Bytes that showing the model to each site moves; at home it is there already."""
@@ -485,21 +513,38 @@ class Simulator:
         if command.record or name == HOME:
             return 0.0
         site = self.sites[name]
-        seconds = self.wire.seconds(site.group, down) + site.group.latency
         assert isinstance(command.probe, Score)
-        return seconds + self._evaluation_seconds(site, self._examples(name, command.probe).size(0))
+        examples = self._examples(name, command.probe).size(0)
+        return self.wire.seconds(site.group, down) + site.group.latency + self._evaluation_seconds(site, examples)
 
     def _silence(self, name: str) -> None:
         """A site has gone: the opinions it has not given yet will not come, and nobody waits for them."""
         for task, asked in self.asked.items():
             if name in asked.sites and asked.due[place := asked.sites.index(name)] > self.clock.now:
-                asked.opinions[place] = None
+                asked.missing.append(place)
                 asked.due[place] = self.clock.now
                 self.clock.at(max(asked.due), Answered(task))
 
     def _answered(self, task: int) -> Evaluated | None:
-        asked = self.asked.pop(task, None)
-        return None if asked is None else Evaluated(task, tuple(asked.opinions), asked.traffic)
+        asked = self.asked.get(task)
+        if asked is None:
+            return None
+        opinions: list[Result | None] = [*self._settled(task, asked)]
+        for place in asked.missing:
+            opinions[place] = None
+        del self.asked[task]
+        return Evaluated(task, tuple(opinions), asked.traffic)
+
+    def settle(self) -> None:
+        """Have everything at hand that other processes are working on."""
+        for task, asked in self.asked.items():
+            self._settled(task, asked)
+
+    def _settled(self, task: int, asked: Asked) -> list[Result]:
+        if asked.opinions is None:
+            tallies: Tallies = self.errand.result(task)
+            asked.opinions = [*tallies.each()]
+        return asked.opinions
 
     def _vector(self, name: str) -> Tensor:
         return self.controller.models.read(name).to(self.work.x.device)

@@ -186,6 +186,8 @@ class Descent:
         momentum = self.momenta[name][: self.k] if self.momenta else None
         decay = float(plan.options.get("weight_decay", 0.0))  # type: ignore[arg-type]
         nesterov = bool(plan.options.get("nesterov"))
+        if anchor is None and momentum is None and not decay:
+            return lambda gradient: tensor.sub_(gradient, alpha=plan.rate)
 
         def change(gradient: Tensor) -> None:
             if anchor is not None:

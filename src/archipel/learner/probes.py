@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from archipel.learner.learner import Work
-from archipel.types import Consistent, Distance, Scored
+from archipel.types import Consistent, Counts, Distance, Scored
 
 ROWS = 4096
 """Examples tried at a time."""
@@ -28,11 +30,27 @@ def mean_loss(work: Work, examples: Tensor) -> float:
 
 def score(work: Work, vector: Tensor, examples: Tensor, bins: int = 0) -> Scored:
     """Counts and sums of a model on these examples."""
-    (scored,) = score_parts(work, vector, [examples], bins)
+    (scored,) = score_parts(work, vector, [examples], bins).each()
     return scored
 
 
-def score_parts(work: Work, vector: Tensor, parts: list[Tensor], bins: int = 0) -> list[Scored]:
+@dataclass(frozen=True)
+class Tallies:
+    """Counts and sums of one model on the parts of several sites, the sites first."""
+
+    sizes: list[int]
+    losses: npt.NDArray[np.float64]
+    confusion: Counts | None
+    histogram: Counts | None
+
+    def each(self) -> list[Scored]:
+        nothing = [None] * len(self.sizes)
+        confusion = nothing if self.confusion is None else self.confusion
+        histogram = nothing if self.histogram is None else self.histogram
+        return [Scored(*one) for one in zip(self.sizes, self.losses.tolist(), confusion, histogram, strict=True)]
+
+
+def score_parts(work: Work, vector: Tensor, parts: list[Tensor], bins: int = 0) -> Tallies:
     """One model on the parts of several sites, in one pass over all of them."""
     work.layout.bind(work.module, vector)
     sizes = [len(part) for part in parts]
@@ -56,17 +74,7 @@ def score_parts(work: Work, vector: Tensor, parts: list[Tensor], bins: int = 0) 
             kind = (whose[:, None] * classes + torch.arange(classes)) * 2 + own
             counted = torch.bincount((kind * bins + level).flatten(), minlength=histogram.size)
             histogram += counted.numpy().reshape(histogram.shape)
-    nothing = [None] * len(parts)
-    return [
-        Scored(*one)
-        for one in zip(
-            sizes,
-            losses.tolist(),
-            nothing if confusion is None else confusion,
-            nothing if histogram is None else histogram,
-            strict=True,
-        )
-    ]
+    return Tallies(sizes, losses, confusion, histogram)
 
 
 def _forward(work: Work, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
