@@ -394,7 +394,7 @@ def test_with_learners_that_come_and_go(make: Make, tmp_path: Path) -> None:
 OUT = {
     "several questions at once": lambda run, asked: len(asked) > 2,
     "one that was lost": lambda run, asked: any(
-        None in one.opinions and all(run.sites[name].there for name in one.sites) for one in asked
+        one.missing and all(run.sites[name].there for name in one.sites) for one in asked
     ),
     "one whose site has left": lambda run, asked: any(
         not run.sites[name].there and due <= run.clock.now < max(one.due)

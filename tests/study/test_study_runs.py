@@ -160,7 +160,7 @@ def test_several_processes_give_the_same_bits(done: Results, tmp_path: Path) -> 
 def test_a_run_that_is_stopped_at_every_look_ends_with_the_same_bits(
     method: str, done: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executing, "LOOK", 0.01)
+    monkeypatch.setattr(executing, "LOOK", 0.002)
     (cell,) = cells(study(algorithms=[method]))
     job = Job(cell.study.raw, str(tmp_path), {}, {}, None)
     stops = 0
