@@ -113,4 +113,4 @@ def test_every_method_runs_as_its_constructor_makes_it(name):
     assert not run.refusals
     assert run.model.isfinite().all()
     assert name == "local_only" or any(commit.layers for _, commit in run.commits)
-    assert eval(repr(algorithm), vars(ap).copy()) == algorithm, "an algorithm's repr rebuilds it"
+    assert eval(repr(algorithm), {name: getattr(ap, name) for name in ap.__all__}) == algorithm, "an algorithm's repr rebuilds it"

@@ -48,7 +48,7 @@ def test_everything_about_one(name: str) -> None:
     constructor = getattr(ap, name)
     method = json.loads(said(name, "--json"))
     # the expression makes the method again
-    assert eval(method["expression"], vars(ap).copy()) == constructor()
+    assert eval(method["expression"], {name: getattr(ap, name) for name in ap.__all__}) == constructor()
     signature = inspect.signature(constructor).parameters
     assert [setting["name"] for setting in method["settings"]] == [key for key in signature if key != "local"]
     assert [setting["name"] for setting in method["local"]] == list(Local.__annotations__)
@@ -92,7 +92,7 @@ def test_a_misspelt_name_gets_the_nearest() -> None:
 )
 def test_expressions_leave_defaults_out(part: object, text: str) -> None:
     assert expression(part) == text
-    assert eval(text, vars(ap).copy()) == part
+    assert eval(text, {name: getattr(ap, name) for name in ap.__all__}) == part
 
 
 def test_in_a_pipe_of_80_columns() -> None:
