@@ -113,4 +113,5 @@ def test_every_method_runs_as_its_constructor_makes_it(name):
     assert not run.refusals
     assert run.model.isfinite().all()
     assert name == "local_only" or any(commit.layers for _, commit in run.commits)
-    assert eval(repr(algorithm), {name: getattr(ap, name) for name in ap.__all__}) == algorithm, "an algorithm's repr rebuilds it"
+    names = {name: getattr(ap, name) for name in ap.__all__}
+    assert eval(repr(algorithm), names) == algorithm, "an algorithm's repr rebuilds it"
