@@ -495,6 +495,9 @@ class Counted:
         self.calls.append(len(jobs))
         self.inner.advance(jobs, epochs)
 
+    def settle(self, job: Job | None = None) -> None:
+        self.inner.settle(job)
+
 
 def test_tasks_that_are_out_are_built_together():
     simulator = begun(

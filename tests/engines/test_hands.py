@@ -76,6 +76,7 @@ def test_every_kind_of_job_comes_to_the_same_bits(two_a_stack: Work, plan: Plan,
         jobs = begun(two_a_stack, plan)
         for _ in range(3 if epochs else 1):
             way.advance(jobs, epochs)
+            way.settle()
         found.append(told(jobs))
     assert found[0] == found[1] == found[2]
 
@@ -87,12 +88,14 @@ def test_a_process_that_dies_costs_nothing_but_time(two_a_stack: Work) -> None:
     before = {process.pid for process in multiprocessing.active_children()}
     alone.advance(first, 1)
     killed.advance(second, 1)
+    killed.settle()
     (child,) = [process for process in multiprocessing.active_children() if process.pid not in before]
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
     child.join()
     alone.advance(first)
     killed.advance(second)
+    killed.settle()
     assert told(first) == told(second)
 
 
@@ -102,8 +105,9 @@ def test_an_error_in_the_other_process_is_told_in_this_one(two_a_stack: Work) ->
     jobs = begun(two_a_stack, PLAN)
     poor = min(jobs, key=lambda job: job.examples)  # the shortest: in the last stack, which is not this process's
     poor.learner.train = torch.tensor([10**6])
+    way.advance(jobs)
     with pytest.raises(IndexError):
-        way.advance(jobs)
+        way.settle()
 
 
 def test_processes_go_when_nobody_needs_them(two_a_stack: Work) -> None:

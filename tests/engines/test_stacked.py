@@ -117,7 +117,9 @@ def train_both_ways(
     """(stacked, plain) jobs that have to agree; what agrees is checked here."""
     mine, theirs = jobs(work, who, plans), jobs(work, who, plans)
     before = [job.vector.clone() for job in mine]
-    Stacked(work).advance(mine, epochs)
+    way = Stacked(work)
+    way.advance(mine, epochs)
+    way.settle()
     Plain(work).advance(theirs, epochs)
     for a, b, begin in zip(mine, theirs, before, strict=True):
         agree(a, b)
@@ -258,6 +260,7 @@ def test_stacks_on_several_processes_come_to_the_same_bits(monkeypatch):
         way.hands.count = hands
         made = jobs(at_hand, who, plans)
         way.advance(made)
+        way.settle()
         found.append(torch.stack([job.vector for job in made]))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])

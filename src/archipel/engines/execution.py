@@ -36,7 +36,10 @@ class Execution(Protocol):
     """Threads of every torch operation in the run; None: as many as torch takes."""
 
     def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
-        """Carry all jobs on by so many epochs, or to their ends."""
+        """Carry all jobs on by so many epochs, or to their ends; other processes may be at them until `settle`."""
+
+    def settle(self, job: Job | None = None) -> None:
+        """Have this job, or all, at hand."""
 
 
 class Plain:
@@ -51,6 +54,9 @@ class Plain:
     def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
         for job in jobs:
             advance(self.work, job, epochs)
+
+    def settle(self, job: Job | None = None) -> None:
+        """Everything is done here."""
 
 
 class Workers:
@@ -75,6 +81,9 @@ class Workers:
         with torch.random.fork_rng(devices=[]), threads(1), ThreadPoolExecutor(self.count) as pool:
             for _ in pool.map(lambda job: self._one(job, epochs), ordered):
                 pass
+
+    def settle(self, job: Job | None = None) -> None:
+        """Everything is done in this process, and waited for."""
 
     def _one(self, job: Job, epochs: int | None) -> None:
         torch.set_num_threads(1)

@@ -40,26 +40,43 @@ class Hands:
         self.count = count if sys.platform == "linux" else 1
         self.numbers = numbers
         self._others: list[_Hand] = []
+        self._out: list[tuple[_Hand, Sequence[Job], int | None]] = []
+        """Who is at which stack, and for how many epochs."""
+        self._away: set[int] = set()
+        """Identities of the jobs in them."""
         weakref.finalize(self, _dismiss, self._others)
 
     def advance(self, stacks: Sequence[Sequence[Job]], epochs: int | None, advance: Advance) -> None:
-        """Carry all stacks on, as many at a time as there are hands. What comes out does not depend on their number."""
+        """Carry all stacks on, as many at a time as there are hands. What comes out does not depend on their number.
+
+        The others may still be at the last ones when it returns: `settle` before a job is looked at.
+        """
         for start in range(0, len(stacks), self.count):
+            self.settle(advance)
             mine, *theirs = stacks[start : start + self.count]
             while len(self._others) < len(theirs):
                 self._others.append(_Hand(advance, self.numbers))
-            try:
-                for hand, stack in zip(self._others, theirs, strict=False):
-                    hand.give(stack, epochs)
-                advance(mine, epochs)
-                undone = [stack for hand, stack in zip(self._others, theirs, strict=False) if not hand.take(stack)]
-            except BaseException:
-                _dismiss(self._others)  # what they are at is of no use to anybody now
-                raise
-            if undone:  # a process died or failed: here it works, or says why not
-                _dismiss(self._others)
-            for stack in undone:
-                advance(stack, epochs)
+            for hand, stack in zip(self._others, theirs, strict=False):
+                hand.give(stack, epochs)
+                self._out.append((hand, stack, epochs))
+                self._away.update(map(id, stack))
+            advance(mine, epochs)
+
+    def settle(self, advance: Advance, job: Job | None = None) -> None:
+        """Have this job, or all, at hand."""
+        if job is not None and id(job) not in self._away:
+            return
+        out, self._out = self._out, []
+        self._away.clear()
+        try:
+            undone = [(stack, epochs) for hand, stack, epochs in out if not hand.take(stack)]
+        except BaseException:
+            _dismiss(self._others)  # an answer half read is none
+            raise
+        if undone:  # a process died or failed: here it works, or says why not
+            _dismiss(self._others)
+        for stack, epochs in undone:
+            advance(stack, epochs)
 
 
 class _Hand:

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -392,6 +393,8 @@ class Simulator:
                 flight.before = flight.job.vector.clone()
             jobs.append(flight.job)
         self.execution.advance(jobs, epochs)
+        if epochs is not None:  # how far they are is looked at at once
+            self.execution.settle()
 
     def _arrives(self, task: int) -> Trained | Failed | None:
         flight = self.flights.pop(task, None)
@@ -402,6 +405,7 @@ class Simulator:
             self._build([flight, *waiting[: AHEAD // self.work.layout.size]], None)
         job = flight.job
         assert job is not None
+        self.execution.settle(job)
         del self.pending[task]
         epochs = flight.ended if flight.watched else job.epochs
         ahead = job.epochs > epochs
@@ -478,7 +482,7 @@ class Simulator:
         """Is there a core for it, which nobody else wants, and enough to do? By its arithmetic, not by timing."""
         if self.execution.threads != 1 or self.cores < 2 or self._private(command.sites):
             return False
-        examples = sum(self._examples(name, probe).size(0) for name in command.sites)
+        examples = sum(self._trials[name, probe.part][0] for name in command.sites)
         return examples * self.work.layout.size > WORTH_AN_ERRAND
 
     def _private(self, sites: Sequence[str]) -> bool:
@@ -512,10 +516,18 @@ class Simulator:
         """Until a site's opinion is there; what is only written down costs no virtual time."""
         if command.record or name == HOME:
             return 0.0
-        site = self.sites[name]
         assert isinstance(command.probe, Score)
-        examples = self._examples(name, command.probe).size(0)
-        return self.wire.seconds(site.group, down) + site.group.latency + self._evaluation_seconds(site, examples)
+        group = self.sites[name].group
+        return self.wire.seconds(group, down) + group.latency + self._trials[name, command.probe.part][1]
+
+    @cached_property
+    def _trials(self) -> dict[tuple[str, str], tuple[int, float]]:
+        """By site and part: its examples, and the seconds that trying a model on them takes."""
+        found = {(HOME, "test"): (len(self.test), 0.0)}
+        for name, site in self.sites.items():
+            for part, own in (("validation", site.learner.validation), ("test", site.learner.test)):
+                found[name, part] = (len(own), self._evaluation_seconds(site, len(own)))
+        return found
 
     def _silence(self, name: str) -> None:
         """A site has gone: the opinions it has not given yet will not come, and nobody waits for them."""
@@ -537,6 +549,7 @@ class Simulator:
 
     def settle(self) -> None:
         """Have everything at hand that other processes are working on."""
+        self.execution.settle()
         for task, asked in self.asked.items():
             self._settled(task, asked)
 

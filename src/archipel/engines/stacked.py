@@ -50,6 +50,10 @@ class Stacked:
         stacks = [stack for group in groups.values() for stack in self._divided(group)]
         self.hands.advance(stacks, epochs, self._advance)
 
+    def settle(self, job: Job | None = None) -> None:
+        """Have this job, or all, at hand."""
+        self.hands.settle(self._advance, job)
+
     def _divided(self, jobs: Sequence[Job]) -> list[list[Job]]:
         """Stacks that are each worth a process and fit into memory; jobs of like length come together.
 
