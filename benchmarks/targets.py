@@ -49,7 +49,8 @@ TARGETS = (
     Target("W3", "warm", ("centralised",), 1.0),
     Target("W4", "warm", ("archipel",), 0.5, ours="async_fedavg", their_workload="W2"),
     Target("W4", "warm", ("archipel",), 0.25, ours="async_dvw", their_workload="W2"),
-    *(Target(name, "memory", ("bare",), 1.3) for name in ("W1", "W2", "W3")),
+    # one process against one process: a second worker has activations of its own
+    *(Target(name, "memory", ("bare",), 1.3, ours="archipel plain") for name in ("W1", "W2", "W3")),
     *(Target(name, "memory", ("flower",), 1.0) for name in ("W1", "W2", "W3")),
 )
 
