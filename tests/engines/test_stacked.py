@@ -266,6 +266,17 @@ def test_stacks_on_several_processes_come_to_the_same_bits(monkeypatch):
     assert torch.equal(found[0], found[2])
 
 
+def test_no_stack_is_larger_than_memory_allows_however_the_cohort_divides(monkeypatch):
+    at_hand = case()
+    who = learners(at_hand.x, SIZES)
+    for fitting in (1, 2, 3, 4, 10):
+        monkeypatch.setattr(stacked, "NUMBERS", fitting * at_hand.layout.size + at_hand.layout.size // 2)
+        for count in range(1, len(who) + 1):
+            stacks = Stacked(at_hand)._divided(jobs(at_hand, who[:count], [PLAN] * count))
+            assert max(map(len, stacks)) <= fitting
+            assert sum(map(len, stacks)) == count
+
+
 def test_a_row_does_not_keep_its_cohort_in_memory():
     at_hand = case()
     who = learners(at_hand.x, SIZES)

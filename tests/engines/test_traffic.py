@@ -440,6 +440,12 @@ def test_home_among_the_sites_costs_nothing_and_the_others_do():
     assert run.traffic["evaluate down models"] == 1
 
 
+def test_home_may_be_asked_where_learners_have_private_layers():
+    algorithm = replace(ap.hdafl(batch=16), weighting=Asking((HOME, "00", "01")))
+    run = ap.simulate(algorithm, small_islands(2), model=network, ending=ap.Ending(rounds=2))
+    assert len(run.commits) == 2
+
+
 def test_a_site_that_is_asked_twice_does_not_end_the_run():
     run = ap.simulate(
         replace(ap.fedavg(batch=16), weighting=Asking(("01", "01"))), small_islands(2), ending=ap.Ending(rounds=1)

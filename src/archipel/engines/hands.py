@@ -14,7 +14,7 @@ import multiprocessing
 import signal
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
@@ -90,7 +90,7 @@ class _Hand:
 
     def give(self, jobs: Sequence[Job], epochs: int | None) -> None:
         tickets = []
-        for job, rows in zip(jobs, _rows(self._room, jobs[0].vector.numel()), strict=False):
+        for job, rows in zip(jobs, self._places(jobs), strict=True):
             learner, momentum = job.learner, job.memory.get("momentum")
             examples = None
             if id(learner) not in self._known:
@@ -104,6 +104,9 @@ class _Hand:
         with suppress(OSError):  # a dead one shows when its answer is taken
             self.connection.send((jobs[0].vector.numel(), epochs, tickets))
 
+    def _places(self, jobs: Sequence[Job]) -> list[Tensor]:
+        return _places(self._room, len(jobs), jobs[0].vector.numel())
+
     def take(self, jobs: Sequence[Job]) -> bool:
         """Take over what it has done; False, and the jobs are as they were, if it has failed."""
         try:
@@ -112,7 +115,7 @@ class _Hand:
             return False
         if answers is None:
             return False
-        for job, rows, answer in zip(jobs, _rows(self._room, jobs[0].vector.numel()), answers, strict=False):
+        for job, rows, answer in zip(jobs, self._places(jobs), answers, strict=True):
             job.epochs, job.losses, remembers = answer
             job.vector = rows[0].clone()
             job.memory = {"momentum": rows[2].clone()} if remembers else {}
@@ -124,10 +127,9 @@ def _dismiss(hands: list[_Hand]) -> None:
     hands.clear()
 
 
-def _rows(room: Tensor, size: int) -> Iterator[Tensor]:
-    """Room for the vectors of one job after the other."""
-    for start in range(0, room.numel() - ROWS * size + 1, ROWS * size):
-        yield room[start : start + ROWS * size].view(ROWS, size)
+def _places(room: Tensor, count: int, size: int) -> list[Tensor]:
+    """Room for the vectors of so many jobs; an error where they do not fit."""
+    return list(room[: count * ROWS * size].view(count, ROWS, size))
 
 
 class Errand:
@@ -216,14 +218,14 @@ def _train(connection: Connection, advance: Advance, room: Tensor) -> None:
     learners: dict[int, Learner] = {}
     while True:
         size, epochs, tickets = connection.recv()
-        rows = _rows(room, size)
-        jobs = [_job(learners, next(rows), *ticket) for ticket in tickets]
+        places = _places(room, len(tickets), size)
+        jobs = [_job(learners, rows, *ticket) for rows, ticket in zip(places, tickets, strict=True)]
         try:
             advance(jobs, epochs)
         except Exception:  # the other side does the same work again, and tells
             connection.send(None)
             continue
-        for job, own in zip(jobs, _rows(room, size), strict=False):
+        for job, own in zip(jobs, places, strict=True):
             own[0] = job.vector
             if job.memory:
                 own[2] = job.memory["momentum"]

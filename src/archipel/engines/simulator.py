@@ -479,8 +479,8 @@ class Simulator:
         self.clock.at(max(asked.due), Answered(command.task))
 
     def _worth_an_errand(self, command: Evaluate, probe: Score) -> bool:
-        """Is there a core for it, which nobody else wants, and enough to do? By its arithmetic, not by timing."""
-        if self.execution.threads != 1 or self.cores < 2 or self._private(command.sites):
+        """Is there a core for it, time until it is needed, and enough to do? By its arithmetic, not by timing."""
+        if command.record or self.execution.threads != 1 or self.cores < 2 or self._private(command.sites):
             return False
         examples = sum(self._trials[name, probe.part][0] for name in command.sites)
         return examples * self.work.layout.size > WORTH_AN_ERRAND
@@ -500,10 +500,11 @@ class Simulator:
         parts = [self._examples(name, probe) for name in command.sites]
         if not self._private(command.sites):
             return [*score_parts(self.work, vector, parts, probe.bins).each()]
-        return [
-            score(self.work, self.sites[name].learner.with_private(self.work.layout, vector), part, probe.bins)
-            for name, part in zip(command.sites, parts, strict=True)
-        ]
+        found: list[Result] = []
+        for name, part in zip(command.sites, parts, strict=True):
+            own = vector if name == HOME else self.sites[name].learner.with_private(self.work.layout, vector)
+            found.append(score(self.work, own, part, probe.bins))
+        return found
 
     def _shown(self, command: Evaluate) -> list[int]:
         """Bytes that showing the model to each site moves; at home it is there already."""

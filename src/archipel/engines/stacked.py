@@ -59,9 +59,9 @@ class Stacked:
 
         It looks at the jobs alone, not at the processes there are, so that the bits depend on nothing else.
         """
-        numbers = len(jobs) * self.work.layout.size
-        products = numbers * max(job.plan.batch for job in jobs)
-        count = min(len(jobs), max(1, products // WORTH_A_PROCESS, -(-numbers // NUMBERS)))
+        size, fitting = self.work.layout.size, max(1, NUMBERS // self.work.layout.size)
+        products = len(jobs) * size * max(job.plan.batch for job in jobs)
+        count = min(len(jobs), max(1, products // WORTH_A_PROCESS, -(-len(jobs) // fitting)))
         ordered = sorted(jobs, key=lambda job: -job.examples)
         bounds = [len(jobs) * i // count for i in range(count + 1)]
         return [ordered[start:stop] for start, stop in pairwise(bounds)]
