@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from archipel.algorithm import Algorithm
 from archipel.checks import ArchipelWarning, between, one_of, require
 from archipel.controller import Controller
-from archipel.data import Islands, stratified_validation
+from archipel.data import Island, Islands, stratified_validation
 from archipel.durability.checkpoint import Checkpoint
 from archipel.engines.execution import Way, execution, threads
 from archipel.engines.fleet import Fleet
@@ -131,11 +131,11 @@ def prepare(algorithm: Algorithm, data: Islands, **settings: Unpack[Settings]) -
     seed, device = settings.get("seed", 0), settings.get("device", "cpu")
     if algorithm.pooled:
         data = data.pooled()
-    work = _work(data, settings.get("model"), settings.get("loss"), seed, device)
+    work = work_of(data, settings.get("model"), settings.get("loss"), seed, device)
     fleet = settings.get("fleet")
     if fleet is None or algorithm.pooled:
         fleet = Fleet(fast=len(data.learners))
-    evaluation = settings.get("evaluation") or _evaluation(algorithm, data, work.layout)
+    evaluation = settings.get("evaluation") or evaluation_of(algorithm, data, work.layout)
     _look_at_evaluation(evaluation, algorithm, data, work.layout)
     reserve = settings.get("validation", 0.05)
     between("simulate", "validation", reserve, 0, 1)
@@ -195,13 +195,14 @@ def _look_at_settings(algorithm: Algorithm, data: Islands, settings: Settings) -
 
 
 @threads(1)  # a look at two examples is too small to share
-def _work(
+def work_of(
     data: Islands,
     model: nn.Module | Callable[[], nn.Module] | None,
     loss: Loss | None,
     seed: int,
     device: str,
 ) -> Work:
+    """The network and the loss, seen to fit the data."""
     module = _module(data, model, seed)
     try:
         layout = Layout.of(module, data.x[:2])
@@ -271,20 +272,23 @@ def _module(data: Islands, model: nn.Module | Callable[[], nn.Module] | None, se
 
 def _sites(data: Islands, fleet: Fleet, validation: float, seed: int) -> dict[str, Site]:
     groups = fleet.assign([island.name for island in data.learners], data.sizes())
-    sites = {}
+    return {
+        island.name: Site(learner_of(island, data, validation, seed), groups[island.name], island.role)
+        for island in data.learners
+    }
+
+
+def learner_of(island: Island, data: Islands, validation: float, seed: int) -> Learner:
+    """The learner of an island, which reserves so much of its data for validation."""
     nothing = torch.empty(0, dtype=torch.int64)
-    for island in data.learners:
-        if island.role != "train":  # a learner held out is tried on all it has
-            learner = Learner(island.name, nothing, nothing, island.train)
-        else:
-            train, reserved = island.train, nothing
-            if validation:
-                labels = None if data.classes is None else data.y[island.train]
-                kept, apart = stratified_validation(labels, validation, (seed, island.name), len(island.train))
-                train, reserved = island.train[kept], island.train[apart]
-            learner = Learner(island.name, train, reserved, island.test)
-        sites[island.name] = Site(learner, groups[island.name], island.role)
-    return sites
+    if island.role != "train":  # a learner held out is tried on all it has
+        return Learner(island.name, nothing, nothing, island.train)
+    train, reserved = island.train, nothing
+    if validation:
+        labels = None if data.classes is None else data.y[island.train]
+        kept, apart = stratified_validation(labels, validation, (seed, island.name), len(island.train))
+        train, reserved = island.train[kept], island.train[apart]
+    return Learner(island.name, train, reserved, island.test)
 
 
 def _look_at_data(algorithm: Algorithm, evaluation: Evaluation, data: Islands, sites: dict[str, Site]) -> None:
@@ -370,7 +374,8 @@ def _look_at_evaluation(evaluation: Evaluation, algorithm: Algorithm, data: Isla
     )
 
 
-def _evaluation(algorithm: Algorithm, data: Islands, layout: Layout) -> Evaluation:
+def evaluation_of(algorithm: Algorithm, data: Islands, layout: Layout) -> Evaluation:
+    """Where a run is scored if nobody says."""
     metric = "loss" if data.classes is None else "accuracy"
     if algorithm.private(layout):
         require(

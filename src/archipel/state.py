@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,10 +20,13 @@ class Models(Protocol):
     Names are given by the controller and the parts, never drawn, so that a replay finds the same ones.
     """
 
-    def read(self, name: str) -> Tensor:
-        """The vector itself; whoever owns the name may change it in place."""
+    def read(self, name: str, piece: slice | None = None) -> Tensor:
+        """The vector, or a piece of it; what a part wrote it may change in place, models are not to be changed."""
 
     def write(self, name: str, vector: Tensor) -> None: ...
+
+    def complete(self, name: str, base: str, pieces: Sequence[slice]) -> None:
+        """Have these pieces of a model, each some layers, stand as in another one."""
 
     def drop(self, name: str) -> None: ...
 

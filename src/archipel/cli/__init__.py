@@ -1,4 +1,5 @@
-"""The command line: `archipel run`, `report`, `algorithms`, `data`, `new`, `doctor`.
+"""The command line: `archipel run`, `report`, `algorithms`, `data`, `new`, `doctor`, and of a real
+federation `ca`, `controller`, `learner`, `status`, `operator`, `replay`.
 
 Exit codes: 0 done; 1 a run failed; 2 what was asked for cannot be done as it was asked; 130 stopped by Ctrl-C.
 """
@@ -29,6 +30,12 @@ COMMANDS = {
     "doctor": "Look at the installation, the machine and the data, and train a little; "
     "exit code 1 if something is broken.",
     "data": "The data sets that are known and at hand; `show` draws a split, `get` fetches.",
+    "controller": "Hold a real federation: learners elsewhere train, and nothing that they sent is ever lost.",
+    "learner": "Take part in a real federation with one's own data, which stay here.",
+    "status": "How a federation is doing: learners, tasks, version, score.",
+    "operator": "Pause, resume or withdraw a learner of a federation.",
+    "replay": "Tell a new controller the journal of a federation, and see that it comes to the same models.",
+    "ca": "A small private authority for a real federation: certificates for controller, learners and operators.",
 }
 """What the list of commands says of each, in the words of its own help."""
 
@@ -76,7 +83,7 @@ def command(name: str) -> Any:
     """The command of this name as typer runs it."""
     module = importlib.import_module(f"archipel.cli.{name}")
     alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
-    if name == "data":
+    if hasattr(module, "app"):  # it has commands of its own
         alone.add_typer(module.app, name=name)
     else:
         alone.command(name)(getattr(module, name))

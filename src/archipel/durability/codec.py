@@ -1,4 +1,4 @@
-"""Plain data to one safetensors file and back: nothing is ever unpickled.
+"""Plain data to one safetensors file, or to a line of text, and back: nothing is ever unpickled.
 
 Dataclasses of Archipel, tuples, lists, dicts, numbers, strings, None, tensors and arrays; anything else is refused when
 it is saved, not when it is missed.
@@ -6,6 +6,7 @@ it is saved, not when it is missed.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import json
@@ -37,14 +38,16 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
 
 
 class Codec:
-    """Knows the dataclasses of some modules by name."""
+    """Knows some dataclasses, and those of some modules, by name."""
 
-    def __init__(self, *modules: object) -> None:
-        self._kinds: dict[str, type[Any]] = {
+    def __init__(self, *known: object) -> None:
+        named = {
             name: kind
-            for module in modules
-            for name, kind in vars(module).items()
-            if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+            for one in known
+            for name, kind in ({one.__name__: one} if isinstance(one, type) else vars(one)).items()
+        }
+        self._kinds: dict[str, type[Any]] = {
+            name: kind for name, kind in named.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
         }
 
     def save(self, path: Path, value: object) -> None:
@@ -71,14 +74,24 @@ class Codec:
             raise ValueError(f"{path} is no checkpoint of Archipel, or it is damaged: {error}") from None
         return self._decode(text, tensors)
 
-    def _encode(self, value: object, tensors: dict[str, Tensor], where: str) -> Any:
+    def text(self, value: object) -> str:
+        """One line of JSON; arrays are in it, tensors cannot be."""
+        return json.dumps(self._encode(value, None, "value"), separators=(",", ":"))
+
+    def value(self, text: str) -> Any:
+        """What a line of `text` says."""
+        return self._decode(json.loads(text), {})
+
+    def _encode(self, value: object, tensors: dict[str, Tensor] | None, where: str) -> Any:
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        if isinstance(value, Tensor):
+        if isinstance(value, Tensor) and tensors is not None:
             name = str(len(tensors))
             tensors[name] = value.detach().cpu().contiguous().clone()
             return ["tensor", name]
-        if isinstance(value, np.ndarray):
+        if isinstance(value, np.ndarray) and tensors is None:
+            return ["bytes", [value.dtype.str, value.shape, base64.b64encode(value.tobytes()).decode()]]
+        if isinstance(value, np.ndarray) and tensors is not None:
             name = str(len(tensors))
             tensors[name] = torch.from_numpy(value.copy())
             return ["array", name]
@@ -110,6 +123,9 @@ class Codec:
                 return tensors[content]
             case "array":
                 return tensors[content].numpy()
+            case "bytes":
+                dtype, shape, numbers = content
+                return np.frombuffer(base64.b64decode(numbers), np.dtype(dtype)).reshape(shape)
             case "tuple":
                 return tuple(self._decode(item, tensors) for item in content)
             case "list":

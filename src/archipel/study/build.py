@@ -96,6 +96,12 @@ def _build_data(raw: str, folder: str, seed: int, files: tuple[tuple[str, str], 
     return Dealt(islands, islands.standardised(section.standardise))
 
 
+def build_source(study: Study, instead: Mapping[str, Any]) -> Source:
+    """The study's source with some of its arguments exchanged."""
+    call = study.data.source
+    return _source(replace(call, given={**call.given, **instead}), Path(study.folder or "."))
+
+
 def _source(call: Call, folder: Path) -> Source:
     given = dict(call.given)
     if call.name in SOURCES:

@@ -28,9 +28,11 @@ from archipel.study.schema import (
     DataSection,
     EndingTable,
     EvaluationTable,
+    FederationSection,
     FleetSection,
     FoldsTable,
     GroupTable,
+    GuestTable,
     NaturalTable,
     ReportSection,
     SimulationSection,
@@ -80,9 +82,12 @@ def _document() -> Iterator[str]:
         ("ending", EndingTable),
         ("evaluation", EvaluationTable),
         ("simulation", SimulationSection),
+        ("federation", FederationSection),
+        ("federation.learners", GuestTable),
         ("report", ReportSection),
     ):
-        yield f"## `[{'[' * (key == 'fleet.groups')}{key}]{']' * (key == 'fleet.groups')}`\n\n" + _table(model)
+        several = key in ("fleet.groups", "federation.learners")
+        yield f"## `[{'[' * several}{key}]{']' * several}`\n\n" + _table(model)
     yield "## `[training]`, and further keys of every algorithm\n\n"
     yield _rows((name, info) for name, (_, info) in local_fields().items())
     yield "## Algorithms\n\nBeside its own arguments and those of `[training]`, every algorithm takes\n\n"

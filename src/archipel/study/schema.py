@@ -41,6 +41,7 @@ from archipel.study.arguments import (
 from archipel.study.expressions import part
 from archipel.study.own_code import is_own, load
 from archipel.trackers import TRACKERS
+from archipel.types import Role
 
 Constructor: TypeAlias = Callable[..., Any]
 
@@ -217,6 +218,46 @@ class SimulationSection(Table):
     of a centralised run beside each run."""
 
 
+class GuestTable(Table):
+    """A learner of a federation that is not as the others."""
+
+    name: str
+    """As its certificate says."""
+    group: str = ""
+    """Which thresholds are its (Metis gives fast and slow learners their own)."""
+    role: Role = "train"
+    """"validation" and "test": the model is only tried there."""
+
+
+class FederationSection(Table):
+    """How a real federation is held together; a simulation does not look at it."""
+
+    learners: tuple[str | GuestTable, ...] = ()
+    """Who may take part, by the names in their certificates; default: the learners that the data are split over."""
+    wait_for: Annotated[int, Field(ge=1)] | None = None
+    """Learners that have to be there before it begins; default: all that train."""
+    heartbeat: Annotated[float, Field(gt=0)] = 5.0
+    """Seconds between two signs of life."""
+    silence: Annotated[float, Field(gt=0)] = 30.0
+    """Seconds without one after which a learner is taken for gone and its tasks for lost."""
+    task_deadline: Annotated[float, Field(gt=0)] = 86_400.0
+    """Seconds that a training task may take; a round's own deadline is its protocol's: "Rounds(deadline=600)"."""
+    opinion_deadline: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds that learners have for trying a model; who has not answered by then is left out."""
+    norm_bound: Annotated[float, Field(gt=0)] | None = None
+    """How far one update may move the model (Euclidean norm); further ones are refused. Off by default: honest learners
+    differ."""
+    snapshot_every: Annotated[int, Field(ge=1)] = 100
+    """Commits between two snapshots, from which a controller that was killed goes on."""
+    keep_updates: bool = False
+    """Keep every update's file, so that the whole run can be told again (`archipel replay`)."""
+    example: tuple[Annotated[int, Field(ge=1)], ...] | None = None
+    """Shape of one example, such as [54] or [1, 28, 28], where the controller has no data and cannot tell it from the
+    columns that the study lists."""
+    classes: Annotated[int, Field(ge=2)] | None = None
+    """How many classes there are, where the controller has no data and the study lists none."""
+
+
 class ReportSection(Table):
     """What the report compares at; without it, at what all methods have reached."""
 
@@ -275,6 +316,7 @@ class Study(Table):
     validation parts, never on the test set; the chosen ones then run and are reported."""
     trackers: Annotated[tuple[Annotated[str, AfterValidator(known_tracker)], ...], BeforeValidator(listed)] = ()
     """Where runs are told as they go: "tensorboard", "mlflow", "wandb"."""
+    federation: FederationSection = FederationSection()
     report: ReportSection = ReportSection()
 
     _raw: dict[str, Any] = PrivateAttr(default_factory=dict)

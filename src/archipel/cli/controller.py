@@ -1,0 +1,83 @@
+"""`archipel controller`: the side of a federation that merges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from archipel.checks import require
+from archipel.cli.console import nearby, out, told
+from archipel.cli.federation import AsJsonLines, listening
+
+if TYPE_CHECKING:
+    from archipel.engines.federation.engine import Federation
+
+
+def controller(
+    study: Annotated[Path, typer.Argument(help="The study, in TOML, YAML or JSON; of one method and one seed.")],
+    listen: Annotated[str, typer.Option(help="Address to listen at.", metavar="HOST:PORT")] = "127.0.0.1:9443",
+    papers: Annotated[
+        Path | None, typer.Option("--tls", help="Folder of the controller's certificate.", metavar="FOLDER")
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS; on loopback only.")] = False,
+    state: Annotated[
+        Path, typer.Option(help="Folder of the journal and the models; what is in it is gone on with.")
+    ] = Path("state"),
+    results: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder of the finished run; default: run in the state's.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="Address of the metrics for Prometheus.", metavar="HOST:PORT")
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "-a", help="Which of the study's methods, if it has several.")
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a setting, such as training.rate=0.1."),
+    ] = None,
+    json_log: AsJsonLines = False,
+) -> None:
+    """Hold a real federation: learners elsewhere train, and nothing that they sent is ever lost.
+
+    Killed at any moment and started again with the same --state, it goes on as if nothing had happened.
+    """
+    from archipel.durability.lock import alone_in
+    from archipel.engines.execution import threads
+    from archipel.engines.federation.logs import say_on_stderr
+    from archipel.engines.federation.processes import run_controller
+    from archipel.study.federate import host
+    from archipel.study.files import read_study
+
+    credentials = listening(listen, papers, insecure)
+    say_on_stderr(json_log)
+    hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or []))
+    place = results or state / "run"
+
+    def when_over(federation: Federation) -> None:
+        run = hosting.run(federation)
+        run.save(place)
+        out.print(escape(run.summary()), highlight=False)
+        out.print(f"Run: {escape(nearby(place))}", soft_wrap=True, highlight=False)
+
+    with alone_in(state), threads(hosting.study.simulation.threads):
+        federation = run_controller(
+            lambda: hosting.open(state),
+            listen,
+            credentials,
+            when_over,
+            None if metrics is None else _place(metrics),
+        )
+    if federation.stopped is None:
+        version = federation.book.controller.state.version
+        told.print(f"Stopped at version {version}; the same command goes on.", highlight=False)
+        raise typer.Exit(130)
+
+
+def _place(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    require(bool(host) and port.isdigit(), f"--metrics {address}: give HOST:PORT, as in 127.0.0.1:9464.")
+    return host.strip("[]"), int(port)

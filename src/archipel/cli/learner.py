@@ -1,0 +1,93 @@
+"""`archipel learner`: the side of a federation that has the data."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from archipel.cli.console import nearby, out
+from archipel.cli.federation import Address, AsJsonLines, Insecure, Papers, identity, link
+
+
+class Probe(StrEnum):
+    """What an operator may refuse."""
+
+    validation = "validation"
+    test = "test"
+    moments = "moments"
+
+
+def learner(
+    study: Annotated[Path, typer.Argument(help="The study, the same as the controller's.")],
+    controller: Address = "127.0.0.1:9443",
+    papers: Papers = None,
+    insecure: Insecure = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", "-d", help="One's own table; default: one's part of the study's data.")
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="Folder of private layers and answers that are owed; default: learner-NAME here."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only look at the data and train one step; nothing is sent.")
+    ] = False,
+    refuse: Annotated[
+        list[Probe] | None,
+        typer.Option("--refuse", help="Do not try others' models on this part, or do not tell moments."),
+    ] = None,
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "-a", help="Which of the study's methods, if it has several.")
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a setting, as the controller does."),
+    ] = None,
+    json_log: AsJsonLines = False,
+) -> None:
+    """Take part in a real federation with one's own data, which stay here.
+
+    Killed at any moment and started again with the same --state, it goes on; what it had done is not done twice.
+    """
+    from archipel.durability.lock import alone_in
+    from archipel.engines.execution import threads
+    from archipel.engines.federation.agent import Agent
+    from archipel.engines.federation.logs import say_on_stderr
+    from archipel.engines.federation.memory import Folder
+    from archipel.engines.federation.processes import run_learner
+    from archipel.study.federate import hashes_of, layout_hash, save_model, take_part, try_out
+    from archipel.study.files import read_study
+
+    who = identity(papers, insecure, controller)
+    if who.kind != "learner":
+        raise ValueError(f"--tls: is the certificate of {who}; a learner's is needed.")
+    say_on_stderr(json_log)
+    chosen = read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [])
+    island, narrowed = take_part(chosen, who.name, data)
+    if dry_run:
+        for line in try_out(narrowed, island):
+            out.print(escape(line), highlight=False, soft_wrap=True)
+        return
+    place = state or Path(f"learner-{who.name}")
+    with alone_in(place), threads(narrowed.simulation.threads):
+        agent = run_learner(
+            lambda: Agent(
+                link(controller, papers, insecure),
+                island,
+                Folder(place),
+                hashes_of(narrowed),
+                layout_hash(island.work.layout),
+                frozenset(probe.value for probe in refuse or ()),
+            )
+        )
+        if agent.ended is None:
+            out.print("Stopped; the same command goes on.", highlight=False)
+            raise typer.Exit(130)
+        out.print(f"The run is over: {escape(agent.ended)}.", highlight=False)
+        if agent.last_model is not None:
+            save_model(island, agent.last_model, place / "model.safetensors")
+            out.print(f"Model: {escape(nearby(place / 'model.safetensors'))}", soft_wrap=True, highlight=False)

@@ -1,0 +1,45 @@
+"""`archipel operator`: what people may do to a federation that runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from archipel.cli.console import out
+from archipel.cli.federation import Address, Insecure, Papers, identity, link
+
+app = typer.Typer(help="Pause, resume or withdraw a learner of a federation.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="The learner; default: oneself.", metavar="NAME")]
+
+
+@app.command()
+def pause(
+    name: Name = "", controller: Address = "127.0.0.1:9443", papers: Papers = None, insecure: Insecure = None
+) -> None:
+    """Give a learner no more tasks; the one it is at may still come."""
+    _steer("pause", name, controller, papers, insecure)
+
+
+@app.command()
+def resume(
+    name: Name = "", controller: Address = "127.0.0.1:9443", papers: Papers = None, insecure: Insecure = None
+) -> None:
+    """Give a learner that was paused tasks again."""
+    _steer("resume", name, controller, papers, insecure)
+
+
+@app.command()
+def withdraw(
+    name: Name = "", controller: Address = "127.0.0.1:9443", papers: Papers = None, insecure: Insecure = None
+) -> None:
+    """Take a learner out of the federation for good: its tasks are given up, and it is not let in again."""
+    _steer("withdraw", name, controller, papers, insecure)
+
+
+def _steer(action: str, name: str, controller: str, papers: Papers, insecure: Insecure) -> None:
+    from archipel.engines.federation.processes import ask
+
+    identity(papers, insecure, controller)
+    out.print(ask(lambda: link(controller, papers, insecure), action, name), highlight=False)

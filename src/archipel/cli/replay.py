@@ -1,0 +1,60 @@
+"""`archipel replay`: does the journal of a federation lead to the models it says?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from archipel.cli.console import AsJson, out, print_json
+
+
+def replay(
+    study: Annotated[Path, typer.Argument(help="The study of the federation.")],
+    state: Annotated[Path, typer.Option(help="Folder of its journal and models.")] = Path("state"),
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "-a", help="Which of the study's methods, if it has several.")
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a setting, as the controller did."),
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Tell a new controller the journal of a federation, and see that it comes to the same models.
+
+    Every version's digest is compared with the one that was written, and the audit's chain of hashes is followed. Needs
+    federation.keep_updates = true in the study, or updates that are still there.
+    """
+    from archipel.durability.journal import Journal
+    from archipel.durability.stored_models import digest_of
+    from archipel.engines.execution import threads
+    from archipel.study.federate import host
+    from archipel.study.files import read_study
+
+    if not (state / "journal.sqlite").exists():
+        raise FileNotFoundError(f"{state} holds no journal; give the --state folder of a controller.")
+    hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or []))
+    journal = Journal(state / "journal.sqlite")
+    rows = journal.look_at_audit()
+    events, _ = journal.last()
+    journal.close()
+    with threads(hosting.study.simulation.threads):
+        course = hosting.replay(state)
+    model = course.controller.state.model.name
+    told = {
+        "events": events,
+        "version": course.controller.state.version,
+        "digest": digest_of(course.models.digests(model)),
+        "audit": rows,
+    }
+    if json:
+        print_json(told)
+        return
+    out.print(
+        f"{events} events told again: version {told['version']}, digest {told['digest']}, as it was written. "
+        f"The audit's {rows} rows are whole.",
+        soft_wrap=True,
+        highlight=False,
+    )

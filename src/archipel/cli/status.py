@@ -1,0 +1,42 @@
+"""`archipel status`: how a federation is doing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from archipel.cli.console import AsJson, out, print_json
+from archipel.cli.federation import Address, Insecure, Papers, identity, link
+
+
+def status(
+    controller: Address = "127.0.0.1:9443", papers: Papers = None, insecure: Insecure = None, json: AsJson = False
+) -> None:
+    """How a federation is doing: learners, tasks, version, score.
+
+    A learner sees the federation and itself; an operator sees all learners.
+    """
+    from archipel.engines.federation.processes import ask
+
+    identity(papers, insecure, controller)
+    told: dict[str, Any] = ask(lambda: link(controller, papers, insecure))
+    if json:
+        print_json(told)
+        return
+    score = "none yet" if told["score"] is None else f"{told['metric']} {told['score']:.4f}"
+    doing = (
+        f"over: {told['stopped']}" if told["stopped"] else told["waiting for"] and f"waits for {told['waiting for']}"
+    )
+    out.print(
+        f"version {told['version']}, {told['rounds']} local rounds, {told['seconds']} s, score {score}, "
+        f"{told['updates waiting']} updates waiting{'; ' + doing if doing else ''}",
+        highlight=False,
+    )
+    table = Table("learner", "state", "examples", "training", "evaluating", "seen")
+    for one in told["learners"]:
+        seen = "" if one["seen"] is None else f"{one['seen']} s ago"
+        cells = (one["name"], one["state"], one["examples"], one["training"] or "", one["evaluating"] or "", seen)
+        table.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
+    out.print(table)

@@ -1,0 +1,129 @@
+"""Files named by the SHA-256 of what is in them: written once, whole or not at all, and never changed.
+
+A file is written under another name, brought to the disk, renamed, and its folder is brought to the disk: whoever knows
+its name after a crash finds all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+BLOCK = 1 << 20
+"""Bytes that are read or written at a time."""
+
+
+class Blobs:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.unfinished = folder / "unfinished"
+        self.unfinished.mkdir(parents=True, exist_ok=True)
+        self._own = 0
+
+    def path(self, digest: str) -> Path:
+        return self.folder / digest
+
+    def __contains__(self, digest: str) -> bool:
+        return self.path(digest).exists()
+
+    def put(self, pieces: Iterable[Buffer]) -> str:
+        """Keep these bytes; the name they have from now on."""
+        self._own += 1
+        parcel = Parcel(self, f"own.{self._own}")
+        parcel.begin_anew()
+        for piece in pieces:
+            parcel.write(piece)
+        return parcel.finish()
+
+    def parcel(self, label: str) -> Parcel:
+        """A file that arrives in pieces; what has arrived of it before is there still."""
+        return Parcel(self, label)
+
+    def digests(self) -> set[str]:
+        return {path.name for path in self.folder.iterdir() if path.is_file()}
+
+    def collect(self, needed: Collection[str]) -> int:
+        """Remove the files that nobody needs any more; how many they were."""
+        unneeded = self.digests() - set(needed)
+        for digest in unneeded:
+            self.path(digest).unlink()
+        return len(unneeded)
+
+
+class Parcel:
+    """One file on its way in."""
+
+    def __init__(self, blobs: Blobs, label: str) -> None:
+        self.blobs = blobs
+        self.path = blobs.unfinished / label
+        self.size = self.path.stat().st_size if self.path.exists() else 0
+        """Bytes that have arrived."""
+        self._digest: hashlib._Hash | None = None
+        self._file: int | None = None
+
+    def begin_anew(self) -> None:
+        self.path.unlink(missing_ok=True)
+        self.size = 0
+
+    def write(self, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        assert self._digest is not None
+        self._digest.update(view)
+        self.size += len(view)
+        while view:
+            view = view[os.write(self._file, view) :]
+
+    def finish(self) -> str:
+        """Have it on the disk under its own name, which says what is in it."""
+        if self._file is None:
+            self._open()
+        assert self._file is not None
+        assert self._digest is not None
+        digest = self._digest.hexdigest()
+        os.fsync(self._file)
+        self.close()
+        os.replace(self.path, self.blobs.path(digest))
+        sync_folder(self.blobs.folder)
+        return digest
+
+    def digest(self) -> str:
+        """Of what has arrived."""
+        if self._digest is None:
+            self._open()
+        assert self._digest is not None
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file = self._digest = None
+
+    def discard(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def _open(self) -> None:
+        """Go on behind what is there; its hash is taken again, for the process that knew it may be gone."""
+        self._digest = hashlib.sha256()
+        if self.size:
+            with open(self.path, "rb") as file:
+                while block := file.read(BLOCK):
+                    self._digest.update(block)
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

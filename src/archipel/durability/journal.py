@@ -1,0 +1,202 @@
+"""What happened, on disk, in the order it was taken in: SQLite in WAL mode with synchronous FULL.
+
+    events     what the controller was told, and by whom; written before it is told
+    tasks      who was given which training task
+    commits    the digest of every version, checked when events are told again
+    records    what the controller had written down
+    snapshots  where events need not be told again from the beginning
+    audit      who sent what and when, each row carrying the hash of the one before
+    facts      what was settled once: the study, the statistics of features
+
+When `write` returns, what it was given survives the machine's sudden end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS events (
+    number INTEGER PRIMARY KEY, time REAL NOT NULL, event TEXT NOT NULL, beside TEXT NOT NULL,
+    learner TEXT, task INTEGER, sequence INTEGER, print TEXT);
+CREATE UNIQUE INDEX IF NOT EXISTS answers ON events (learner, task, sequence) WHERE learner IS NOT NULL;
+CREATE TABLE IF NOT EXISTS tasks (task INTEGER PRIMARY KEY, learner TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS commits (version TEXT PRIMARY KEY, number INTEGER NOT NULL, digest TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS records (
+    number INTEGER, place INTEGER, time REAL NOT NULL, record TEXT NOT NULL, PRIMARY KEY (number, place)
+    ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS snapshots (number INTEGER PRIMARY KEY, content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS audit (
+    number INTEGER PRIMARY KEY, at TEXT NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL,
+    hash TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+NOTHING = hashlib.sha256(b"").hexdigest()
+"""The hash before the first row of the audit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One event as it is written."""
+
+    number: int
+    time: float
+    event: str
+    beside: str
+    """What the engine needs to tell it again."""
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whose answer to which task an event is."""
+
+    learner: str
+    task: int
+    sequence: int
+    """The learner's own count of its answers."""
+    print: str
+    """Hash of all that was said: the same answer again has the same."""
+
+
+class AuditBroken(Exception):
+    """The audit is not as it was written."""
+
+
+class Journal:
+    def __init__(self, path: Path) -> None:
+        # one thread at a time uses it, not always the same one
+        self._base = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._base.execute("PRAGMA journal_mode = WAL")
+        self._base.execute("PRAGMA synchronous = FULL")
+        self._base.executescript(TABLES)
+        last = self._base.execute("SELECT hash FROM audit ORDER BY number DESC LIMIT 1").fetchone()
+        self._chain: str = last[0] if last else NOTHING
+
+    def close(self) -> None:
+        self._base.close()
+
+    @contextmanager
+    def write(self) -> Iterator[None]:
+        """All that is written inside is on the disk when this is left, or none of it."""
+        chain = self._chain
+        self._base.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._base.execute("COMMIT")
+        except BaseException:
+            self._base.execute("ROLLBACK")
+            self._chain = chain
+            raise
+
+    # -------------------------------------------------------------------------------------------------------- events
+
+    def append(self, line: Line) -> None:
+        answer = line.answer
+        whose = (None, None, None, None)
+        self._base.execute(
+            "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(line.number, line.time, line.event, line.beside),
+                *(whose if answer is None else (answer.learner, answer.task, answer.sequence, answer.print)),
+            ),
+        )
+
+    def events(self, after: int = 0) -> Iterator[Line]:
+        rows = self._base.execute("SELECT * FROM events WHERE number > ? ORDER BY number", (after,))
+        yield from map(_line, rows)
+
+    def last(self) -> tuple[int, float]:
+        """Number and time of the last event; (0, 0.0) if there is none."""
+        found = self._base.execute("SELECT number, time FROM events ORDER BY number DESC LIMIT 1").fetchone()
+        return (found[0], found[1]) if found else (0, 0.0)
+
+    def answered(self, learner: str, task: int, sequence: int) -> Line | None:
+        """What is written of this answer, if it has come before."""
+        row = self._base.execute(
+            "SELECT * FROM events WHERE learner = ? AND task = ? AND sequence = ?", (learner, task, sequence)
+        ).fetchone()
+        return None if row is None else _line(row)
+
+    # ------------------------------------------------------------------------------------------- what follows from it
+
+    def commit(self, version: str, number: int, digest: str) -> str:
+        """Write a version's digest; the one that is written, which is another if the two do not agree."""
+        self._base.execute("INSERT OR IGNORE INTO commits VALUES (?, ?, ?)", (version, number, digest))
+        (written,) = self._base.execute("SELECT digest FROM commits WHERE version = ?", (version,)).fetchone()
+        return str(written)
+
+    def hand(self, task: int, learner: str) -> None:
+        self._base.execute("INSERT OR REPLACE INTO tasks VALUES (?, ?)", (task, learner))
+
+    def handed_to(self, task: int) -> str | None:
+        """Who was given a training task, whenever that was."""
+        found = self._base.execute("SELECT learner FROM tasks WHERE task = ?", (task,)).fetchone()
+        return str(found[0]) if found else None
+
+    def commits(self) -> dict[str, str]:
+        return dict(self._base.execute("SELECT version, digest FROM commits ORDER BY number"))
+
+    def record(self, number: int, place: int, time: float, text: str) -> None:
+        self._base.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", (number, place, time, text))
+
+    def records(self) -> Iterator[tuple[float, str]]:
+        yield from self._base.execute("SELECT time, record FROM records ORDER BY number, place")
+
+    def snapshot(self, number: int, content: str) -> None:
+        """Write one; those before it are not needed any more."""
+        self._base.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (number, content))
+        self._base.execute("DELETE FROM snapshots WHERE number < ?", (number,))
+
+    def last_snapshot(self) -> tuple[int, str] | None:
+        found = self._base.execute("SELECT number, content FROM snapshots ORDER BY number DESC LIMIT 1").fetchone()
+        return (found[0], found[1]) if found else None
+
+    # --------------------------------------------------------------------------------------------------------- facts
+
+    def fact(self, name: str) -> str | None:
+        found = self._base.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return str(found[0]) if found else None
+
+    def settle(self, name: str, value: str) -> None:
+        self._base.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    # --------------------------------------------------------------------------------------------------------- audit
+
+    def note(self, who: str, what: str, detail: dict[str, object]) -> None:
+        """Add a row to the audit."""
+        at, text = datetime.now(UTC).isoformat(timespec="milliseconds"), json.dumps(detail, sort_keys=True)
+        self._chain = _link(self._chain, (at, who, what, text))
+        self._base.execute(
+            "INSERT INTO audit (at, who, what, detail, hash) VALUES (?, ?, ?, ?, ?)", (at, who, what, text, self._chain)
+        )
+
+    def audit(self) -> Iterator[tuple[int, str, str, str, str, str]]:
+        yield from self._base.execute("SELECT number, at, who, what, detail, hash FROM audit ORDER BY number")
+
+    def look_at_audit(self) -> int:
+        """How many rows it has; raises if one was changed, taken out or put in between."""
+        chain, count = NOTHING, 0
+        for number, *row, written in self.audit():
+            chain, count = _link(chain, row), count + 1
+            if number != count or chain != written:
+                raise AuditBroken(f"Row {number} of the audit is not as it was written, or one before it is missing.")
+        return count
+
+
+def _line(row: tuple[Any, ...]) -> Line:
+    number, time, event, beside, learner, task, sequence, told = row
+    return Line(number, time, event, beside, None if learner is None else Answer(learner, task, sequence, told))
+
+
+def _link(before: str, row: Sequence[str] | Iterable[str]) -> str:
+    return hashlib.sha256(json.dumps([before, *row]).encode()).hexdigest()

@@ -1,0 +1,380 @@
+"""A learner's process: joins, does what it is told, and gives its answers until they are safe.
+
+Who runs where: the event loop listens and talks; one thread trains, another tries models, each with a network of its
+own. An order that comes twice is done once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+import grpc
+import torch
+from torch import Tensor
+
+from archipel.data.standardise import Moments
+from archipel.durability.stored_models import as_bytes
+from archipel.engines.federation import federation_pb2 as pb
+from archipel.engines.federation import speech
+from archipel.engines.federation.body import HEADER, WIDTH, Bodies
+from archipel.engines.federation.link import Link, TurnedAway
+from archipel.engines.federation.memory import Folder, Memory, Owed
+from archipel.learner.learner import Job, Learner, Work
+from archipel.learner.probes import score
+from archipel.learner.training import advance, report
+from archipel.types import Plan
+
+Probes: TypeAlias = Literal["validation", "test", "moments"]
+"""What a learner's operator may refuse to answer."""
+
+log = logging.getLogger("archipel.learner")
+
+
+@dataclass
+class Island:
+    """What a learner brings: its data, its network, and how to standardise them by everybody's statistics."""
+
+    work: Work
+    learner: Learner
+    moments: Moments | None = None
+    """Of its training part, where the study standardises features by everybody's statistics."""
+    standardise: Callable[[Moments], Work] | None = None
+
+
+@dataclass
+class Training:
+    """The task it is at."""
+
+    order: pb.Train
+    plan: Plan
+    finishing: bool = False
+    cancelled: bool = False
+    steps: int = 0
+    """Made so far."""
+
+
+@dataclass
+class Agent:
+    link: Link
+    island: Island
+    folder: Folder
+    study: Mapping[str, str]
+    layout: str
+    refuses: frozenset[Probes] = frozenset()
+    ended: str | None = None
+    """Why the run was over."""
+    last_model: Tensor | None = None
+    """The last version, with this learner's own layers in it."""
+    training: Training | None = None
+    _layers: dict[str, Tensor] = field(default_factory=dict)
+    """Layers at hand, by their digests: of the model that came last, and of the answer that went last."""
+    _errands: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.memory: Memory = self.folder.memory
+        self.bodies = Bodies(self.island.work.layout)
+        self.island.learner.private = self.memory.private
+        self._trainer = ThreadPoolExecutor(1, "trainer")
+        self._evaluator = ThreadPoolExecutor(1, "evaluator")
+        self._bench = self._a_bench()
+        self._heartbeat, self._silence = 5.0, 30.0
+        self._lost = asyncio.Event()
+
+    def _a_bench(self) -> Work:
+        """A network for trying models, while the other one trains."""
+        return replace(self.island.work, module=copy.deepcopy(self.island.work.module))
+
+    # ------------------------------------------------------------------------------------------------------- running
+
+    async def run(self) -> None:
+        """Take part until the run is over; raises `TurnedAway` if the controller does not want this learner."""
+        beats = asyncio.create_task(self._beats())
+        try:
+            while self.ended is None:
+                await self._join()
+                if self.memory.owed is not None and self.training is None:
+                    self._later(self._settle(self.memory.owed))
+                await self._listen()
+        finally:
+            if self.training is not None:
+                self.training.cancelled = True
+            for task in (beats, *self._errands):
+                task.cancel()
+            await asyncio.gather(beats, *self._errands, return_exceptions=True)
+            for pool in (self._trainer, self._evaluator):
+                pool.shutdown(wait=True, cancel_futures=True)
+            await self.link.close()
+
+    async def _join(self) -> None:
+        island, learner = self.island, self.island.learner
+        hello = pb.Hello(
+            protocol=speech.PROTOCOL,
+            study=dict(self.study),
+            layout=self.layout,
+            examples=len(learner.train),
+            validation=len(learner.validation),
+            test=len(learner.test),
+            fresh=self.folder.fresh,
+        )
+        if island.moments is not None and "moments" not in self.refuses:
+            hello.moments.CopyFrom(speech.say_moments(island.moments))
+        while True:
+            welcome = await self.link.join(hello)
+            self._heartbeat, self._silence = welcome.heartbeat, welcome.silence
+            if not welcome.wait:
+                break
+            log.info("waiting", extra={"reason": welcome.wait})
+            await asyncio.sleep(min(1.0, self._heartbeat))
+        if island.standardise is not None:
+            assert island.moments is not None
+            everybody = speech.hear_moments(welcome.moments, tuple(island.moments.sum.shape))
+            island.work = island.standardise(everybody)
+            island.standardise = None
+            self._bench = self._a_bench()
+        if self.folder.fresh:
+            self.folder.save()
+            self.folder.fresh = False
+        log.info("joined", extra={"controller": self.link.address})
+
+    async def _listen(self) -> None:
+        """Hear orders until the line is dead."""
+        self._lost.clear()
+        orders = self.link.listen()
+        try:
+            while self.ended is None:
+                # the controller gives a sign of life every heartbeat
+                order = await asyncio.wait_for(anext(orders), max(self._silence, 3 * self._heartbeat))
+                await self._obey(order)
+                if self._lost.is_set():
+                    return
+        except (TimeoutError, StopAsyncIteration):
+            log.warning("the controller is silent")
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+                raise TurnedAway(error.code(), error.details() or "") from None
+            log.warning("the line broke", extra={"reason": error.details()})
+            await asyncio.sleep(0.2)
+
+    async def _beats(self) -> None:
+        while True:
+            await asyncio.sleep(self._heartbeat)
+            training = self.training
+            steps = []
+            if training is not None and "progress" in training.plan.reports and training.steps:
+                steps = [pb.Steps(task=training.order.task, steps=training.steps)]
+            try:
+                heard = await self.link.beat(pb.Pulse(steps=steps))
+            except TurnedAway as error:
+                log.warning("no answer from the controller", extra={"reason": str(error)})
+                continue
+            if heard.join:
+                self._lost.set()  # the next order, or ping, leads to joining again
+
+    async def _obey(self, order: pb.Order) -> None:
+        match order.WhichOneof("what"):
+            case "train":
+                if self.training is None or self.training.order.task != order.train.task:
+                    self._later(self._train(order.train))
+            case "evaluate":
+                self._later(self._evaluate(order.evaluate))
+            case "finish" if self.training is not None and self.training.order.task == order.finish.task:
+                self.training.finishing = True
+            case "cancel" if self.training is not None and self.training.order.task == order.cancel.task:
+                self.training.cancelled = True
+            case "stop":
+                await self._keep_last(order.stop)
+                self.ended = order.stop.reason
+
+    def _later(self, work: Awaitable[None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except TurnedAway as error:
+                log.warning("a task is not wanted any more", extra={"reason": str(error)})
+            except Exception:
+                log.exception("a task failed")
+
+        task = asyncio.create_task(guarded())
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    # ------------------------------------------------------------------------------------------------------ training
+
+    async def _train(self, order: pb.Train) -> None:
+        owed = self.memory.owed
+        if owed is not None and owed.task == order.task:
+            await self._settle(owed)
+            return
+        plan = speech.hear_plan(order.plan)
+        if self.training is not None:  # one task at a time: the controller has given up the one before
+            self.training.cancelled = True
+        self.training = training = Training(order, plan)
+        try:
+            carried = await self._model(order.task, order.model, order.enclosed, keep=True)
+            loop = asyncio.get_running_loop()
+            owed = await loop.run_in_executor(self._trainer, lambda: self._work_at(training, carried))
+        except TurnedAway:
+            raise
+        except Exception as error:
+            log.exception("training failed")
+            self.memory.sequence += 1
+            head = pb.Head(task=order.task, sequence=self.memory.sequence, failed=f"{type(error).__name__}: {error}")
+            await self.link.answer(head)
+            return
+        finally:
+            if self.training is training:
+                self.training = None
+        if owed is not None:
+            await self._settle(owed)
+
+    def _work_at(self, training: Training, carried: Tensor) -> Owed | None:
+        """In the trainer's thread: the answer, on disk; None if nobody wants it any more."""
+        work, learner, plan = self.island.work, self.island.learner, training.plan
+        job = Job.begin(learner, work.layout, carried.to(work.x.device), plan)
+        while not job.done and not training.cancelled:
+            advance(work, job, 1)
+            training.steps = job.steps
+            if training.finishing:
+                break
+        if training.cancelled:
+            return None
+        vector = job.vector.cpu()
+        if not learner.keep_private(work.layout, plan.private, vector):
+            raise ValueError("its private layers hold numbers that are not finite")
+        metrics = report(work, job, vector.to(work.x.device), job.epochs)
+        layers = plan.sends(work.layout.names)
+        had = {layer.name: layer.sha256.hex() for layer in training.order.model}
+        digests = {name: _digest(self._slice(vector, name)) for name in layers}
+        changed = tuple(name for name in layers if digests[name] != had[name])
+        pieces = [self._slice(vector, name) for name in changed]
+        self.memory.sequence += 1
+        self.memory.owed = Owed(
+            training.order.task,
+            self.memory.sequence,
+            layers,
+            changed,
+            digests,
+            torch.cat(pieces) if pieces else torch.empty(0),
+            job.steps,
+            metrics,
+        )
+        self.folder.save()
+        return self.memory.owed
+
+    async def _settle(self, owed: Owed) -> None:
+        """Give an answer until the controller has it, or does not want it."""
+        layout = self.island.work.layout
+        body = b""
+        if owed.changed:
+            header = self.bodies.header(layout.indices(owed.changed))
+            body = b"".join((header, as_bytes(owed.numbers)))
+        head = pb.Head(
+            task=owed.task,
+            sequence=owed.sequence,
+            size=len(body),
+            sha256=hashlib.sha256(body).digest() if body else b"",
+            trained=speech.say_metrics(
+                owed.metrics, speech.say_layers(owed.layers, [owed.digests[name] for name in owed.layers]), owed.steps
+            ),
+        )
+        receipt = await self.link.answer(head, body)
+        if receipt.verdict == pb.Receipt.REFUSED:
+            log.error("the controller refused an update", extra={"task": owed.task, "reason": receipt.reason})
+        else:
+            log.info("answered", extra={"task": owed.task, "late": receipt.verdict == pb.Receipt.LATE})
+        place = 0
+        for name in owed.changed:
+            size = layout.layers[layout.index(name)].size
+            self._layers[owed.digests[name]] = owed.numbers[place : place + size]
+            place += size
+        if self.memory.owed is owed:
+            self.memory.owed = None
+
+    # ---------------------------------------------------------------------------------------------------- evaluation
+
+    async def _evaluate(self, order: pb.Evaluate) -> None:
+        self.memory.sequence += 1
+        head = pb.Head(task=order.task, sequence=self.memory.sequence)
+        if order.part in self.refuses:
+            head.failed = f"the operator refuses to try models on the {order.part} part"
+        else:
+            vector = await self._model(order.task, order.model, order.enclosed, keep=False)
+            loop = asyncio.get_running_loop()
+            try:
+                scored = await loop.run_in_executor(self._evaluator, lambda: self._score(order, vector))
+                head.scored.CopyFrom(scored)
+            except Exception as error:
+                log.exception("evaluating failed")
+                head.failed = f"{type(error).__name__}: {error}"
+        await self.link.answer(head)
+
+    def _score(self, order: pb.Evaluate, vector: Tensor) -> pb.Scored:
+        learner, work = self.island.learner, self._bench
+        part = learner.validation if order.part == "validation" else learner.test
+        own = work.layout.with_layers(vector, dict(learner.private)).to(work.x.device)  # training may change them
+        return speech.say_scored(score(work, own, part, order.bins))
+
+    # -------------------------------------------------------------------------------------------------------- models
+
+    async def _model(self, task: int, model: Sequence[pb.Layer], enclosed: pb.Enclosed | None, keep: bool) -> Tensor:
+        """A task's model: from what is at hand, what came with the order, and what has to be fetched."""
+        layout, private = self.island.work.layout, self.memory.private
+        digests = {layer.name: layer.sha256.hex() for layer in model}
+        missing = [n for n in layout.names if digests[n] not in self._layers and n not in private]
+        found: dict[str, Tensor] = {}
+        if enclosed is not None and enclosed.body:
+            found = self._unpack(bytearray(enclosed.body), enclosed.layers, digests)
+            missing = [name for name in missing if name not in found]
+        if missing:
+            size = self.bodies.size(layout.indices(missing))
+            found |= self._unpack(await self.link.fetch(task, missing, size), missing, digests)
+        vector = torch.zeros(layout.size)
+        for name in layout.names:
+            layer = layout.layers[layout.index(name)]
+            source = found.get(name, self._layers.get(digests[name]))
+            if source is not None:
+                vector[layer.start : layer.stop] = source
+        if keep:
+            self._layers = {
+                digests[name]: self._slice(vector, name)
+                for name in layout.names
+                if name in found or digests[name] in self._layers
+            }
+        return vector
+
+    def _unpack(self, body: bytearray, names: Sequence[str], digests: Mapping[str, str]) -> dict[str, Tensor]:
+        layout = self.island.work.layout
+        place = self.bodies.look_at(layout.indices(names), bytes(body[: WIDTH + HEADER]), len(body))
+        numbers = torch.frombuffer(body, dtype=torch.float32, offset=place)
+        found = {}
+        place = 0
+        for name in names:
+            size = layout.layers[layout.index(name)].size
+            found[name] = numbers[place : place + size]
+            place += size
+            if _digest(found[name]) != digests[name]:
+                raise ValueError(f"Layer {name!r} of the controller's model came damaged.")
+        return found
+
+    def _slice(self, vector: Tensor, name: str) -> Tensor:
+        layer = self.island.work.layout.layers[self.island.work.layout.index(name)]
+        return vector[layer.start : layer.stop]
+
+    async def _keep_last(self, stop: pb.Stop) -> None:
+        try:
+            vector = await self._model(stop.task, stop.model, None, keep=False)
+        except (TurnedAway, ValueError) as error:
+            log.warning("the last model did not come", extra={"reason": str(error)})
+            return
+        self.last_model = self.island.learner.with_private(self.island.work.layout, vector)
+
+
+def _digest(numbers: Tensor) -> str:
+    return hashlib.sha256(as_bytes(numbers)).hexdigest()

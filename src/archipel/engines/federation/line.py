@@ -1,0 +1,19 @@
+"""What both ends of a line have to agree on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+NAME = "archipel.v1.Federation"
+CHUNK = 1 << 20
+"""Bytes of a model in one message."""
+LIMITS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", 4 * CHUNK),
+    ("grpc.max_send_message_length", 4 * CHUNK),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+]
+"""Of messages, and of connections that have died without a word."""

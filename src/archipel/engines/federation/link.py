@@ -1,0 +1,169 @@
+"""A learner's line to its controller: calls that are made again until they are answered, or refused for good.
+
+It knows nothing of training: whoever holds it decides what to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import grpc
+
+from archipel.engines.federation import federation_pb2 as pb
+from archipel.engines.federation.line import CHUNK, LIMITS, NAME
+
+FOR_GOOD = {
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.NOT_FOUND,
+}
+"""Answers that another try would not change."""
+PATIENCE = 60.0
+"""Seconds that one call may take beside the bytes it moves."""
+SLOWEST = 50_000
+"""Bytes a second that a line should manage at least."""
+
+log = logging.getLogger("archipel.learner")
+T = TypeVar("T")
+
+
+class TurnedAway(Exception):
+    """The controller does not want this learner, or this call of it, and says why."""
+
+    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+class Link:
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None, insecure_name: str = "") -> None:
+        """Without credentials, only to a controller on this machine, as the learner of this name."""
+        options = [*LIMITS, ("grpc.max_reconnect_backoff_ms", 5_000), ("grpc.initial_reconnect_backoff_ms", 200)]
+        if credentials is None:
+            self.channel = grpc.aio.insecure_channel(address, options)
+        else:
+            self.channel = grpc.aio.secure_channel(address, credentials, options)
+        self.address = address
+        self._metadata = (("archipel-identity", insecure_name),) if credentials is None else ()
+        self._join = self._method(self.channel.unary_unary, "Join", pb.Welcome)
+        self._listen = self._method(self.channel.unary_stream, "Listen", pb.Order)
+        self._beat = self._method(self.channel.unary_unary, "Beat", pb.Heard)
+        self._fetch = self._method(self.channel.unary_stream, "Fetch", pb.Piece)
+        self._stored = self._method(self.channel.unary_unary, "Stored", pb.Offset)
+        self._answer = self._method(self.channel.stream_unary, "Answer", pb.Receipt)
+        self._steer = self._method(self.channel.unary_unary, "Steer", pb.Done)
+        self._look = self._method(self.channel.unary_unary, "Look", pb.Status)
+
+    def _method(self, kind: Callable[..., Any], name: str, answer: Any) -> Callable[..., Any]:
+        return kind(  # type: ignore[no-any-return]
+            f"/{NAME}/{name}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+
+    async def close(self) -> None:
+        await self.channel.close()
+
+    # ------------------------------------------------------------------------------------------------ single calls
+
+    async def join(self, hello: pb.Hello) -> pb.Welcome:
+        welcome: pb.Welcome = await self._again(lambda: self._once(self._join, hello))
+        return welcome
+
+    async def beat(self, pulse: pb.Pulse) -> pb.Heard:
+        """One try: the next one comes soon."""
+        heard: pb.Heard = await self._once(self._beat, pulse, seconds=10.0)
+        return heard
+
+    async def steer(self, action: str, learner: str) -> pb.Done:
+        done: pb.Done = await self._once(self._steer, pb.Wish(action=action, learner=learner))
+        return done
+
+    async def look(self) -> pb.Status:
+        status: pb.Status = await self._once(self._look, pb.Glance())
+        return status
+
+    def listen(self) -> AsyncIterator[pb.Order]:
+        """Orders until the call ends; whoever listens watches for silence and calls again."""
+        return aiter(self._listen(pb.Here(), metadata=self._metadata))
+
+    # ----------------------------------------------------------------------------------------------------- models
+
+    async def fetch(self, task: int, layers: Sequence[str], size: int) -> bytearray:
+        """The body of these layers of a task's model, which has so many bytes; begun again where a call broke off."""
+        body = bytearray()
+
+        async def rest() -> bytearray:
+            want = pb.Want(task=task, layers=layers, offset=len(body))
+            call = self._fetch(want, metadata=self._metadata, timeout=PATIENCE + (size - len(body)) / SLOWEST)
+            async for piece in call:
+                body.extend(piece.data)
+                if len(body) > size:
+                    raise ValueError(f"The controller sent more than the {size:,} bytes of task {task}'s model.")
+            return body
+
+        while len(await self._again(rest)) < size:
+            pass
+        return body
+
+    async def answer(self, head: pb.Head, body: memoryview | bytes = b"") -> pb.Receipt:
+        """Bring an answer until its receipt comes."""
+        tried = False
+
+        async def bring() -> pb.Receipt:
+            nonlocal tried
+            offset = 0
+            if tried and len(body) > CHUNK:
+                known = await self._once(self._stored, pb.Parcel(task=head.task, sha256=head.sha256))
+                offset = min(known.offset, len(body))
+            tried = True
+            head.offset = offset
+            receipt: pb.Receipt = await self._answer(
+                _portions(head, memoryview(body), offset),
+                metadata=self._metadata,
+                timeout=PATIENCE + (len(body) - offset) / SLOWEST,
+            )
+            return receipt
+
+        return await self._again(bring)
+
+    # ------------------------------------------------------------------------------------------------- small things
+
+    async def _once(self, method: Callable[..., Any], message: Any, seconds: float = PATIENCE) -> Any:
+        try:
+            return await method(message, metadata=self._metadata, timeout=seconds)
+        except grpc.aio.AioRpcError as error:
+            raise _told(error) from None
+
+    async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call until there is an answer."""
+        pause = 0.1
+        while True:
+            try:
+                return await call()
+            except TurnedAway as error:
+                if error.code in FOR_GOOD:
+                    raise
+                log.warning("no answer from the controller", extra={"reason": str(error), "again_in": pause})
+            except grpc.aio.AioRpcError as error:
+                if error.code() in FOR_GOOD:
+                    raise _told(error) from None
+                log.warning("no answer from the controller", extra={"reason": error.details(), "again_in": pause})
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, 5.0)
+
+
+def _told(error: grpc.aio.AioRpcError) -> TurnedAway:
+    return TurnedAway(error.code(), error.details() or error.code().name)
+
+
+def _portions(head: pb.Head, body: memoryview, offset: int) -> Iterator[pb.Portion]:
+    yield pb.Portion(head=head, data=bytes(body[offset : offset + CHUNK]))
+    for place in range(offset + CHUNK, len(body), CHUNK):
+        yield pb.Portion(data=bytes(body[place : place + CHUNK]))

@@ -1,0 +1,117 @@
+"""The two processes of a federation, from their first breath to their last."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from archipel.engines.federation.agent import Agent
+from archipel.engines.federation.engine import Federation
+from archipel.engines.federation.link import Link
+from archipel.engines.federation.service import serve
+
+LINGER = 30.0
+"""Seconds that a controller stays to tell learners that the run is over."""
+
+log = logging.getLogger("archipel.federation")
+
+
+def run_controller(
+    open_federation: Callable[[], Federation],
+    address: str,
+    credentials: grpc.ServerCredentials | None,
+    when_over: Callable[[Federation], None],
+    metrics: tuple[str, int] | None = None,
+    linger: float = LINGER,
+) -> Federation:
+    """Hold a federation until its run is over, or somebody ends this process; what is on disk is whole either way."""
+    return asyncio.run(_controller(open_federation, address, credentials, when_over, metrics, linger))
+
+
+async def _controller(
+    open_federation: Callable[[], Federation],
+    address: str,
+    credentials: grpc.ServerCredentials | None,
+    when_over: Callable[[Federation], None],
+    metrics: tuple[str, int] | None,
+    linger: float,
+) -> Federation:
+    federation = open_federation()
+    if metrics is not None:
+        federation.meters.serve(*metrics)
+    server = await serve(federation, address, credentials)
+    log.info(
+        "listening",
+        extra={"address": address, "tls": credentials is not None, "version": federation.status()["version"]},
+    )
+    ended = _when_asked_to_end()
+    run = asyncio.create_task(federation.run())
+    try:
+        await asyncio.wait({run, ended}, return_when=asyncio.FIRST_COMPLETED)
+        if run.done():
+            run.result()
+            when_over(federation)
+            await _say_goodbye(federation, linger)
+    finally:
+        run.cancel()
+        await server.stop(1.0)
+        await federation.close()
+    return federation
+
+
+async def _say_goodbye(federation: Federation, seconds: float) -> None:
+    """Stay until all learners that are there know that it is over, and have the last model."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            while not federation.everybody_knows:
+                await asyncio.sleep(0.1)
+
+
+def _when_asked_to_end() -> asyncio.Future[None]:
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def end() -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, end)
+    return ended
+
+
+def run_learner(make_agent: Callable[[], Agent]) -> Agent:
+    """Take part until the run is over, or somebody ends this process."""
+    return asyncio.run(_learner(make_agent))
+
+
+async def _learner(make_agent: Callable[[], Agent]) -> Agent:
+    agent = make_agent()
+    run, ended = asyncio.create_task(agent.run()), _when_asked_to_end()
+    await asyncio.wait({run, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if run.done():
+        run.result()
+    else:
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+    return agent
+
+
+def ask(make_link: Callable[[], Link], action: str | None = None, learner: str = "") -> Any:
+    """Have the controller do something, and what it says; without an action, how the federation is doing."""
+
+    async def call() -> Any:
+        link = make_link()
+        try:
+            return json.loads((await link.look()).told) if action is None else (await link.steer(action, learner)).told
+        finally:
+            await link.close()
+
+    return asyncio.run(call())

@@ -1,0 +1,118 @@
+"""The engine behind gRPC: calls in, answers out, and errors as words."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+
+from archipel.engines.federation import federation_pb2 as pb
+from archipel.engines.federation.engine import Busy, Federation, Missing, Rejected
+from archipel.engines.federation.line import LIMITS, NAME
+from archipel.engines.federation.tls import CALLER, Gate
+
+log = logging.getLogger("archipel.federation")
+T = TypeVar("T")
+
+
+async def serve(federation: Federation, address: str, credentials: grpc.ServerCredentials | None) -> grpc.aio.Server:
+    """Listen at an address; without credentials only on loopback, which the caller has seen to."""
+
+    def refused(reason: str) -> None:
+        federation.meters.refusals.labels("caller").inc()
+        log.warning("a caller was turned away", extra={"reason": reason})
+
+    gate = Gate(federation.objection, on_refusal=refused, insecure=credentials is None)
+    server = grpc.aio.server(interceptors=(gate,), options=LIMITS)
+    server.add_generic_rpc_handlers((_handlers(federation),))
+    if credentials is None:
+        server.add_insecure_port(address)
+    else:
+        server.add_secure_port(address, credentials)
+    await server.start()
+    return server
+
+
+def _handlers(federation: Federation) -> grpc.GenericRpcHandler:
+    async def join(hello: pb.Hello, context: Any) -> pb.Welcome:
+        return await _spoken(context, federation.join(_learner(), hello))
+
+    async def listen(_: pb.Here, context: Any) -> AsyncIterator[pb.Order]:
+        async for order in federation.listen(_learner()):
+            yield order
+
+    async def beat(pulse: pb.Pulse, context: Any) -> pb.Heard:
+        return await _spoken(context, federation.beat(_learner(), pulse))
+
+    async def fetch(want: pb.Want, context: Any) -> AsyncIterator[pb.Piece]:
+        try:
+            async for piece in federation.fetch(_learner(), want):
+                yield piece
+        except (Rejected, Missing, Busy) as error:
+            await _abort(context, error)
+
+    async def stored(parcel: pb.Parcel, context: Any) -> pb.Offset:
+        return await _spoken(context, federation.stored(_learner(), parcel))
+
+    async def answer(portions: AsyncIterator[pb.Portion], context: Any) -> pb.Receipt:
+        return await _spoken(context, federation.answer(_learner(), aiter(portions)))
+
+    async def steer(wish: pb.Wish, context: Any) -> pb.Done:
+        return await _spoken(context, federation.steer(CALLER.get(), wish))
+
+    async def look(_: pb.Glance, context: Any) -> pb.Status:
+        who, told = CALLER.get(), federation.status()
+        if who.kind == "learner":  # the others are none of its business
+            told["learners"] = [one for one in told["learners"] if one["name"] == who.name]
+        return pb.Status(told=json.dumps(told))
+
+    return grpc.method_handlers_generic_handler(
+        NAME,
+        {
+            "Join": _handler(grpc.unary_unary_rpc_method_handler, join, pb.Hello),
+            "Listen": _handler(grpc.unary_stream_rpc_method_handler, listen, pb.Here),
+            "Beat": _handler(grpc.unary_unary_rpc_method_handler, beat, pb.Pulse),
+            "Fetch": _handler(grpc.unary_stream_rpc_method_handler, fetch, pb.Want),
+            "Stored": _handler(grpc.unary_unary_rpc_method_handler, stored, pb.Parcel),
+            "Answer": _handler(grpc.stream_unary_rpc_method_handler, answer, pb.Portion),
+            "Steer": _handler(grpc.unary_unary_rpc_method_handler, steer, pb.Wish),
+            "Look": _handler(grpc.unary_unary_rpc_method_handler, look, pb.Glance),
+        },
+    )
+
+
+def _handler(kind: Callable[..., Any], method: Callable[..., Any], request: Any) -> Any:
+    return kind(method, request_deserializer=request.FromString, response_serializer=_serialised)
+
+
+def _serialised(message: Any) -> bytes:
+    return bytes(message.SerializeToString())
+
+
+def _learner() -> str:
+    caller = CALLER.get()
+    if caller.kind != "learner":
+        raise PermissionError(f"{caller.name} is an {caller.kind}, not a learner.")
+    return caller.name
+
+
+async def _spoken(context: Any, answer: Awaitable[T]) -> T:
+    try:
+        return await answer
+    except (Rejected, Missing, Busy) as error:
+        await _abort(context, error)
+
+
+CODES = {
+    Rejected: grpc.StatusCode.FAILED_PRECONDITION,
+    Missing: grpc.StatusCode.NOT_FOUND,
+    Busy: grpc.StatusCode.ABORTED,
+}
+
+
+async def _abort(context: Any, error: Rejected | Missing | Busy) -> NoReturn:
+    await context.abort(CODES[type(error)], str(error))
+    raise AssertionError("abort raises")

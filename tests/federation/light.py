@@ -1,0 +1,163 @@
+"""Learners that weigh nothing: they speak the real protocol over real connections, and make their updates up.
+
+A thousand of them fit into a few processes. An update is the carried model plus noise that follows from the task's key,
+so that anybody can say afterwards what it must have been.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import grpc
+import numpy as np
+
+from archipel.engines.federation import federation_pb2 as pb
+from archipel.engines.federation import speech
+from archipel.engines.federation.body import HEADER, WIDTH, Bodies
+from archipel.engines.federation.link import Link, TurnedAway
+from archipel.layout import Layout
+
+Seen = Callable[[str, pb.Head, pb.Receipt], None]
+"""Told of every receipt: by whom, for what, and what it says."""
+
+
+def made_up(carried: np.ndarray, key: int) -> np.ndarray:
+    """The update that a light learner makes of a model."""
+    noise = np.random.Generator(np.random.Philox(key=key % 2**63)).standard_normal(len(carried), dtype=np.float32)
+    return carried + np.float32(0.01) * noise
+
+
+@dataclass
+class Light:
+    """One learner; `hello` is what it says when it joins."""
+
+    name: str
+    link: Link
+    layout: Layout
+    hello: pb.Hello
+    seen: Seen
+    make: Callable[[np.ndarray, int], np.ndarray] = made_up
+    delay: float = 0.0
+    """Seconds that it trains."""
+    ended: str | None = None
+    owed: dict[int, tuple[pb.Head, bytes]] = field(default_factory=dict)
+    """Answers that have no receipt yet: asked again, it gives the same."""
+
+    def __post_init__(self) -> None:
+        self.bodies = Bodies(self.layout)
+        self.layers: dict[str, np.ndarray] = {}
+        self.sequence = 0
+        self.errands: set[asyncio.Task[None]] = set()
+        self.at: set[int] = set()
+
+    async def run(self) -> None:
+        beats = asyncio.create_task(self._beats())
+        try:
+            while self.ended is None:
+                try:
+                    welcome = await self.link.join(self.hello)
+                    self.heartbeat = welcome.heartbeat
+                    async for order in self.link.listen():
+                        self._obey(order)
+                        if self.ended is not None:
+                            break
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.05)
+        finally:
+            for task in (beats, *self.errands):
+                task.cancel()
+            await asyncio.gather(beats, *self.errands, return_exceptions=True)
+            await self.link.close()
+
+    async def _beats(self) -> None:
+        self.heartbeat = 5.0
+        while True:
+            await asyncio.sleep(self.heartbeat)
+            try:
+                heard = await self.link.beat(pb.Pulse())
+                if heard.join:
+                    await self.link.join(self.hello)
+            except TurnedAway:
+                pass
+
+    def _obey(self, order: pb.Order) -> None:
+        match order.WhichOneof("what"):
+            case "train" if order.train.task not in self.at:
+                self._later(self._train(order.train))
+            case "evaluate" if order.evaluate.task not in self.at:
+                self._later(self._evaluate(order.evaluate))
+            case "stop":
+                self.ended = order.stop.reason
+
+    def _later(self, work: object) -> None:
+        task = asyncio.create_task(work)  # type: ignore[arg-type]
+        self.errands.add(task)
+        task.add_done_callback(self.errands.discard)
+
+    async def _train(self, order: pb.Train) -> None:
+        task = order.task
+        self.at.add(task)
+        try:
+            if task not in self.owed:
+                self.owed[task] = await self._work_at(order)
+            head, body = self.owed[task]
+            receipt = await self.link.answer(head, body)
+            self.seen(self.name, head, receipt)
+            del self.owed[task]
+        except TurnedAway:
+            self.owed.pop(task, None)
+        finally:
+            self.at.discard(task)
+
+    async def _work_at(self, order: pb.Train) -> tuple[pb.Head, bytes]:
+        carried = await self._model(order)
+        await asyncio.sleep(self.delay)
+        vector = self.make(carried, order.plan.key)
+        names = speech.hear_plan(order.plan).sends(self.layout.names)
+        places = self.layout.indices(names)
+        pieces = [vector[self.layout.layers[p].start : self.layout.layers[p].stop].tobytes() for p in places]
+        digests = [hashlib.sha256(piece).hexdigest() for piece in pieces]
+        body = b"".join((self.bodies.header(places), *pieces))
+        self.sequence += 1
+        trained = pb.Trained(layers=speech.say_layers([self.layout.names[p] for p in places], digests), steps=1)
+        sha256 = hashlib.sha256(body).digest()
+        return pb.Head(task=order.task, sequence=self.sequence, size=len(body), sha256=sha256, trained=trained), body
+
+    async def _evaluate(self, order: pb.Evaluate) -> None:
+        self.at.add(order.task)
+        try:
+            count = self.hello.validation if order.part == "validation" else self.hello.test
+            confusion = [0] * 4
+            confusion[order.task % 4] = count
+            self.sequence += 1
+            scored = pb.Scored(count=count, loss=1.0, classes=2, confusion=confusion)
+            await self.link.answer(pb.Head(task=order.task, sequence=self.sequence, scored=scored))
+        except TurnedAway:
+            pass
+        finally:
+            self.at.discard(order.task)
+
+    async def _model(self, order: pb.Train) -> np.ndarray:
+        digests = {layer.name: layer.sha256.hex() for layer in order.model}
+        found = dict(self._unpack(order.enclosed.body, order.enclosed.layers, digests)) if order.enclosed.body else {}
+        missing = [n for n in self.layout.names if n not in found and digests[n] not in self.layers]
+        if missing:
+            size = self.bodies.size(self.layout.indices(missing))
+            found |= self._unpack(bytes(await self.link.fetch(order.task, missing, size)), missing, digests)
+        self.layers = {digests[n]: found.get(n, self.layers.get(digests[n])) for n in self.layout.names}
+        return np.concatenate([self.layers[digests[n]] for n in self.layout.names])
+
+    def _unpack(self, body: bytes, names: list[str], digests: Mapping[str, str]) -> dict[str, np.ndarray]:
+        places = self.layout.indices(names)
+        start = self.bodies.look_at(places, body[: WIDTH + HEADER], len(body))
+        found = {}
+        for place in places:
+            layer = self.layout.layers[place]
+            numbers = np.frombuffer(body, np.float32, layer.size, start)
+            start += 4 * layer.size
+            assert hashlib.sha256(numbers.tobytes()).hexdigest() == digests[layer.name]
+            found[layer.name] = numbers
+        return found

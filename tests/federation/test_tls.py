@@ -1,0 +1,719 @@
+"""Who gets through to a handler, over real connections on loopback: only callers that are known and admitted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+
+from archipel import ArchipelWarning
+from archipel.engines.federation.authority import (
+    YEAR,
+    create_authority,
+    issue_controller,
+    issue_learner,
+    issue_operator,
+    new_key,
+    pem,
+    read_authority,
+    read_certificate,
+    read_key,
+    sign,
+)
+from archipel.engines.federation.tls import (
+    CALLER,
+    METADATA,
+    Certificates,
+    Gate,
+    Identity,
+    channel_credentials,
+    identity_of,
+    insecure_allowed,
+    own_identity,
+    server_credentials,
+)
+
+NOW = datetime.now(UTC)
+LONG_AGO = NOW - timedelta(days=2 * YEAR)
+KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream", "unary_stream_by_write")
+HOSPITAL = Identity("learner", "hospital-1")
+ALICE = Identity("operator", "alice")
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority with everybody that should get through, and some that should not."""
+    folder = tmp_path_factory.mktemp("authority") / "ca"
+    create_authority(folder)
+    issue_controller(folder, ["localhost", "127.0.0.1"])
+    issue_learner(folder, "hospital-1")
+    issue_learner(folder, "hospital-2")
+    issue_learner(folder, "stranger")
+    issue_operator(folder, "alice")
+    issue_learner(folder, "expired", at=LONG_AGO)
+    issue_learner(folder, "early", at=NOW + timedelta(days=9))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another authority, which gives the same names."""
+    folder = tmp_path_factory.mktemp("other") / "ca"
+    create_authority(folder)
+    issue_controller(folder, ["localhost"])
+    issue_learner(folder, "hospital-1")
+    return folder
+
+
+# ---------------------------------------------------------------------------------------------- a service of four kinds
+
+
+class Echo:
+    """Says who called, once for each request; counts whoever got as far as this."""
+
+    def __init__(self) -> None:
+        self.reached = 0
+        self.closed = asyncio.Event()
+
+    async def unary_unary(self, request: bytes, context: Any) -> bytes:
+        self.reached += 1
+        return self.answer(request)
+
+    async def unary_stream(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        self.reached += 1
+        for _ in range(3):
+            yield self.answer(request)
+            await asyncio.sleep(0.01)  # others run in between
+
+    async def stream_unary(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
+        self.reached += 1
+        return b" ".join([self.answer(request) async for request in requests])
+
+    async def stream_stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        self.reached += 1
+        async for request in requests:
+            yield self.answer(request)
+
+    async def unary_stream_by_write(self, request: bytes, context: Any) -> None:
+        self.reached += 1
+        await context.write(self.answer(request))
+
+    async def endless(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield self.answer(request)
+        finally:
+            self.closed.set()
+
+    def answer(self, request: bytes) -> bytes:
+        return f"{CALLER.get()} {request.decode()}".encode()
+
+    def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
+        made = {
+            name: getattr(grpc, f"{name.removesuffix('_by_write')}_rpc_method_handler")(getattr(self, name))
+            for name in KINDS
+        }
+        made["endless"] = grpc.unary_stream_rpc_method_handler(self.endless)
+        return grpc.method_handlers_generic_handler("test.Echo", made)
+
+
+async def call(channel: grpc.aio.Channel, kind: str, metadata: Any = None) -> str:
+    stub = getattr(channel, kind.removesuffix("_by_write"))(f"/test.Echo/{kind}")
+    request = iter([b"a", b"b"]) if kind.startswith("stream") else b"a"
+    # a refused handshake is an answer: nobody waits for a better one
+    made = stub(request, timeout=10, metadata=metadata)
+    if "_stream" in kind:
+        return " ".join([response.decode() async for response in made])
+    return (await made).decode()
+
+
+def spoken(kind: str, who: object) -> str:
+    """What a caller hears that gets through."""
+    times = {"unary_stream": "aaa", "stream_unary": "ab", "stream_stream": "ab"}.get(kind, "a")
+    return " ".join(f"{who} {letter}" for letter in times)
+
+
+def admit(caller: Identity) -> str | None:
+    return None if caller.name in {"hospital-1", "hospital-2", "alice"} else "is not on the list of this study"
+
+
+class Site:
+    """A server that listens on loopback, what reached it and what it refused."""
+
+    def __init__(self, allowed: Callable[[Identity], str | None] = admit, *, insecure: bool = False) -> None:
+        self.echo = Echo()
+        self.refusals: list[str] = []
+        self.gate = Gate(allowed, self.refusals.append, insecure=insecure)
+        self.port = 0
+
+
+@asynccontextmanager
+async def serving(site: Site, credentials: grpc.ServerCredentials | None) -> AsyncIterator[Site]:
+    server = grpc.aio.server(interceptors=(site.gate,))
+    server.add_generic_rpc_handlers((site.echo.handlers(),))
+    if credentials is None:
+        site.port = server.add_insecure_port("localhost:0")
+    else:
+        site.port = server.add_secure_port("localhost:0", credentials)
+    await server.start()
+    try:
+        yield site
+    finally:
+        await server.stop(None)
+
+
+def dial(port: int, credentials: grpc.ChannelCredentials | None, host: str = "localhost") -> grpc.aio.Channel:
+    if credentials is None:
+        return grpc.aio.insecure_channel(f"{host}:{port}")
+    return grpc.aio.secure_channel(f"{host}:{port}", credentials)
+
+
+async def refused(port: int, credentials: grpc.ChannelCredentials | None, kind: str, metadata: Any = None) -> Any:
+    async with dial(port, credentials) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call(channel, kind, metadata)
+    return caught.value
+
+
+def heard(error: Any, code: grpc.StatusCode, reason: str, kind: str) -> bool:
+    """The caller was told why.
+
+    Who still sends when the refusal comes may hear INTERNAL instead: https://github.com/grpc/grpc/issues/36066
+    """
+    if kind.startswith("stream") and error.code() == grpc.StatusCode.INTERNAL:
+        return "SendMessageOperation" in error.debug_error_string()
+    return (error.code(), error.details()) == (code, reason)
+
+
+def papers(folder: Path) -> tuple[bytes, bytes]:
+    """Key and certificate of a folder, as they are: none of our own checks hinders an attacker."""
+    return (folder / "key.pem").read_bytes(), (folder / "certificate.pem").read_bytes()
+
+
+def root(ca: Path) -> bytes:
+    return (ca / "authority" / "certificate.pem").read_bytes()
+
+
+def forged(ca: Path, kind: Any, *names: x509.GeneralName) -> tuple[bytes, bytes]:
+    """Key and certificate from the right authority that say what they should not."""
+    authority, signer = read_authority(ca)
+    key = new_key()
+    made = sign(authority, signer, key.public_key(), kind, names, NOW, NOW + timedelta(days=YEAR))
+    return pem(key), pem(made)
+
+
+def uri(text: str) -> x509.UniformResourceIdentifier:
+    return x509.UniformResourceIdentifier(text)
+
+
+# ---------------------------------------------------------------------------------------------------------- who gets in
+
+
+def test_whom_the_controller_knows_gets_through_by_every_kind_of_call(ca: Path) -> None:
+    async def scene() -> None:
+        async with serving(Site(), server_credentials(ca / "controller")) as site:
+            for who in (HOSPITAL, ALICE):
+                async with dial(site.port, channel_credentials(ca / who.name)) as channel:
+                    answers = {kind: await call(channel, kind) for kind in KINDS}
+                assert answers == {kind: spoken(kind, who) for kind in KINDS}
+            assert site.echo.reached == 2 * len(KINDS)
+            assert site.refusals == []
+
+    asyncio.run(scene())
+
+
+def test_calls_at_once_are_not_taken_for_one_another(ca: Path) -> None:
+    async def scene() -> None:
+        async with serving(Site(), server_credentials(ca / "controller")) as site:
+            first, second = (dial(site.port, channel_credentials(ca / f"hospital-{k}")) for k in (1, 2))
+            async with first, second:
+                kinds = [kind for kind in KINDS for _ in range(5)]
+                answers = await asyncio.gather(*(call(channel, kind) for kind in kinds for channel in (first, second)))
+            assert answers == [spoken(kind, f"learner/hospital-{k}") for kind in kinds for k in (1, 2)]
+
+    asyncio.run(scene())
+
+
+def test_a_stream_whose_caller_goes_away_is_closed(ca: Path) -> None:
+    async def scene() -> None:
+        async with (
+            serving(Site(), server_credentials(ca / "controller")) as site,
+            dial(site.port, channel_credentials(ca / "hospital-1")) as channel,
+        ):
+            stream = channel.unary_stream("/test.Echo/endless")(b"a")
+            assert await anext(aiter(stream)) == b"learner/hospital-1 a"
+            stream.cancel()
+            await asyncio.wait_for(site.echo.closed.wait(), 10)
+
+    asyncio.run(scene())
+
+
+def test_a_stream_is_closed_with_the_one_around_it() -> None:
+    """At once, and not when somebody collects it: it may hold a place in a queue."""
+
+    class Context:
+        def auth_context(self) -> dict[str, list[bytes]]:
+            return {"peer_uri": [b"archipel:learner/hospital-1"]}
+
+    async def scene() -> None:
+        echo = Echo()
+
+        async def found(details: Any) -> Any:
+            return grpc.unary_stream_rpc_method_handler(echo.endless)
+
+        guarded = await Site().gate.intercept_service(found, None)  # type: ignore[arg-type]
+        stream = guarded.unary_stream(b"a", Context())
+        assert await anext(stream) == b"learner/hospital-1 a"
+        await stream.aclose()
+        assert echo.closed.is_set()
+
+    asyncio.run(scene())
+
+
+def test_a_method_that_is_not_there_is_none_of_the_gates_business(ca: Path) -> None:
+    async def scene() -> None:
+        async with serving(Site(), server_credentials(ca / "controller")) as site:
+            async with dial(site.port, channel_credentials(ca / "hospital-1")) as channel:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await channel.unary_unary("/test.Echo/nothing")(b"a", timeout=10)
+            assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+    asyncio.run(scene())
+
+
+# -------------------------------------------------------------------------------------------- who does not even connect
+
+
+def no_certificate(ca: Path, other: Path) -> grpc.ChannelCredentials | None:
+    return grpc.ssl_channel_credentials(root(ca))
+
+
+def of_another_authority(ca: Path, other: Path) -> grpc.ChannelCredentials | None:
+    return grpc.ssl_channel_credentials(root(ca), *papers(other / "hospital-1"))
+
+
+def expired(ca: Path, other: Path) -> grpc.ChannelCredentials | None:
+    return grpc.ssl_channel_credentials(root(ca), *papers(ca / "expired"))
+
+
+def not_yet_valid(ca: Path, other: Path) -> grpc.ChannelCredentials | None:
+    return grpc.ssl_channel_credentials(root(ca), *papers(ca / "early"))
+
+
+def the_controllers_own(ca: Path, other: Path) -> grpc.ChannelCredentials | None:
+    return grpc.ssl_channel_credentials(root(ca), *papers(ca / "controller"))
+
+
+def certified_by_a_learner(ca: Path, other: Path) -> grpc.ChannelCredentials | None:
+    """A learner's certificate is no authority, even if it is sent along."""
+    learner, signer = read_certificate(ca / "hospital-1" / "certificate.pem"), read_key(ca / "hospital-1" / "key.pem")
+    mine, names = new_key(), [uri("archipel:operator/alice")]
+    made = sign(learner, signer, mine.public_key(), "operator", names, NOW, NOW + timedelta(days=1))
+    return grpc.ssl_channel_credentials(root(ca), pem(mine), pem(made) + pem(learner))
+
+
+def plaintext(ca: Path, other: Path) -> grpc.ChannelCredentials | None:
+    return None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        no_certificate,
+        of_another_authority,
+        expired,
+        not_yet_valid,
+        the_controllers_own,
+        certified_by_a_learner,
+        plaintext,
+    ],
+)
+def test_without_a_valid_certificate_of_this_authority_nobody_connects(
+    ca: Path,
+    other: Path,
+    kind: str,
+    credentials: Callable[[Path, Path], grpc.ChannelCredentials | None],
+) -> None:
+    async def scene() -> None:
+        async with serving(Site(), server_credentials(ca / "controller")) as site:
+            # to say a name helps nobody
+            error = await refused(site.port, credentials(ca, other), kind, ((METADATA, "learner/hospital-1"),))
+            assert error.code() == grpc.StatusCode.UNAVAILABLE
+            assert site.echo.reached == 0
+
+    asyncio.run(scene())
+
+
+# -------------------------------------------------------------------------------------- who connects and is turned away
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "names",
+    [
+        [],
+        ["https://example.org/learner/hospital-1"],
+        ["archipel:controller"],
+        ["archipel:learner/"],
+        ["archipel:learner/home"],
+        ["archipel:learner/../hospital-1"],
+        ["archipel:admin/hospital-1"],
+        ["archipel:hospital-1"],
+        ["archipel:learner/hospital-1", "archipel:operator/alice"],
+        ["archipel:learner/hospital-1", "archipel:learner/hospital-1"],
+    ],
+)
+def test_a_certificate_that_does_not_say_who_is_turned_away(ca: Path, kind: str, names: list[str]) -> None:
+    async def scene() -> None:
+        credentials = grpc.ssl_channel_credentials(
+            root(ca), *forged(ca, "learner", x509.DNSName("archipel.example"), *map(uri, names))
+        )
+        async with serving(Site(), server_credentials(ca / "controller")) as site:
+            error = await refused(site.port, credentials, kind, ((METADATA, "learner/hospital-1"),))
+            (reason,) = site.refusals
+            assert reason.startswith("the certificate does not say which learner or operator it is for")
+            assert heard(error, grpc.StatusCode.UNAUTHENTICATED, reason, kind)
+            assert site.echo.reached == 0
+
+    asyncio.run(scene())
+
+
+def test_only_uris_say_who(ca: Path) -> None:
+    """Other kinds of names may hold the same letters."""
+
+    async def scene() -> None:
+        mine = forged(ca, "learner", x509.DNSName("archipel:learner/hospital-1"))
+        async with serving(Site(), server_credentials(ca / "controller")) as site:
+            error = await refused(site.port, grpc.ssl_channel_credentials(root(ca), *mine), "unary_unary")
+            assert error.code() == grpc.StatusCode.UNAUTHENTICATED
+            assert site.echo.reached == 0
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_who_is_not_on_the_list_is_turned_away_with_the_reason(ca: Path, kind: str) -> None:
+    async def scene() -> None:
+        async with serving(Site(), server_credentials(ca / "controller")) as site:
+            # its certificate counts, not what it says
+            said = ((METADATA, "learner/hospital-1"),)
+            error = await refused(site.port, channel_credentials(ca / "stranger"), kind, said)
+            assert site.refusals == ["is not on the list of this study"]
+            assert heard(error, grpc.StatusCode.PERMISSION_DENIED, site.refusals[0], kind)
+            assert site.echo.reached == 0
+
+    asyncio.run(scene())
+
+
+def test_who_is_withdrawn_is_turned_away_from_then_on(ca: Path) -> None:
+    async def scene() -> None:
+        withdrawn: set[Identity] = set()
+        site = Site(lambda caller: "was withdrawn" if caller in withdrawn else None)
+        async with (
+            serving(site, server_credentials(ca / "controller")),
+            dial(site.port, channel_credentials(ca / "hospital-1")) as channel,
+        ):
+            await call(channel, "unary_unary")
+            withdrawn.add(HOSPITAL)
+            with pytest.raises(grpc.aio.AioRpcError, match="was withdrawn"):
+                await call(channel, "unary_unary")
+            assert site.echo.reached == 1
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_list_that_cannot_be_read_lets_nobody_through(ca: Path, kind: str) -> None:
+    def broken(caller: Identity) -> str | None:
+        raise RuntimeError("no list")
+
+    async def scene() -> None:
+        async with serving(Site(broken), server_credentials(ca / "controller")) as site:
+            await refused(site.port, channel_credentials(ca / "hospital-1"), kind)
+            assert site.echo.reached == 0
+
+    asyncio.run(scene())
+
+
+# ------------------------------------------------------------------------------------ who cannot pose as the controller
+
+
+def a_learner(ca: Path, other: Path) -> grpc.ServerCredentials | None:
+    return grpc.ssl_server_credentials([papers(ca / "hospital-2")], root(ca), True)
+
+
+def a_learner_that_is_called_like_the_host(ca: Path, other: Path) -> grpc.ServerCredentials | None:
+    mine = forged(ca, "learner", uri("archipel:controller"), x509.DNSName("localhost"))
+    return grpc.ssl_server_credentials([mine], root(ca), True)
+
+
+def a_controller_for_another_host(ca: Path, other: Path) -> grpc.ServerCredentials | None:
+    mine = forged(ca, "controller", uri("archipel:controller"), x509.DNSName("fl.example.org"))
+    return grpc.ssl_server_credentials([mine], root(ca), True)
+
+
+def a_controller_of_another_authority(ca: Path, other: Path) -> grpc.ServerCredentials | None:
+    return grpc.ssl_server_credentials([papers(other / "controller")], root(ca), True)
+
+
+def an_expired_controller(ca: Path, other: Path) -> grpc.ServerCredentials | None:
+    authority, signer = read_authority(ca)
+    key, names = new_key(), [uri("archipel:controller"), x509.DNSName("localhost")]
+    made = sign(authority, signer, key.public_key(), "controller", names, LONG_AGO, NOW - timedelta(days=1))
+    return grpc.ssl_server_credentials([(pem(key), pem(made))], root(ca), True)
+
+
+def a_controller_without_tls(ca: Path, other: Path) -> grpc.ServerCredentials | None:
+    return None
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        a_learner,
+        a_learner_that_is_called_like_the_host,
+        a_controller_for_another_host,
+        a_controller_of_another_authority,
+        an_expired_controller,
+        a_controller_without_tls,
+    ],
+)
+def test_a_learner_talks_to_the_controller_of_its_authority_alone(
+    ca: Path, other: Path, credentials: Callable[[Path, Path], grpc.ServerCredentials | None]
+) -> None:
+    async def scene() -> None:
+        async with serving(Site(insecure=True), credentials(ca, other)) as site:
+            error = await refused(site.port, channel_credentials(ca / "hospital-1"), "unary_unary")
+            assert error.code() == grpc.StatusCode.UNAVAILABLE
+            assert site.echo.reached == 0
+
+    asyncio.run(scene())
+
+
+def test_forged_papers_are_refused_for_what_they_say_and_not_for_how_they_are_made(ca: Path) -> None:
+    """The control to the tests above: forged ones that say the right thing do."""
+
+    async def scene() -> None:
+        server = forged(ca, "controller", uri("archipel:controller"), x509.DNSName("localhost"))
+        client = forged(ca, "learner", uri("archipel:learner/hospital-1"))
+        async with (
+            serving(Site(), grpc.ssl_server_credentials([server], root(ca), True)) as site,
+            dial(site.port, grpc.ssl_channel_credentials(root(ca), *client)) as channel,
+        ):
+            assert await call(channel, "unary_unary") == spoken("unary_unary", HOSPITAL)
+
+    asyncio.run(scene())
+
+
+# ---------------------------------------------------------------------------------------------------- the insecure mode
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_tls_a_callers_word_is_taken(kind: str) -> None:
+    async def scene() -> None:
+        async with serving(Site(insecure=True), None) as site, dial(site.port, None) as channel:
+            for who in (HOSPITAL, ALICE):
+                assert await call(channel, kind, ((METADATA, str(who)),)) == spoken(kind, who)
+            error = await refused(site.port, None, kind, ((METADATA, "learner/stranger"),))
+            assert heard(error, grpc.StatusCode.PERMISSION_DENIED, "is not on the list of this study", kind)
+            assert site.echo.reached == 2
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        ((METADATA, ""),),
+        ((METADATA, "hospital-1"),),
+        ((METADATA, "controller"),),
+        ((METADATA, "learner/a/b"),),
+        ((METADATA, "learner/hospital-1"), (METADATA, "operator/alice")),
+    ],
+)
+def test_without_tls_a_caller_has_to_say_who_it_is(metadata: Any) -> None:
+    async def scene() -> None:
+        async with serving(Site(insecure=True), None) as site:
+            error = await refused(site.port, None, "unary_unary", metadata)
+            assert error.code() == grpc.StatusCode.UNAUTHENTICATED
+            assert "archipel-identity: learner/NAME" in error.details()
+            assert len(site.refusals) == 1
+            assert site.echo.reached == 0
+
+    asyncio.run(scene())
+
+
+def test_a_word_is_not_taken_without_the_insecure_mode() -> None:
+    async def scene() -> None:
+        async with serving(Site(), None) as site:
+            error = await refused(site.port, None, "unary_unary", ((METADATA, "learner/hospital-1"),))
+            assert error.code() == grpc.StatusCode.UNAUTHENTICATED
+            assert site.echo.reached == 0
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    "address", ["localhost:9443", "LOCALHOST:1", "127.0.0.1:9443", "127.8.9.10:0", "[::1]:9443", "localhost", "[::1]"]
+)
+def test_the_insecure_mode_is_for_this_machine(address: str) -> None:
+    insecure_allowed(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        ":9443",
+        "0.0.0.0:9443",
+        "[::]:9443",
+        "10.0.0.5:9443",
+        "fl.example.org:9443",
+        "localhost.example.org:9443",
+        "127.0.0.1.example.org:9443",
+        "127.0.0.1@example.org:9443",
+        "0177.0.0.1:9443",
+        "2130706433:9443",
+        "::1:9443",  # to gRPC this is an address of eight groups, without a port
+        "[::1]:9443,10.0.0.5:9443",
+        "localhost:9443\n",
+        "dns:///localhost:9443",
+        "unix:/tmp/socket",
+    ],
+)
+def test_the_insecure_mode_is_for_nothing_else(address: str) -> None:
+    with pytest.raises(ValueError, match=r"without TLS only this machine itself.*archipel ca.*--tls"):
+        insecure_allowed(address)
+
+
+# ----------------------------------------------------------------------------------------------------- one's own papers
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A folder of a learner's certificates that may be spoiled."""
+    create_authority(tmp_path / "ca")
+    return issue_learner(tmp_path / "ca", "hospital-1").folder
+
+
+def complaint(folder: Path) -> str:
+    """All that need the folder complain alike, before they do anything else."""
+    told = set()
+    for read in (Certificates, own_identity, channel_credentials, server_credentials):
+        with pytest.raises((ValueError, OSError)) as caught:
+            read(folder)
+        told.add(str(caught.value))
+    assert len(told) == 1
+    return told.pop()
+
+
+def test_a_folder_says_whom_it_is_for(ca: Path) -> None:
+    assert own_identity(ca / "hospital-1") == HOSPITAL
+    assert own_identity(ca / "alice") == ALICE
+    assert Certificates(ca / "controller").title == "controller"
+
+
+def test_a_folder_that_is_not_there() -> None:
+    assert complaint(Path("nowhere")).startswith("--tls nowhere: is no folder. It should hold certificate.pem, key.pem")
+
+
+@pytest.mark.parametrize("name", ["certificate.pem", "key.pem", "authority.pem"])
+def test_files_that_are_missing_or_not_whole(mine: Path, name: str) -> None:
+    whole = (mine / name).read_bytes()
+    for nonsense in (whole[: len(whole) // 2], b"", b"\x00\xff" * 100, whole.replace(b"M", b"N")):
+        (mine / name).write_bytes(nonsense)
+        told = complaint(mine)
+        assert told.startswith(f"{mine / name}: is no ")
+        assert "or not a whole one. Copy it again" in told
+    (mine / name).unlink()
+    assert complaint(mine).startswith(f"--tls {mine}: has no {name}.")
+
+
+def test_a_key_of_another_certificate(mine: Path, ca: Path) -> None:
+    (mine / "key.pem").write_bytes((ca / "hospital-2" / "key.pem").read_bytes())
+    assert complaint(mine).startswith(f"{mine}: key.pem does not fit certificate.pem")
+
+
+def test_a_key_that_is_a_certificate_and_the_other_way_round(mine: Path) -> None:
+    (mine / "key.pem").write_bytes((mine / "certificate.pem").read_bytes())
+    assert "key.pem: is no key of `archipel ca`" in complaint(mine)
+
+
+def test_another_authority(mine: Path, ca: Path) -> None:
+    (mine / "authority.pem").write_bytes(root(ca))
+    assert complaint(mine).startswith(f"{mine}: certificate.pem is not from the authority in authority.pem")
+
+
+def test_what_has_expired_is_told_with_the_way_out(ca: Path) -> None:
+    told = complaint(ca / "expired")
+    assert "expired/certificate.pem: expired on" in told
+    assert told.endswith("archipel ca learner CA expired --renew")
+
+
+def test_what_is_not_valid_yet_is_told(ca: Path) -> None:
+    told = complaint(ca / "early")
+    assert "early/certificate.pem: is valid from" in told
+    assert told.endswith("Set the clock.")
+
+
+def test_an_authority_that_has_expired_is_told(tmp_path: Path) -> None:
+    create_authority(tmp_path / "ca", days=400, at=LONG_AGO)
+    told = complaint(issue_learner(tmp_path / "ca", "a", at=LONG_AGO).folder)
+    assert "authority.pem: expired on" in told
+    assert told.endswith("archipel ca init CA --renew, and then archipel ca learner CA a --renew")
+
+
+@pytest.mark.parametrize(("days", "warned"), [(29, True), (32, False)])
+def test_one_is_told_a_month_before_the_end(tmp_path: Path, days: int, warned: bool) -> None:
+    create_authority(tmp_path / "ca")
+    folder = issue_learner(tmp_path / "ca", "a", days=days).folder
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert own_identity(folder) == Identity("learner", "a")
+    assert [(warning.category, "in 28 days. Renew it" in str(warning.message)) for warning in told] == [
+        (ArchipelWarning, True)
+    ] * warned
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604])
+def test_a_key_that_others_can_read_is_told(mine: Path, mode: int) -> None:
+    os.chmod(mine / "key.pem", mode)
+    with pytest.warns(
+        ArchipelWarning, match=f"can be read by others on this machine. Close it: chmod 600 {mine}/key.pem"
+    ):
+        own_identity(mine)
+
+
+def test_everybody_needs_papers_of_their_own(ca: Path) -> None:
+    with pytest.raises(ValueError, match="is the certificate of learner/hospital-1; a controller needs its own"):
+        server_credentials(ca / "hospital-1")
+    for read in (own_identity, channel_credentials):
+        with pytest.raises(
+            ValueError, match="is the certificate of controller; here it takes one of a learner or an op"
+        ):
+            read(ca / "controller")
+
+
+def test_papers_that_say_nobody(mine: Path) -> None:
+    key, certificate = forged(mine.parent, "learner", x509.DNSName("localhost"))
+    (mine / "key.pem").write_bytes(key)
+    (mine / "certificate.pem").write_bytes(certificate)
+    for read in (own_identity, channel_credentials, server_credentials):
+        with pytest.raises(ValueError, match="is the certificate of nobody"):
+            read(mine)
+
+
+@pytest.mark.parametrize("who", [HOSPITAL, ALICE])
+def test_an_identity_is_read_as_it_is_written(who: Identity) -> None:
+    assert identity_of(str(who)) == who
