@@ -11,6 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from archipel.data import Island, Islands, Moments, Source, combine, digits, moments, standardise
+from archipel.data.standardise import standardised_by
 
 
 def at(*indices: int) -> Tensor:
@@ -237,3 +238,82 @@ def test_moments_are_what_a_learner_would_send():
     sent = [Moments(2, at(4).double(), at(2).double()), Moments(1, at(10).double(), at(0).double())]
     assert combine(sent).mean.tolist() == [14 / 3]
     assert combine(sent).squares[0] == pytest.approx(1 + 9 + 100 - 14**2 / 3)
+
+
+def federated(islands: Islands) -> list[tuple[Tensor, Tensor]]:
+    """What learners with tables of their own make of their training and test parts: only moments travel."""
+    tables = [
+        (islands.x[learner.train].clone(), islands.x[learner.test].clone(), learner.role)
+        for learner in islands.learners
+    ]
+    sent = [moments(train, torch.arange(len(train))) for train, _, role in tables if role == "train"]
+    common = combine(sent)
+    return [(standardised_by(train, common), standardised_by(test, common)) for train, test, _ in tables]
+
+
+def same_bits(one: Tensor, other: Tensor) -> bool:
+    """Also -0 and 0 differ."""
+    return one.dtype == other.dtype and one.shape == other.shape and one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def same_as_simulated(islands: Islands) -> None:
+    new = islands.standardised("global")
+    for learner, (train, test) in zip(islands.learners, federated(islands), strict=True):
+        assert same_bits(train, new.x[learner.train])
+        assert same_bits(test, new.x[learner.test])
+
+
+@given(some_islands(), st.sampled_from([torch.float16, torch.float32, torch.float64]), st.sampled_from([1, 20, 2**22]))
+@settings(max_examples=60, deadline=None)
+def test_learners_with_tables_of_their_own_get_the_same_bits(islands: Islands, dtype: torch.dtype, chunk: int):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(standardise, "CHUNK", chunk)
+        same_as_simulated(replace(islands, x=islands.x.to(dtype)))
+
+
+@pytest.mark.parametrize("learners", [1, 7, 100])
+def test_learners_of_digits_get_the_same_bits(learners: int):
+    same_as_simulated(digits().split(learners, "powerlaw", "dirichlet(0.3)"))
+    same_as_simulated(digits().split(learners, test="own"))
+
+
+def test_large_tables_get_the_same_bits():
+    # enough rows for several threads and several chunks
+    x = torch.randn(60_000, 90, generator=torch.Generator().manual_seed(0)) * 3 + 1000
+    same_as_simulated(Source(x, torch.zeros(len(x)), None, "large").split(2, (47_000, 1000), stimuli=0))
+    same_as_simulated(Source(x[:, :1].clone(), torch.zeros(len(x)), None, "narrow").split(2, stimuli=0))
+
+
+def test_standardised_by_hand():
+    x = torch.tensor([[1.0, 5, 7], [3, 5, 8]])
+    by = Moments(4, torch.tensor([8.0, 20, 4]).double(), torch.tensor([16.0, 0, 4]).double())
+    before = x.clone()
+    new = standardised_by(x, by)
+    assert new.tolist() == [[-0.5, 0, 6], [0.5, 0, 7]]
+    assert (new.dtype, x.equal(before), new.data_ptr() == x.data_ptr()) == (torch.float32, True, False)
+    # examples that lie otherwise in memory, or are none
+    assert same_bits(standardised_by(x.T.contiguous().T, by), new)
+    assert standardised_by(x.T.contiguous().T, by).is_contiguous()
+    assert standardised_by(x[:0], by).shape == (0, 3)
+    # one example at a time is all of them
+    assert same_bits(torch.cat([standardised_by(row[None], by) for row in x]), new)
+
+
+def test_moments_that_cannot_be_gone_by():
+    x = torch.rand(3, 2)
+
+    def by(count: int, total: list[float], squares: list[float]) -> Moments:
+        return Moments(count, torch.tensor(total).double(), torch.tensor(squares).double())
+
+    with pytest.raises(ValueError, match=r"standardised_by: x holds torch.int64, and whole numbers such as token ids"):
+        standardised_by(at(1, 2)[:, None], by(1, [1], [1]))
+    with pytest.raises(ValueError, match=r"an example of x has shape \(2,\), the sums \(3,\) and the squares \(3,\)"):
+        standardised_by(x, by(1, [1, 2, 3], [1, 2, 3]))
+    # one number would fit every feature
+    with pytest.raises(ValueError, match=r"an example of x has shape \(2,\), the sums \(2,\) and the squares \(1,\)"):
+        standardised_by(x, by(1, [1, 2], [1]))
+    with pytest.raises(ValueError, match=r"moments of 0 examples. Measure at least one"):
+        standardised_by(x, by(0, [1, 2], [1, 2]))
+    for total, squares in (([1, np.nan], [1, 1]), ([1, 1], [1, np.inf]), ([1, 1], [-1, 1])):
+        with pytest.raises(ValueError, match=r"1 features of 2 have no finite mean and deviation"):
+            standardised_by(x, by(2, total, squares))

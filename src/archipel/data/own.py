@@ -3,6 +3,8 @@
 Laws:
   1. Nothing is guessed: a missing value, a text column that is not said to be a category, a category that only some
      sites know, and a site column with one site are errors that name the column and the way out.
+     What is said is held: a class or a kind that is not listed and a quantity outside its range are errors that name
+     the row too. So sites that cannot see each other's tables make the same columns and classes of them.
   2. A table is gone through twice, block by block, and never held as text; large ones stay on disk (`lazy`).
   3. Columns of x are the features in their order; a category takes one column for each of its values.
 """
@@ -36,10 +38,28 @@ INFINITE = ("inf", "+inf", "-inf", "infinity", "+infinity", "-infinity")
 UNITS = 50.0
 """Sites whose medians differ more than this may measure in different units: cm and m differ by 100."""
 
+CONVERSIONS = (
+    ("10 x", 10, 0),
+    ("x / 10", 1 / 10, 0),
+    ("100 x", 100, 0),
+    ("x / 100", 1 / 100, 0),
+    ("1000 x", 1000, 0),
+    ("x / 1000", 1 / 1000, 0),
+    ("2.54 x", 2.54, 0),
+    ("x / 2.54", 1 / 2.54, 0),
+    ("0.4536 x", 0.4536, 0),
+    ("x / 0.4536", 1 / 0.4536, 0),
+    ("1.8 x + 32", 1.8, 32),
+    ("(x - 32) / 1.8", 1 / 1.8, -32 / 1.8),
+)
+"""From one usual unit to another, as a factor and what is added: powers of ten, inches, pounds, Fahrenheit."""
+
 ROWS = 2**14
 """Rows of a table that are looked at together."""
 
 Categories = Sequence[str] | Mapping[str, Sequence[str]]
+Classes = Sequence[str | int]
+Ranges = Mapping[str, tuple[float, float]]
 
 Block = Mapping[str, NDArray[Any]]
 """Columns of some rows: text in which "" is missing, or numbers in which NaN is."""
@@ -56,6 +76,8 @@ def from_csv(
     categories: Categories = (),
     regression: bool = False,
     delimiter: str = ",",
+    classes: Classes | None = None,
+    ranges: Mapping[str, tuple[float, float]] = {},
 ) -> Source:
     """A source from a CSV file with a header: a column of labels, perhaps one that names the site.
 
@@ -66,8 +88,11 @@ def from_csv(
     categories: features that are kinds, not quantities; each value gets a column of 0 and 1.
     regression: labels are quantities.
     delimiter: between two columns.
+    classes: all values of the label, in the order of their numbers; None: those that are there.
+    ranges: lowest and highest plausible value of quantities, such as {"height_cm": [30, 250]}; others are refused.
 
-    Where sites know different values of a category, list them all: `categories={"sex": ("f", "m")}`.
+    Where sites know different values of a category, list them all: `categories={"sex": ("f", "m")}`; and where one
+    does not know every class, those: `classes=("healthy", "ill")`.
     """
     path = Path(path)
     header = next(lines(path, delimiter))
@@ -85,7 +110,9 @@ def from_csv(
         if rows:
             yield text_block(rows, columns, places)
 
-    return Table("from_csv", path.stem, header, blocks).source(label, site, features, categories, regression)
+    return Table("from_csv", path.stem, header, blocks).source(
+        label, site, features, categories, regression, classes, ranges
+    )
 
 
 def lines(path: Path, delimiter: str) -> Iterator[list[str]]:
@@ -132,6 +159,8 @@ def from_parquet(
     features: Sequence[str] | None = None,
     categories: Categories = (),
     regression: bool = False,
+    classes: Classes | None = None,
+    ranges: Mapping[str, tuple[float, float]] = {},
 ) -> Source:
     """A source from a Parquet file: a column of labels, perhaps one that names the site. Needs pyarrow.
 
@@ -141,6 +170,8 @@ def from_parquet(
     features: columns of x; None: all others.
     categories: features that are kinds, not quantities; each value gets a column of 0 and 1.
     regression: labels are quantities.
+    classes: all values of the label, in the order of their numbers; None: those that are there.
+    ranges: lowest and highest plausible value of quantities, such as {"height_cm": [30, 250]}; others are refused.
     """
     try:
         # imported late and by name: it is an extra
@@ -161,7 +192,7 @@ def from_parquet(
             yield {name: plain("from_parquet", name, batch.column(name).to_pylist()) for name in columns}
 
     return Table("from_parquet", path.stem, list(file.schema_arrow.names), blocks).source(
-        label, site, features, categories, regression
+        label, site, features, categories, regression, classes, ranges
     )
 
 
@@ -173,6 +204,8 @@ def from_hf(
     categories: Categories = (),
     regression: bool = False,
     name: str = "hf",
+    classes: Classes | None = None,
+    ranges: Mapping[str, tuple[float, float]] = {},
 ) -> Source:
     """A source from a Hugging Face `datasets.Dataset`; everything else as for `from_csv`.
 
@@ -199,8 +232,13 @@ def from_hf(
     table = Table("from_hf", name, header, blocks)
     chosen = table.choose(label, site, features)
     if len(chosen) != 1 or not len(dataset) or scalar(dataset[0:1][chosen[0]][0]):
-        return table.source(label, site, features, categories, regression)
-    rest = table.source(label, site, (), (), regression)
+        return table.source(label, site, features, categories, regression, classes, ranges)
+    if ranges:
+        raise ValueError(
+            f"from_hf: column {chosen[0]!r} holds images or arrays, and a range is for a column of numbers. Leave "
+            "ranges out."
+        )
+    rest = table.source(label, site, (), (), regression, classes, {})
     first = image(dataset[0:1][chosen[0]][0])
     rows = Rows(first.shape, keep_whole(first), expected=len(dataset))
     for page in pages(chosen):
@@ -255,6 +293,12 @@ class Column:
     """A value that is not a number, if there is one."""
     kinds: dict[str, set[str]] = field(default_factory=dict)
     """Its values and the sites that know them, of columns whose values matter."""
+    rows: dict[str, int] = field(default_factory=dict)
+    """The first row of each of these values, from 1."""
+    outside: int = 0
+    """Values outside its range."""
+    stray: tuple[int, float] = (0, 0.0)
+    """The first row with such a value, from 1, and the value."""
 
 
 @dataclass(frozen=True)
@@ -285,12 +329,16 @@ class Table:
         features: Sequence[str] | None,
         categories: Categories,
         regression: bool,
+        classes: Classes | None,
+        ranges: Ranges,
     ) -> Source:
         """The source in the table."""
         chosen = self.choose(label, site, features)
         for name in categories:
             one_of(self.owner, "a category", name, chosen)
-        seen = self.survey(label, site, chosen, categories, regression)
+        listed = None if classes is None else listed_classes(self.owner, classes, regression)
+        limits = self.limits(chosen, categories, ranges)
+        seen = self.survey(label, site, chosen, categories, regression, limits)
         self.refuse_missing(seen)
         for name in chosen:
             if seen[name].text is not None and name not in categories:
@@ -298,6 +346,7 @@ class Table:
                     f"{self.owner}: column {name!r} holds text, such as {seen[name].text!r}. If it is a category, say "
                     f"categories=[{name!r}]; if not, leave it out with features=[...]."
                 )
+        self.refuse_strays(seen, limits)
         kinds = {name: self.kinds_of(name, seen[name], categories) for name in categories}
         sites = in_order(seen[site].kinds) if site else []
         if len(sites) == 1:
@@ -305,13 +354,38 @@ class Table:
                 f"{self.owner}: column {site!r} names one site only, {sites[0]!r}. Name the column that tells sites "
                 "apart, or leave site out and split the data over learners."
             )
-        labels = {} if regression else self.classes(label, seen[label])
-        return self.fill(label, site, chosen, kinds, labels, sites, regression)
+        if regression:
+            labels, count = {}, None
+        elif listed is None:
+            labels = self.classes(label, seen[label])
+            count = len(set(labels.values()))
+        else:
+            labels, count = self.among(label, seen[label], listed), len(listed)
+        return self.fill(label, site, chosen, kinds, labels, sites, count)
+
+    def limits(self, chosen: Sequence[str], categories: Categories, ranges: Ranges) -> dict[str, tuple[float, float]]:
+        """The lowest and highest value of quantities, refused where they make no sense."""
+        limits = {}
+        for name, pair in ranges.items():
+            if name in categories:
+                raise ValueError(
+                    f"{self.owner}: {name!r} is a category, and a range is for a quantity. Leave it out of ranges; "
+                    f"its values can be listed: categories={{{name!r}: [...]}}."
+                )
+            one_of(self.owner, "a column with a range", name, chosen)
+            limits[name] = low_and_high(self.owner, name, pair)
+        return limits
 
     def survey(
-        self, label: str, site: str | None, chosen: Sequence[str], categories: Categories, regression: bool
+        self,
+        label: str,
+        site: str | None,
+        chosen: Sequence[str],
+        categories: Categories,
+        regression: bool,
+        limits: Ranges,
     ) -> dict[str, Column]:
-        """The first pass: what is missing, what is text, and which values there are."""
+        """The first pass: what is missing, what is text, which values there are, and what is outside its range."""
         columns = list(dict.fromkeys([*([site] if site else []), label, *chosen]))
         seen = {name: Column() for name in columns}
         counted = {*categories, site} | (set() if regression else {label})
@@ -326,12 +400,24 @@ class Table:
                     column.missing += int(gone.sum())
                 if name in counted:
                     here = words(values)
-                    for kind in np.unique(here[~gone]).tolist():
+                    present = np.flatnonzero(~gone)
+                    kinds, firsts = np.unique(here[present], return_index=True)
+                    for kind, first in zip(kinds.tolist(), present[firsts].tolist(), strict=True):
                         at = column.kinds.setdefault(kind, set())
+                        column.rows.setdefault(kind, row + first + 1)
                         if where is not None and name in categories:
                             at.update(np.unique(where[here == kind]).tolist())
                 elif column.text is None and values.dtype.kind == "U":
                     column.text = first_text(values[~gone])
+                if name in limits and column.text is None:
+                    low, high = limits[name]
+                    numbers = np.full(len(values), np.nan)
+                    numbers[~gone] = values[~gone].astype(np.float64)
+                    outside = (numbers < low) | (numbers > high)
+                    if outside.any() and not column.outside:
+                        first = int(outside.argmax())
+                        column.stray = (row + first + 1, float(numbers[first]))
+                    column.outside += int(outside.sum())
             row += len(block[columns[0]])
         if row == 0:
             raise ValueError(f"{self.owner}: {self.name!r} has no rows. Give at least one example.")
@@ -350,17 +436,39 @@ class Table:
                 f"{', '.join(gaps)}. Fill them in, drop those rows, or leave the columns out with features=[...]."
             )
 
+    def refuse_strays(self, seen: Mapping[str, Column], limits: Ranges) -> None:
+        """One error for all values outside their ranges."""
+        told = []
+        for name, (low, high) in limits.items():
+            if not seen[name].outside:
+                continue
+            # a pass of its own: only a table that is refused needs its median
+            values = np.concatenate([block[name].astype(np.float64) for block in self.blocks([name])])
+            row, value = seen[name].stray
+            told.append(
+                f"{name!r} in {seen[name].outside} of {len(values)} rows is not from {spelled(low)} to {spelled(high)} "
+                f"(first in row {row}: {spelled(value)}{unit_hint(float(np.median(values)), low, high)})"
+            )
+        if told:
+            raise ValueError(
+                f"{self.owner}: values of {self.name!r} are outside their ranges: {', '.join(told)}. Convert or "
+                "correct them, or widen the range."
+            )
+
     def kinds_of(self, name: str, column: Column, categories: Categories) -> list[str]:
         """The values of a category: as listed, or those of the data if all sites know them."""
         listed = [str(kind) for kind in categories[name]] if isinstance(categories, Mapping) else None
         there = in_order(column.kinds)
         if listed is not None:
+            twice = next((kind for kind in listed if listed.count(kind) > 1), None)
+            if twice is not None:
+                raise ValueError(f"{self.owner}: category {name!r} lists {twice!r} more than once. List it once.")
             unknown = [kind for kind in there if kind not in listed]
             if unknown:
                 at = f" (at {', '.join(sorted(column.kinds[unknown[0]]))})" if column.kinds[unknown[0]] else ""
                 raise ValueError(
-                    f"{self.owner}: category {name!r} holds {unknown[0]!r}{at}, which is not among the listed "
-                    f"{', '.join(listed)}. List it, or correct the data."
+                    f"{self.owner}: category {name!r} holds {unknown[0]!r} in row {column.rows[unknown[0]]}{at}, which "
+                    f"is not among the listed {', '.join(listed)}. List it, or correct the data."
                 )
             return listed
         everyone = set().union(*column.kinds.values())
@@ -389,6 +497,19 @@ class Table:
         ranks = sorted(set(numbers.values()), key=float)  # type: ignore[arg-type]
         return {kind: ranks.index(value) for kind, value in numbers.items()}
 
+    def among(self, label: str, column: Column, listed: Sequence[str]) -> dict[str, int]:
+        """The number of every label: its place in the list."""
+        by_value = all_numbers(listed)
+        places = {meant(kind, by_value): place for place, kind in enumerate(listed)}
+        unknown = [kind for kind in column.kinds if meant(kind, by_value) not in places]
+        if unknown:
+            first = min(unknown, key=column.rows.__getitem__)
+            raise ValueError(
+                f"{self.owner}: label column {label!r} holds {first!r} in row {column.rows[first]}, which is not among "
+                f"the classes {', '.join(listed)}. List it, with every site the same list, or correct the data."
+            )
+        return {kind: places[meant(kind, by_value)] for kind in column.kinds}
+
     def fill(
         self,
         label: str,
@@ -397,7 +518,7 @@ class Table:
         kinds: Mapping[str, Sequence[str]],
         labels: Mapping[str, int],
         sites: Sequence[str],
-        regression: bool,
+        classes: int | None,
     ) -> Source:
         """The second pass: the values themselves."""
         widths = [len(kinds[name]) if name in kinds else 1 for name in chosen]
@@ -415,7 +536,7 @@ class Table:
                     x[:, place] = block[name].astype(np.float64)
                 place += width
             rows.add(x)
-            targets.append(block[label].astype(np.float32) if regression else code(block[label], labels))
+            targets.append(block[label].astype(np.float32) if classes is None else code(block[label], labels))
             if site:
                 places.append(code(block[site], dict(zip(sites, range(len(sites)), strict=True))))
         features = rows.tensor()
@@ -427,12 +548,85 @@ class Table:
         return Source(
             features,
             torch.from_numpy(np.concatenate(targets)),
-            None if regression else len(set(labels.values())),
+            classes,
             self.name,
             sites=None if where is None else torch.from_numpy(where),
             site_names=tuple(sites),
             categories={name: torch.from_numpy(np.concatenate(parts)) for name, parts in codes.items()},
         )
+
+
+def listed_classes(owner: str, classes: object, regression: bool) -> list[str]:
+    """All classes as text, refused where they make no sense."""
+    if regression:
+        raise ValueError(f"{owner}: classes={classes!r} with regression=True: quantities have none. Leave out one.")
+    if isinstance(classes, str) or not isinstance(classes, Sequence | np.ndarray):
+        raise ValueError(
+            f"{owner}: classes should list the values of the label column, such as ['healthy', 'ill'], got {classes!r}."
+        )
+    for kind in classes:
+        if not isinstance(kind, str | int | np.integer) or isinstance(kind, bool) or kind == "":
+            raise ValueError(
+                f"{owner}: classes are words or whole numbers, got {kind!r} among {list(classes)!r}. Write them as the "
+                "table does; true and false of a Parquet file are 1 and 0."
+            )
+    listed = [str(kind) for kind in classes]
+    by_value = all_numbers(listed)
+    fraction = next((kind for kind in listed if by_value and float(kind) % 1), None)
+    if fraction is not None:
+        raise ValueError(
+            f"{owner}: classes hold {fraction}, which is not a whole number. Labels are whole numbers or words; for "
+            "quantities say regression=True."
+        )
+    if len(listed) < 2:
+        raise ValueError(f"{owner}: classes={list(classes)!r}: a list of classes has two or more. List all of them.")
+    met = set()
+    for kind in listed:
+        if meant(kind, by_value) in met:
+            raise ValueError(f"{owner}: classes list {kind!r} more than once. List every class once.")
+        met.add(meant(kind, by_value))
+    return listed
+
+
+def all_numbers(kinds: Sequence[str]) -> bool:
+    return all(number(kind) is not None for kind in kinds)
+
+
+def meant(kind: str, by_value: bool) -> str | float:
+    """What spellings of a class have in common: where all are numbers, 1 and 1.0 are one."""
+    value = number(kind) if by_value else None
+    return kind if value is None else value
+
+
+def low_and_high(owner: str, name: str, pair: object) -> tuple[float, float]:
+    """A range as two numbers; one of them may be infinite."""
+    ends = list(pair) if isinstance(pair, Sequence) else []
+    sound = all(isinstance(end, int | float | np.number) and not isinstance(end, bool) for end in ends)
+    if len(ends) != 2 or not sound or not ends[0] < ends[1]:
+        raise ValueError(
+            f"{owner}: the range of {name!r} should be its lowest and its highest value, such as [30, 250], got "
+            f"{pair!r}."
+        )
+    return float(ends[0]), float(ends[1])
+
+
+def unit_hint(median: float, low: float, high: float) -> str:
+    """A question, where a column that lies outside its range would be inside in another unit."""
+    if low <= median <= high:
+        return ""
+    fits = [
+        f"{way} = {median * factor + shift:.4g}"
+        for way, factor, shift in CONVERSIONS
+        if low <= median * factor + shift <= high
+    ]
+    if not fits:
+        return ""
+    return f"; its median x = {median:.4g} would be inside as {' or '.join(fits)}: is it in another unit?"
+
+
+def spelled(value: float) -> str:
+    """A number as people write it: 250, not 250.0."""
+    return repr(value).removesuffix(".0")
 
 
 def absent(values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -6,9 +6,10 @@
              its own statistics")
 
 How it is computed. A learner counts its examples, sums each feature, and sums the squares of each feature's distance
-to its own mean; HOME combines these without seeing an example, and a real federation can do the same. Squares are taken
-about the mean because plain sums of squares lose a small deviation beside a large mean. All in float64; the deviation
-is that of a population (divided by n), as in scikit-learn.
+to its own mean (`moments`); HOME combines these without seeing an example (`combine`), and everybody goes by what comes
+of it (`standardised_by`). In a real federation the first and the last are done by each learner with its own table, and
+the same bits come out. Squares are taken about the mean because plain sums of squares lose a small deviation beside a
+large mean. All in float64; the deviation is that of a population (divided by n), as in scikit-learn.
 
 Who is measured, and by what it is standardised:
   1. Statistics are of training parts only: no test example and no stimulus moves them. The validation part that an
@@ -87,17 +88,35 @@ def combine(parts: Iterable[Moments]) -> Moments:
     return Moments(count, total, torch.stack(within + between).sum(0))
 
 
+def standardised_by(x: Tensor, by: Moments) -> Tensor:
+    """A new tensor: every example of x, standardised by these moments."""
+    _refuse_whole_numbers("standardised_by: x", x)
+    require(
+        x.shape[1:] == by.sum.shape == by.squares.shape,
+        f"standardised_by: an example of x has shape {tuple(x.shape[1:])}, the sums {tuple(by.sum.shape)} and the "
+        f"squares {tuple(by.squares.shape)}. Measure the same features as are standardised.",
+    )
+    require(by.count > 0, f"standardised_by: moments of {by.count} examples. Measure at least one.")
+    # squares from a stranger may be negative
+    wrong = int((~(by.mean + by.deviation).isfinite()).sum())
+    require(
+        wrong == 0,
+        f"standardised_by: {wrong} features of {by.sum.numel()} have no finite mean and deviation. Measure examples "
+        "without NaN and infinite values.",
+    )
+    new = torch.empty_like(x, memory_format=torch.contiguous_format)
+    everyone = torch.arange(len(x))
+    _write(new, everyone, x, everyone, by)
+    return new
+
+
 def standardised(islands: Islands, statistics: Statistics) -> Islands:
     """New islands with standardised x; `Islands.standardised` documents it."""
     one_of("standardised", "statistics", statistics, ("none", "global", "local"))
     if statistics == "none":
         return islands
     x, learners = islands.x, islands.learners
-    require(
-        x.is_floating_point(),
-        f"standardised: x of {islands.name!r} holds {x.dtype}, and whole numbers such as token ids have no mean that "
-        "says anything. Leave it at 'none'; if they are measurements or pixels, convert them with x.float() first.",
-    )
+    _refuse_whole_numbers(f"standardised: x of {islands.name!r}", x)
     measured = [moments(x, learner.train) for learner in learners]
     for learner, mine in zip(learners, measured, strict=True):
         wrong = int((~(mine.sum + mine.squares).isfinite()).sum())
@@ -107,11 +126,8 @@ def standardised(islands: Islands, statistics: Statistics) -> Islands:
             "and deviation. Fill in NaN and infinite values, or leave those examples out.",
         )
     common = combine(mine for mine, learner in zip(measured, learners, strict=True) if learner.role == "train")
-    everyone = torch.arange(len(x))
     if statistics == "global":
-        new = torch.empty_like(x, memory_format=torch.contiguous_format)
-        _write(new, everyone, x, everyone, common)
-        return replace(islands, x=new)
+        return replace(islands, x=standardised_by(x, common))
 
     own = nobody_elses((learner.test for learner in learners), islands.test, len(x))
     copied = torch.cat([learner.test[~own[learner.test]] for learner in learners])
@@ -127,9 +143,17 @@ def standardised(islands: Islands, statistics: Statistics) -> Islands:
         _write(new, torch.cat([learner.train, test]), x, torch.cat([learner.train, learner.test]), mine)
         nobodys[torch.cat([learner.train, learner.test[~shared]])] = False
         moved.append(replace(learner, test=test))
-    rest = everyone[nobodys]
+    rest = nobodys.nonzero().flatten()
     _write(new, rest, x, rest, common)
     return replace(islands, x=new, y=torch.cat([islands.y, islands.y[copied]]), learners=tuple(moved))
+
+
+def _refuse_whole_numbers(what: str, x: Tensor) -> None:
+    require(
+        x.is_floating_point(),
+        f"{what} holds {x.dtype}, and whole numbers such as token ids have no mean that says anything. Leave it at "
+        "'none'; if they are measurements or pixels, convert them with x.float() first.",
+    )
 
 
 def _measure(examples: Tensor) -> Moments:
@@ -149,4 +173,4 @@ def _write(new: Tensor, places: Tensor, x: Tensor, rows: Tensor, by: Moments) ->
 
 
 def _chunks(x: Tensor, indices: Tensor) -> Iterator[Tensor]:
-    yield from indices.split(max(1, CHUNK // max(1, x[0].numel())))
+    yield from indices.split(max(1, CHUNK // max(1, x.shape[1:].numel())))

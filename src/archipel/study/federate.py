@@ -24,7 +24,8 @@ from archipel.durability.book import Book, Course, replay
 from archipel.durability.stored_models import StoredModels
 from archipel.engines.federation.agent import Island
 from archipel.engines.federation.authority import check_name
-from archipel.engines.federation.engine import Federation, Guest, Terms
+from archipel.engines.federation.engine import Federation
+from archipel.engines.federation.terms import Guest, Terms
 from archipel.experiment import Settings, evaluation_of, learner_of, work_of
 from archipel.layout import Layout, finite
 from archipel.learner.learner import Job, Work
@@ -113,12 +114,13 @@ class Hosting:
     ending: Ending
     evaluation: Evaluation
     seed: int
+    initial: Tensor
+    """The model it begins with; the network itself is lent to whoever tries a model."""
     data: Islands
     at_home: bool
     """The controller has data of its own."""
 
     def make(self, models: StoredModels, state: State | None) -> Controller:
-        initial = self.work.layout.vector(self.work.module) if state is None else None
         return Controller(
             self.algorithm,
             self.work.layout,
@@ -128,7 +130,7 @@ class Hosting:
             learners=self.terms.wait_for,
             seed=self.seed,
             classes=self.work.classes,
-            initial=initial,
+            initial=self.initial if state is None else None,
             state=state,
         )
 
@@ -229,7 +231,8 @@ def host(study: Study) -> Hosting:
     )
     terms = _terms(study, data if at_home else None)
     ending = settings.get("ending") or Ending(rounds=20)
-    return Hosting(study, algorithm, work, terms, ending, evaluation, seed, data, at_home)
+    initial = work.layout.vector(work.module)
+    return Hosting(study, algorithm, work, terms, ending, evaluation, seed, initial, data, at_home)
 
 
 def _evaluation(algorithm: Algorithm, data: Islands, layout: Layout, at_home: bool) -> Evaluation:
@@ -331,7 +334,8 @@ def take_part(study: Study, name: str, table: Path | None = None) -> tuple[Islan
 
 
 def _own_table(study: Study, name: str, table: Path, seed: int) -> tuple[Islands, Part]:
-    source = build_source(study, {"path": table.resolve()})
+    _same_columns_everywhere(study)
+    source = build_source(study, {"path": table.resolve(), "site": None})  # a table of one's own is of one site
     dealing: Any = study.data.split or study.data.natural
     held: Any = "none" if dealing is None else dealing.given().get("test", 0.2)
     if not isinstance(held, str):  # in a simulation that part of everybody's data is at home
@@ -340,6 +344,26 @@ def _own_table(study: Study, name: str, table: Path, seed: int) -> tuple[Islands
     (whole,) = data.learners
     data = replace(data, learners=(replace(whole, name=name),))
     return data, data.learners[0]
+
+
+def _same_columns_everywhere(study: Study) -> None:
+    """A table alone does not tell what the others' hold, so the study has to."""
+    call = study.data.source
+    require(
+        call.name in ("from_csv", "from_parquet"),
+        f"--data: the study's source is {call.name}, which is no table. Leave --data out, or give the study "
+        'source = {name = "from_csv", ...}.',
+    )
+    given = call.given
+    missing = ["features"] if given.get("features") is None else []
+    if not isinstance(given.get("categories", {}), Mapping):
+        missing.append('the values of every category, categories = {sex = ["f", "m"]}')
+    if given.get("classes") is None and not given.get("regression", False):
+        missing.append("classes")
+    require(
+        not missing,
+        f"data.source: one table does not tell what the others' hold. List in the study: {'; '.join(missing)}.",
+    )
 
 
 def _own_part(study: Study, name: str) -> tuple[Islands, Part]:

@@ -225,7 +225,7 @@ class Agent:
         except Exception as error:
             log.exception("training failed")
             self.memory.sequence += 1
-            head = pb.Head(task=order.task, sequence=self.memory.sequence, failed=f"{type(error).__name__}: {error}")
+            head = pb.Head(task=order.task, sequence=self.memory.sequence, failed=_tactful(error))
             await self.link.answer(head)
             return
         finally:
@@ -300,25 +300,26 @@ class Agent:
     # ---------------------------------------------------------------------------------------------------- evaluation
 
     async def _evaluate(self, order: pb.Evaluate) -> None:
+        private = dict(self.island.learner.private)  # as they are now: training may change them meanwhile
         self.memory.sequence += 1
         head = pb.Head(task=order.task, sequence=self.memory.sequence)
         if order.part in self.refuses:
             head.failed = f"the operator refuses to try models on the {order.part} part"
         else:
-            vector = await self._model(order.task, order.model, order.enclosed, keep=False)
+            vector = await self._model(order.task, order.model, order.enclosed, keep=order.keep)
             loop = asyncio.get_running_loop()
             try:
-                scored = await loop.run_in_executor(self._evaluator, lambda: self._score(order, vector))
+                scored = await loop.run_in_executor(self._evaluator, lambda: self._score(order, vector, private))
                 head.scored.CopyFrom(scored)
             except Exception as error:
                 log.exception("evaluating failed")
-                head.failed = f"{type(error).__name__}: {error}"
+                head.failed = _tactful(error)
         await self.link.answer(head)
 
-    def _score(self, order: pb.Evaluate, vector: Tensor) -> pb.Scored:
+    def _score(self, order: pb.Evaluate, vector: Tensor, private: Mapping[str, Tensor]) -> pb.Scored:
         learner, work = self.island.learner, self._bench
         part = learner.validation if order.part == "validation" else learner.test
-        own = work.layout.with_layers(vector, dict(learner.private)).to(work.x.device)  # training may change them
+        own = work.layout.with_layers(vector, private).to(work.x.device)
         return speech.say_scored(score(work, own, part, order.bins))
 
     # -------------------------------------------------------------------------------------------------------- models
@@ -378,3 +379,8 @@ class Agent:
 
 def _digest(numbers: Tensor) -> str:
     return hashlib.sha256(as_bytes(numbers)).hexdigest()
+
+
+def _tactful(error: Exception) -> str:
+    """What others may know of an error: its words may tell of the data."""
+    return f"{type(error).__name__}; the learner's log tells more"

@@ -183,18 +183,20 @@ class Names(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Evaluate(_message.Message):
-    __slots__ = ("task", "model", "part", "bins", "enclosed")
+    __slots__ = ("task", "model", "part", "bins", "enclosed", "keep")
     TASK_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
     ENCLOSED_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
     task: int
     model: _containers.RepeatedCompositeFieldContainer[Layer]
     part: str
     bins: int
     enclosed: Enclosed
-    def __init__(self, task: _Optional[int] = ..., model: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., part: _Optional[str] = ..., bins: _Optional[int] = ..., enclosed: _Optional[_Union[Enclosed, _Mapping]] = ...) -> None: ...
+    keep: bool
+    def __init__(self, task: _Optional[int] = ..., model: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., part: _Optional[str] = ..., bins: _Optional[int] = ..., enclosed: _Optional[_Union[Enclosed, _Mapping]] = ..., keep: _Optional[bool] = ...) -> None: ...
 
 class Stop(_message.Message):
     __slots__ = ("reason", "task", "model")

@@ -28,6 +28,8 @@ PATIENCE = 60.0
 """Seconds that one call may take beside the bytes it moves."""
 SLOWEST = 50_000
 """Bytes a second that a line should manage at least."""
+RECONNECTS = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1_000)]
+"""A controller that was killed is back in seconds, and nobody should wait longer than it takes."""
 
 log = logging.getLogger("archipel.learner")
 T = TypeVar("T")
@@ -44,7 +46,7 @@ class TurnedAway(Exception):
 class Link:
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None, insecure_name: str = "") -> None:
         """Without credentials, only to a controller on this machine, as the learner of this name."""
-        options = [*LIMITS, ("grpc.max_reconnect_backoff_ms", 5_000), ("grpc.initial_reconnect_backoff_ms", 200)]
+        options = [*LIMITS, *RECONNECTS]
         if credentials is None:
             self.channel = grpc.aio.insecure_channel(address, options)
         else:
@@ -101,7 +103,8 @@ class Link:
 
         async def rest() -> bytearray:
             want = pb.Want(task=task, layers=layers, offset=len(body))
-            call = self._fetch(want, metadata=self._metadata, timeout=PATIENCE + (size - len(body)) / SLOWEST)
+            timeout = PATIENCE + (size - len(body)) / SLOWEST
+            call = self._fetch(want, metadata=self._metadata, timeout=timeout, wait_for_ready=True)
             async for piece in call:
                 body.extend(piece.data)
                 if len(body) > size:
@@ -120,7 +123,8 @@ class Link:
             nonlocal tried
             offset = 0
             if tried and len(body) > CHUNK:
-                known = await self._once(self._stored, pb.Parcel(task=head.task, sha256=head.sha256))
+                parcel = pb.Parcel(task=head.task, sha256=head.sha256)
+                known = await self._once(self._stored, parcel, wait=True)
                 offset = min(known.offset, len(body))
             tried = True
             head.offset = offset
@@ -128,6 +132,7 @@ class Link:
                 _portions(head, memoryview(body), offset),
                 metadata=self._metadata,
                 timeout=PATIENCE + (len(body) - offset) / SLOWEST,
+                wait_for_ready=True,  # it leaves in the moment when the controller is back
             )
             return receipt
 
@@ -135,9 +140,12 @@ class Link:
 
     # ------------------------------------------------------------------------------------------------- small things
 
-    async def _once(self, method: Callable[..., Any], message: Any, seconds: float = PATIENCE) -> Any:
+    async def _once(
+        self, method: Callable[..., Any], message: Any, seconds: float = PATIENCE, wait: bool = False
+    ) -> Any:
+        """`wait`: for a controller that is down; otherwise that is an answer too."""
         try:
-            return await method(message, metadata=self._metadata, timeout=seconds)
+            return await method(message, metadata=self._metadata, timeout=seconds, wait_for_ready=wait)
         except grpc.aio.AioRpcError as error:
             raise _told(error) from None
 
@@ -156,7 +164,7 @@ class Link:
                     raise _told(error) from None
                 log.warning("no answer from the controller", extra={"reason": error.details(), "again_in": pause})
             await asyncio.sleep(pause)
-            pause = min(2 * pause, 5.0)
+            pause = min(2 * pause, 1.0)
 
 
 def _told(error: grpc.aio.AioRpcError) -> TurnedAway:

@@ -46,11 +46,9 @@ async def _controller(
     federation = open_federation()
     if metrics is not None:
         federation.meters.serve(*metrics)
-    server = await serve(federation, address, credentials)
-    log.info(
-        "listening",
-        extra={"address": address, "tls": credentials is not None, "version": federation.status()["version"]},
-    )
+    server, _ = await serve(federation, address, credentials)
+    version = federation.book.controller.state.version
+    log.info("listening", extra={"address": address, "tls": credentials is not None, "version": version})
     ended = _when_asked_to_end()
     run = asyncio.create_task(federation.run())
     try:

@@ -10,64 +10,69 @@ from typing import Any, NoReturn, TypeVar
 import grpc
 
 from archipel.engines.federation import federation_pb2 as pb
-from archipel.engines.federation.engine import Busy, Federation, Missing, Rejected
+from archipel.engines.federation.engine import Federation
 from archipel.engines.federation.line import LIMITS, NAME
+from archipel.engines.federation.terms import Busy, Missing, Rejected
 from archipel.engines.federation.tls import CALLER, Gate
 
 log = logging.getLogger("archipel.federation")
 T = TypeVar("T")
 
 
-async def serve(federation: Federation, address: str, credentials: grpc.ServerCredentials | None) -> grpc.aio.Server:
-    """Listen at an address; without credentials only on loopback, which the caller has seen to."""
+async def serve(
+    federation: Federation, address: str, credentials: grpc.ServerCredentials | None
+) -> tuple[grpc.aio.Server, int]:
+    """Listen at an address, and at which port; without credentials only on loopback, which the caller has seen to."""
 
     def refused(reason: str) -> None:
         federation.meters.refusals.labels("caller").inc()
         log.warning("a caller was turned away", extra={"reason": reason})
 
-    gate = Gate(federation.objection, on_refusal=refused, insecure=credentials is None)
+    gate = Gate(federation.operators.objection, on_refusal=refused, insecure=credentials is None)
     server = grpc.aio.server(interceptors=(gate,), options=LIMITS)
     server.add_generic_rpc_handlers((_handlers(federation),))
-    if credentials is None:
-        server.add_insecure_port(address)
-    else:
-        server.add_secure_port(address, credentials)
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError:
+        raise OSError(
+            f"Nobody can listen at {address}: is another process there, or is it no address of ours?"
+        ) from None
     await server.start()
-    return server
+    return server, port
 
 
 def _handlers(federation: Federation) -> grpc.GenericRpcHandler:
     async def join(hello: pb.Hello, context: Any) -> pb.Welcome:
-        return await _spoken(context, federation.join(_learner(), hello))
+        return await _spoken(context, federation.joining.join(_learner(), hello))
 
     async def listen(_: pb.Here, context: Any) -> AsyncIterator[pb.Order]:
-        async for order in federation.listen(_learner()):
+        async for order in federation.orders.listen(_learner()):
             yield order
 
     async def beat(pulse: pb.Pulse, context: Any) -> pb.Heard:
-        return await _spoken(context, federation.beat(_learner(), pulse))
+        return await _spoken(context, federation.answers.beat(_learner(), pulse))
 
     async def fetch(want: pb.Want, context: Any) -> AsyncIterator[pb.Piece]:
         try:
-            async for piece in federation.fetch(_learner(), want):
+            async for piece in federation.orders.fetch(_learner(), want):
                 yield piece
         except (Rejected, Missing, Busy) as error:
             await _abort(context, error)
 
     async def stored(parcel: pb.Parcel, context: Any) -> pb.Offset:
-        return await _spoken(context, federation.stored(_learner(), parcel))
+        return await _spoken(context, federation.answers.stored(_learner(), parcel))
 
     async def answer(portions: AsyncIterator[pb.Portion], context: Any) -> pb.Receipt:
-        return await _spoken(context, federation.answer(_learner(), aiter(portions)))
+        return await _spoken(context, federation.answers.answer(_learner(), aiter(portions)))
 
     async def steer(wish: pb.Wish, context: Any) -> pb.Done:
-        return await _spoken(context, federation.steer(CALLER.get(), wish))
+        return await _spoken(context, federation.operators.steer(CALLER.get(), wish))
 
     async def look(_: pb.Glance, context: Any) -> pb.Status:
-        who, told = CALLER.get(), federation.status()
-        if who.kind == "learner":  # the others are none of its business
-            told["learners"] = [one for one in told["learners"] if one["name"] == who.name]
-        return pb.Status(told=json.dumps(told))
+        return pb.Status(told=json.dumps(federation.operators.status(CALLER.get())))
 
     return grpc.method_handlers_generic_handler(
         NAME,

@@ -1,0 +1,220 @@
+"""Orders: what learners are told to do, and the models that go with it.
+
+A model goes down layer by layer, and only the layers that a learner does not have: few bytes travel with the order
+itself, many are fetched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from archipel.engines.federation import federation_pb2 as pb
+from archipel.engines.federation import speech
+from archipel.engines.federation.line import CHUNK
+from archipel.engines.federation.terms import Missing, Rejected, Seat
+from archipel.types import Evaluate, Score, Traffic, Train
+
+if TYPE_CHECKING:
+    from archipel.engines.federation.engine import Federation
+
+ENCLOSED = 1 << 18
+"""Bytes of layers that travel with the order itself."""
+LAST_MODEL = -(1 << 62)
+"""The task under which a learner may fetch the last version when the run is over."""
+REMEMBERED = 8
+"""Bodies that are kept: a round's orders enclose the same one."""
+
+
+class Orders:
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self.layout = federation.book.layout
+        self.models = federation.book.course.models
+        self._holders: dict[int, list[Seat]] = {}
+        """Who has which task on its list."""
+        self._enclosures: dict[tuple[str, tuple[int, ...]], pb.Enclosed] = {}
+
+    # ------------------------------------------------------------------------------------------------- what is out
+
+    def give(self, learner: str, command: Train | Evaluate) -> None:
+        seat = self.federation.seats[learner]
+        seat.orders[command.task] = command
+        self._holders.setdefault(command.task, []).append(seat)
+        _tell(seat, "do", command.task)
+
+    def say(self, task: int, what: str) -> None:
+        """Tell those who are at a task to finish it, or that nobody waits for it any more."""
+        for seat in self._holders.get(task, ()):
+            _tell(seat, what, task)
+
+    def forget(self, task: int) -> None:
+        for seat in self._holders.pop(task, ()):
+            seat.orders.pop(task, None)
+            seat.given.pop(task, None)
+
+    def say_goodbye(self) -> None:
+        for seat in self.federation.seats.values():
+            _tell(seat, "stop", LAST_MODEL)
+
+    def hang_up(self, learner: str) -> None:
+        _tell(self.federation.seats[learner], "leave", 0)
+
+    # --------------------------------------------------------------------------------------------------- listening
+
+    async def listen(self, name: str) -> AsyncIterator[pb.Order]:
+        """All that is out for a learner, and then whatever comes; nothing for a heartbeat is a sign of life."""
+        federation, seat = self.federation, self.federation.seats[name]
+        _tell(seat, "leave", 0)  # it has called again: the call before is dead
+        queue: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        seat.queue = queue
+        seat.seen = federation.now
+        seat.holds = set()
+        for task in sorted(seat.orders):
+            _tell(seat, "do", task)
+            out = federation.book.out.get(task)
+            if out is not None and out.finishing:
+                _tell(seat, "finish", task)
+        if federation.finished.is_set():
+            _tell(seat, "stop", LAST_MODEL)
+        try:
+            while True:
+                try:
+                    what, task = await asyncio.wait_for(queue.get(), federation.terms.heartbeat)
+                except TimeoutError:
+                    yield pb.Order(ping=pb.Ping())
+                    continue
+                if what == "leave":
+                    return
+                order = await self._order(seat, what, task)
+                if order is not None:
+                    yield order
+                if what == "stop":
+                    seat.told_end = True
+                    return
+        finally:
+            if seat.queue is queue:
+                seat.queue = None
+
+    async def _order(self, seat: Seat, what: str, task: int) -> pb.Order | None:
+        """What a learner is told; None if it was answered, or given up, in the meantime."""
+        if what == "stop":
+            digests = self.models.digests(self.federation.book.controller.state.model.name)
+            model = speech.say_layers(self.layout.names, digests)
+            return pb.Order(stop=pb.Stop(reason=self.federation.stopped or "", task=LAST_MODEL, model=model))
+        if what == "cancel":
+            return pb.Order(cancel=pb.Task(task=task))
+        command = seat.orders.get(task)
+        if command is None:
+            return None
+        if what == "finish":
+            return pb.Order(finish=pb.Task(task=task))
+        try:
+            digests = self.models.digests(command.model.name)
+            enclosed = await self._enclosed(seat, command, digests)
+        except KeyError:  # the model is not there any more, so nobody waits for an answer
+            return None
+        model = speech.say_layers(self.layout.names, digests)
+        if isinstance(command, Train):
+            plan = speech.say_plan(command.plan)
+            return pb.Order(train=pb.Train(task=task, model=model, plan=plan, enclosed=enclosed))
+        assert isinstance(command.probe, Score)
+        return pb.Order(
+            evaluate=pb.Evaluate(
+                task=task,
+                model=model,
+                part=command.probe.part,
+                bins=command.probe.bins,
+                enclosed=enclosed,
+                keep=_next_training(seat, command) is not None,
+            )
+        )
+
+    async def _enclosed(self, seat: Seat, command: Train | Evaluate, digests: Sequence[str]) -> pb.Enclosed | None:
+        """The layers that the learner is not known to have, if they are few bytes."""
+        names = self.layout.names
+        layers = tuple(
+            place
+            for place, digest in enumerate(digests)
+            if digest not in seat.holds and names[place] not in seat.private
+        )
+        if _next_training(seat, command) is not None:
+            seat.holds = set(digests)
+        if not layers or self.layout.bytes(layers) > ENCLOSED:
+            return None
+        key = (command.model.name, layers)
+        if key not in self._enclosures:
+            body = await self.federation.in_hand(lambda: b"".join(self._body(command.model.name, layers, 0)))
+            while len(self._enclosures) >= REMEMBERED:
+                del self._enclosures[next(iter(self._enclosures))]
+            self._enclosures[key] = pb.Enclosed(layers=[names[place] for place in layers], body=body)
+        enclosed = self._enclosures[key]
+        self._sent(seat, command, layers)
+        return enclosed
+
+    # ------------------------------------------------------------------------------------------------------ models
+
+    def _body(self, model: str, layers: Sequence[int], offset: int) -> Iterator[bytes | memoryview]:
+        header = self.federation.bodies.header(layers)
+        if offset < len(header):
+            yield header[offset:]
+        yield from self.models.numbers(model, layers, max(0, offset - len(header)), CHUNK)
+
+    async def fetch(self, name: str, want: pb.Want) -> AsyncIterator[pb.Piece]:
+        """Layers of the model of one of the learner's own tasks, or of the last one when the run is over."""
+        seat = self.federation.seats[name]
+        unknown = [layer for layer in want.layers if not self.layout.knows(layer)]
+        if unknown or len(set(want.layers)) != len(want.layers):
+            raise Rejected(f"There is no layer {unknown[0]!r}." if unknown else "A layer is wanted twice.")
+        command = seat.orders.get(want.task)
+        over = want.task == LAST_MODEL and self.federation.finished.is_set()
+        if command is None and not over:
+            raise Missing(f"Task {want.task} is not one of {name}'s, or not any more.")
+        model = self.federation.book.controller.state.model.name if command is None else command.model.name
+        layers = self.layout.indices(want.layers)
+        if command is not None and want.offset == 0:
+            self._sent(seat, command, layers)
+        body = self._body(model, layers, want.offset)
+        seat.fetching += 1
+        try:
+            while (piece := await self.federation.in_hand(lambda: next(body, None))) is not None:
+                seat.seen = self.federation.now
+                yield pb.Piece(data=bytes(piece))
+        except KeyError:
+            raise Missing(f"Task {want.task} was closed in the meantime.") from None
+        finally:
+            seat.fetching -= 1
+
+    # ------------------------------------------------------------------------------------------------------ counting
+
+    def _sent(self, seat: Seat, command: Train | Evaluate, layers: Sequence[int]) -> None:
+        """Count what goes down for a task; a model that is tried and then trained counts as sent to be trained."""
+        task = (_next_training(seat, command) or command).task
+        given = seat.given.setdefault(task, {})
+        for layer in layers:
+            name = self.layout.names[layer]
+            given[name] = given.get(name, 0) + self.layout.bytes((layer,))
+        self.federation.meters.bytes.labels("down").inc(self.layout.bytes(layers))
+        self.federation.note("controller", "sent", to=seat.name, task=task, layers=len(layers))
+
+    def given(self, task: int) -> list[dict[str, int]]:
+        """Bytes by layer that were put on the wire for a task, for each learner."""
+        return [seat.given[task] for seat in self._holders.get(task, ()) if task in seat.given]
+
+    def traffic(self, task: int, up: int = 0) -> Traffic:
+        given = self.given(task)
+        return Traffic(sum(sum(layers.values()) for layers in given), up, max(1, len(given)))
+
+
+def _next_training(seat: Seat, command: Train | Evaluate) -> Train | None:
+    """The training task that this is, or that has the same model as this question."""
+    for order in (command, *seat.orders.values()):
+        if isinstance(order, Train) and order.model == command.model:
+            return order
+    return None
+
+
+def _tell(seat: Seat, what: str, task: int) -> None:
+    if seat.queue is not None:
+        seat.queue.put_nowait((what, task))

@@ -1,0 +1,306 @@
+"""Kill the controller of a real federation again and again, at random moments, and look at what it kept.
+
+    python tests/federation/chaos.py --protocol rounds stream relay --kills 100 --seed 0 --out FILE
+
+Moments are drawn from a seed: while it opens its journal, some time after it listens, or as soon as something moves on
+its disk (an upload, the journal, a snapshot). Where each kill fell is read off the disk before the next process starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import random
+import shutil
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from checker import Findings, check
+from stage import COMMAND, Crowd, Process, Setting, Stage, set_up
+
+ROUNDS = {"fedavg": '"fedavg"', "fedavg, a million parameters": '"fedavg"'}
+STREAM = {
+    "async_fedavg": '"async_fedavg"',
+    "async_dvw": '{ name = "async_dvw", recall_after = 1 }',
+    "async_fedavg, a million parameters": '"async_fedavg"',
+}
+RELAY = {
+    "radfed": '{ name = "radfed", fraction = 0.6, hops = 3 }',
+    "radfed, a million parameters": '{ name = "radfed", fraction = 0.6, hops = 3 }',
+}
+PROTOCOLS = {"rounds": ROUNDS, "stream": STREAM, "relay": RELAY}
+UPDATES = {"rounds": 5, "stream": 1, "relay": 9}
+"""Of a commit."""
+A_LIFE = {"rounds": 3, "stream": 12, "relay": 2}
+"""Commits that a controller may make before it is killed, so that the run outlasts all kills."""
+MILLION = {"features": 1_000, "hidden": (800, 250)}
+"""A million parameters: 4 MB an update, which go in four pieces and do not fit into the order."""
+LONGEST = 120.0
+"""Seconds that one process may take to listen, and the last one to end."""
+
+Trigger = Callable[[Stage, Crowd, Process], bool]
+"""Is this the moment?"""
+
+
+# ------------------------------------------------------------------------------------------------------- the moments
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When the next kill comes."""
+
+    kind: str
+    after: float
+    """Seconds after the process began, after it listens, or after what is waited for."""
+    updates: int = 0
+    """Acknowledged ones that it waits for first."""
+
+
+def draw(generator: random.Random, opening: float) -> Moment:
+    """A moment; `opening`: seconds that a process takes until it listens."""
+    kind = generator.choices(
+        ("opening", "listening", "acknowledged", "upload", "journal", "snapshot"), (1, 2, 2, 2, 2, 1.5)
+    )[0]
+    updates = generator.randrange(8)
+    match kind:
+        case "opening":
+            return Moment(kind, generator.uniform(0.5, 1.02) * opening)
+        case "listening" | "acknowledged":
+            return Moment(kind, generator.uniform(0.005, 0.4), updates)
+        case "upload":
+            return Moment(kind, generator.choice((0.0, generator.uniform(0, 0.01))), updates)
+        case _:
+            return Moment(kind, generator.choice((0.0, generator.uniform(0, 0.004))), updates)
+
+
+def wait_for(moment: Moment, stage: Stage, crowd: Crowd, process: Process, budget: int) -> None:
+    """Return in the moment, or when the controller has made so many updates, or is over."""
+    if moment.kind == "opening":
+        _until(lambda: process.ended, process.began + moment.after)
+        return
+    _until(lambda: process.listening.is_set() or process.ended, time.monotonic() + LONGEST)
+    if moment.kind == "listening":
+        _until(lambda: process.ended or crowd.kept >= budget, time.monotonic() + moment.after)
+        return
+    first = crowd.kept
+    over = lambda: process.ended or crowd.kept >= budget  # noqa: E731
+    _until(lambda: over() or crowd.kept > first + moment.updates, time.monotonic() + 4)
+    moved = _moves(moment.kind, stage.state)
+    _until(lambda: over() or moved(), time.monotonic() + 1)
+    _until(over, time.monotonic() + moment.after)
+
+
+def _until(done: Callable[[], bool], deadline: float) -> None:
+    while not done() and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(0.0005, left))
+
+
+def _moves(kind: str, state: Path) -> Callable[[], bool]:
+    """Has something moved on the controller's disk since now?"""
+    unfinished, log = state / "blobs" / "unfinished", state / "journal.sqlite-wal"
+    match kind:
+        case "upload":
+            return lambda: any(not name.startswith("own.") for name in os.listdir(unfinished))
+        case "snapshot":
+            return lambda: any(name.startswith("own.") for name in os.listdir(unfinished))
+        case "journal":
+            before = log.stat().st_mtime_ns if log.exists() else 0
+            return lambda: log.exists() and log.stat().st_mtime_ns != before
+        case _:
+            return lambda: True
+
+
+def where(stage: Stage, listened: bool, scratch: Path) -> list[str]:
+    """What the controller was at when it was killed, as its disk shows; a copy of the journal is looked at."""
+    if not (stage.state / "journal.sqlite").exists():
+        return ["before there was a journal"]
+    found = [] if listened else ["opening the journal"]
+    names = os.listdir(stage.state / "blobs" / "unfinished")
+    found += ["an upload had begun"] * any(not name.startswith("own.") for name in names)
+    found += ["a snapshot's file was being written"] * any(name.startswith("own.") for name in names)
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    for path in stage.state.glob("journal.sqlite*"):
+        if not path.name.endswith("-shm"):
+            shutil.copy(path, scratch)
+    with closing(sqlite3.connect(scratch / "journal.sqlite")) as base:
+        if not base.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone():
+            return ["before there was a journal"]
+        told = [json.loads(beside) for (beside,) in base.execute("SELECT beside FROM events WHERE learner NOT NULL")]
+        kept = {delivery["blob"] for beside in told if (delivery := _plain(beside)) is not None}
+        snapshot = base.execute("SELECT content FROM snapshots").fetchone()
+        last = base.execute("SELECT max(number) FROM events WHERE learner NOT NULL").fetchone()[0] or 0
+        handled = base.execute("SELECT max(number) FROM records").fetchone()[0] or 0
+    content = "" if snapshot is None else snapshot[0]
+    orphans = [
+        path for path in (stage.state / "blobs").iterdir()
+        if path.is_file() and path.name not in kept and path.name not in content and _is_update(path)
+    ]
+    found += ["a payload was on disk, not yet in the journal"] * bool(orphans)
+    found += ["an update was in the journal, not yet handled"] * (last > handled)
+    return found or ["between two updates"]
+
+
+def _plain(beside: Any) -> dict[str, Any] | None:
+    """The delivery in what the codec wrote beside an event."""
+    if isinstance(beside, dict):
+        if "blob" in beside:
+            return beside
+        for value in beside.values():
+            if (found := _plain(value)) is not None:
+                return found
+    if isinstance(beside, list):
+        for value in beside:
+            if (found := _plain(value)) is not None:
+                return found
+    return None
+
+
+def _is_update(path: Path) -> bool:
+    """It has a header of safetensors; what snapshots write are bare numbers."""
+    with path.open("rb") as file:
+        return file.read(9)[8:9] == b"{"
+
+
+# ------------------------------------------------------------------------------------------------------ a whole run
+
+
+@dataclass
+class Outcome:
+    setting: str
+    kills: int = 0
+    where: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    recovery: list[float] = field(default_factory=list)
+    """Seconds from a kill to the next acknowledged update, where no other kill came between."""
+    findings: Findings = field(default_factory=Findings)
+
+
+def campaign(
+    stage: Stage,
+    kills: int,
+    seed: int,
+    budget: int,
+    *,
+    command: Sequence[str] = COMMAND,
+    moments: Callable[[random.Random, float], Moment] = draw,
+    to_the_end: bool = True,
+) -> Outcome:
+    """Kill the controller so many times, let it come to its end, and check; `budget`: updates in one life."""
+    generator = random.Random(seed)
+    outcome = Outcome(stage.setting.algorithm)
+    began, opening = time.monotonic(), 2.0
+    counts: Counter[str] = Counter()
+    with Crowd(stage) as crowd:
+        process = stage.controller(command)
+        try:
+            process.listening.wait(LONGEST)
+            while outcome.kills < kills and not process.ended:
+                wait_for(moments(generator, opening), stage, crowd, process, budget * (outcome.kills + 1))
+                if process.ended:
+                    break
+                listened = process.listening.is_set()
+                if listened:
+                    opening = process.listened_at - process.began
+                killed = process.kill()
+                outcome.kills += 1
+                counts.update(where(stage, listened, stage.folder / "scratch"))
+                before = crowd.kept
+                process = stage.controller(command)
+                if outcome.kills < kills:
+                    continue
+                _until(lambda: crowd.kept > before or process.ended, time.monotonic() + LONGEST)  # noqa: B023
+                outcome.recovery.append(crowd.last_kept - killed)
+            if to_the_end:
+                code = process.wait(2 * LONGEST)
+                assert code == 0, f"The controller ended with {code}:\n{process.last_words()}"
+        finally:
+            process.kill()
+    if crowd.failure is not None:
+        raise crowd.failure
+    outcome.where = dict(counts.most_common())
+    replay = (*COMMAND, "replay", str(stage.study), "--state", str(stage.state), "--json")
+    outcome.findings = check(stage.state, stage.told(), stage.hosting, replay)
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+def run(protocol: str, kills: int, seed: int, folder: Path) -> list[Outcome]:
+    """A protocol's settings, which share the kills."""
+    outcomes = []
+    settings = PROTOCOLS[protocol]
+    for number, (name, algorithm) in enumerate(settings.items()):
+        share = kills // len(settings) + (number < kills % len(settings))
+        if not share:
+            continue
+        commits = A_LIFE[protocol] * (share + 1)
+        setting = Setting(algorithm, commits)
+        if "million" in name:
+            setting = replace(setting, **MILLION)
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            stage = set_up(Path(place), setting)
+            outcome = campaign(stage, share, seed + number, A_LIFE[protocol] * UPDATES[protocol])
+        outcome.setting = f"{protocol}: {name}"
+        outcomes.append(outcome)
+        print(f"{outcome.setting}: {outcome.kills} kills in {outcome.seconds:.0f} s. {outcome.findings}", flush=True)
+    return outcomes
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    heads = ("setting", "kills", "acknowledged", "lost", "twice", "commits", "replayed", "seconds")
+    rows = [heads]
+    for outcome in outcomes:
+        found = outcome.findings
+        lost = sum(len(found.wrong.get(kind, ())) for kind in ("lost", "payload lost", "other numbers"))
+        twice = len(found.wrong.get("applied twice", ()))
+        same = "to the bit" if found.clean else f"WRONG: {', '.join(found.wrong)}"
+        rows.append(
+            (
+                *(outcome.setting, str(outcome.kills), str(found.acknowledged), str(lost), str(twice)),
+                *(str(found.commits), same, f"{outcome.seconds:.0f}"),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    total: Counter[str] = Counter()
+    for outcome in outcomes:
+        total.update(outcome.where)
+    return "\n".join([*lines, "", "where the kills fell:", *(f"  {count:4} {what}" for what, count in total.items())])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="tests/federation/chaos.py", description=__doc__)
+    parser.add_argument("--protocol", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS))
+    parser.add_argument("--kills", type=int, default=100, help="for each protocol")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--folder", type=Path, help="where the federations live meanwhile; a temporary one")
+    parser.add_argument("--out", type=Path, help="a file for the figures, as JSON")
+    given = parser.parse_args()
+    logging.getLogger("archipel.learner").setLevel(logging.ERROR)
+    outcomes = []
+    for number, protocol in enumerate(given.protocol):
+        outcomes += run(protocol, given.kills, given.seed + 1_000 * number, given.folder)
+    print(table(outcomes))
+    if given.out:
+        told = {
+            "command": f"python tests/federation/chaos.py {' '.join(sys.argv[1:])}",
+            "date": datetime.now(UTC).date().isoformat(),
+            "runs": [asdict(outcome) for outcome in outcomes],
+        }
+        given.out.write_text(json.dumps(told, indent=1) + "\n")
+    sys.exit(not all(outcome.findings.clean for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    main()

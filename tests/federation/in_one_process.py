@@ -1,0 +1,85 @@
+"""A whole federation in one process: the real engine and real agents, over real connections on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from archipel.engines.federation.agent import Agent
+from archipel.engines.federation.engine import Federation
+from archipel.engines.federation.link import Link
+from archipel.engines.federation.memory import Folder
+from archipel.engines.federation.service import serve
+from archipel.run import Run
+from archipel.study.federate import Hosting, hashes_of, host, layout_hash, take_part
+from archipel.study.files import study_of
+
+SECONDS = 120.0
+"""After which a federation in a test hangs."""
+
+
+@dataclass
+class Held:
+    """What a federation has left behind."""
+
+    hosting: Hosting
+    federation: Federation
+    agents: dict[str, Agent] = field(default_factory=dict)
+    run: Run | None = None
+
+
+def study(**sections: Any) -> dict[str, Any]:
+    """Three learners on digits, with changes."""
+    raw: dict[str, Any] = {
+        "algorithms": "fedavg",
+        "data": {"source": "digits", "split": {"learners": 3}},
+        "ending": {"rounds": 3},
+        "federation": {"keep_updates": True, "heartbeat": 0.5, "silence": 20.0},
+    }
+    for name, section in sections.items():
+        raw[name] = {**raw[name], **section} if isinstance(raw.get(name), dict) else section
+    return raw
+
+
+def hold(
+    raw: dict[str, Any],
+    folder: Path,
+    meanwhile: Callable[[Held], Awaitable[None]] | None = None,
+    absent: tuple[str, ...] = (),
+) -> Held:
+    """Run it to its end; `meanwhile` is done beside it, and `absent` learners never come."""
+
+    async def go() -> Held:
+        hosting = host(study_of(raw))
+        federation = hosting.open(folder / "state")
+        server, port = await serve(federation, "127.0.0.1:0", None)
+        held = Held(hosting, federation)
+        for name in hosting.terms.learners:
+            if name not in absent:
+                held.agents[name] = agent(raw, name, folder / name, port)
+        beside = [asyncio.create_task(one.run()) for one in held.agents.values()]
+        if meanwhile is not None:
+            beside.append(asyncio.create_task(meanwhile(held)))  # type: ignore[arg-type]
+        try:
+            async with asyncio.timeout(SECONDS):
+                await federation.run()
+                held.run = hosting.run(federation)
+                await asyncio.gather(*beside)
+        finally:
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            await server.stop(None)
+            await federation.close()
+        return held
+
+    return asyncio.run(go())
+
+
+def agent(raw: dict[str, Any], name: str, folder: Path, port: int) -> Agent:
+    island, narrowed = take_part(study_of(raw), name)
+    link = Link(f"127.0.0.1:{port}", None, f"learner/{name}")
+    return Agent(link, island, Folder(folder), hashes_of(narrowed), layout_hash(island.work.layout))

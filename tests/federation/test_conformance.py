@@ -1,0 +1,158 @@
+"""The simulator and the federation are the same machine: the same events lead to the same model, to the bit."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from in_one_process import hold, study
+
+from archipel.durability.book import CODEC, Book, Entry, replay
+from archipel.durability.journal import Answer, Journal
+from archipel.durability.stored_models import Delivery, as_bytes
+from archipel.engines.memory import MemoryModels
+from archipel.experiment import prepare, simulate
+from archipel.run import Run
+from archipel.study.build import build_algorithm, build_data, build_settings
+from archipel.study.federate import one_run
+from archipel.study.files import study_of
+from archipel.types import Trained
+
+SYNCHRONOUS: dict[str, dict[str, Any]] = {
+    "fedavg": {"name": "fedavg"},
+    "fedprox": {"name": "fedprox", "mu": 0.1},
+    "fedadam": {"name": "fedadam"},
+    "sync_dvw": {"name": "sync_dvw"},
+    "divide_and_conquer": {"name": "divide_and_conquer", "prepass": 2},
+    "hdafl": {"name": "hdafl", "fraction": 1.0},
+    "radfed": {"name": "radfed", "hops": 2, "fraction": 0.7},
+    "radfed_i": {"name": "radfed_i", "hops": 2, "fraction": 0.7},
+}
+"""Methods whose runs do not depend on who is first, so that a federation does what the simulator does."""
+
+ASYNCHRONOUS: dict[str, dict[str, Any]] = {
+    "fedasync": {"name": "fedasync"},
+    "async_fedavg": {"name": "async_fedavg"},
+    "async_dvw": {"name": "async_dvw"},
+    "fed2a": {"name": "fed2a"},
+}
+
+
+def simulated(raw: dict[str, Any]) -> Run:
+    one = one_run(study_of(raw))
+    islands = build_data(one).islands
+    return simulate(build_algorithm(one), islands, **{**build_settings(one, islands), "execution": "plain"})
+
+
+@pytest.mark.parametrize("method", SYNCHRONOUS)
+def test_a_federation_comes_to_the_simulators_bits(method: str, tmp_path: Path) -> None:
+    raw = study(algorithms=[SYNCHRONOUS[method]], ending={"rounds": 4})
+    held = hold(raw, tmp_path)
+    expected = simulated(raw)
+    assert held.run is not None
+    assert torch.equal(held.run.model, expected.model)
+    assert [s.metrics for _, s in held.run.scores] == [s.metrics for _, s in expected.scores]
+    assert held.run.traffic == expected.traffic
+    assert [c.weights for _, c in held.run.commits] == [c.weights for _, c in expected.commits]
+    for name, agent in held.agents.items():
+        for layer, numbers in expected.private.get(name, {}).items():
+            assert torch.equal(agent.memory.private[layer], numbers)
+
+
+@pytest.mark.parametrize("standardise", ["global", "local"])
+def test_features_are_standardised_as_in_the_simulator(standardise: str, tmp_path: Path) -> None:
+    raw = study(data={"standardise": standardise})
+    held, expected = hold(raw, tmp_path), simulated(raw)
+    assert held.run is not None
+    assert torch.equal(held.run.model, expected.model)
+    assert held.run.score == expected.score
+
+
+@pytest.mark.parametrize("method", [*SYNCHRONOUS, *ASYNCHRONOUS])
+def test_a_federations_events_told_to_a_simulators_controller(method: str, tmp_path: Path) -> None:
+    raw = study(algorithms=[{**SYNCHRONOUS, **ASYNCHRONOUS}[method]], ending={"rounds": 4})
+    held = hold(raw, tmp_path)
+    told_again = replay(tmp_path / "state", held.hosting.work.layout, held.hosting.make)
+    journal = Journal(tmp_path / "state" / "journal.sqlite")
+    controller = held.hosting.make(MemoryModels(), None)  # type: ignore[arg-type]
+    course = held.federation.book.course
+    for line in journal.events():
+        event, delivery = CODEC.value(line.event), CODEC.value(line.beside)["delivery"]
+        if isinstance(event, Trained):
+            controller.models.write(event.model, received(held.hosting, tmp_path, delivery, controller, event))
+        controller.handle(event)
+    journal.close()
+    final = controller.models.read(controller.state.model.name)
+    assert torch.equal(final, course.models.read(course.controller.state.model.name))
+    assert torch.equal(final, told_again.models.read(told_again.controller.state.model.name))
+    assert controller.state.version == course.controller.state.version > 0
+
+
+def received(hosting: Any, folder: Path, delivery: Delivery, controller: Any, event: Trained) -> torch.Tensor:
+    """An update as a simulator would have put it into its store."""
+    layout = hosting.work.layout
+    vector = controller.models.read(controller.state.out[event.task].model.name).clone()
+    if delivery.blob:
+        numbers = (folder / "state" / "blobs" / delivery.blob).read_bytes()[delivery.start :]
+        arrived = torch.frombuffer(bytearray(numbers), dtype=torch.float32)
+        place = 0
+        for layer in delivery.inside:
+            start, stop = layout.layers[layer].start, layout.layers[layer].stop
+            vector[start:stop] = arrived[place : place + stop - start]
+            place += stop - start
+    return vector
+
+
+@pytest.mark.parametrize("method", [*SYNCHRONOUS, *ASYNCHRONOUS])
+def test_a_simulators_events_told_to_a_federations_book(method: str, tmp_path: Path) -> None:
+    """Also with partial uploads, private layers and whatever else the methods do with layers."""
+    raw = study(algorithms=[{**SYNCHRONOUS, **ASYNCHRONOUS}[method]], ending={"rounds": 6})
+    one = one_run(study_of(raw))
+    islands = build_data(one).islands
+    simulator = prepare(build_algorithm(one), islands, **{**build_settings(one, islands), "execution": "plain"})
+    from archipel.study.federate import host
+
+    hosting = host(study_of(raw))
+    layout = hosting.work.layout
+    book = Book(tmp_path, layout, hosting.make, snapshot_every=2)
+
+    class Scribe:
+        """Gives the book every event, and every now and then a new process."""
+
+        def before(self, simulator: Any, event: Any) -> None:
+            nonlocal book
+            entry = Entry(event)
+            if isinstance(event, Trained):
+                task = book.out[event.task].command
+                vector = simulator.controller.models.read(event.model)
+                inside = layout.indices(event.layers)
+                pieces = [vector[layout.layers[at].start : layout.layers[at].stop] for at in inside]
+                digests = {
+                    name: hashlib.sha256(as_bytes(piece)).hexdigest()
+                    for name, piece in zip(event.layers, pieces, strict=True)
+                }
+                blob = book.blobs.put([as_bytes(piece) for piece in pieces])
+                answer = Answer(task.learner, event.task, event.task, "print")
+                entry = Entry(event, answer, Delivery(blob, 0, inside, digests))
+            book.take([entry], [], simulator.clock.now)
+            book.handle()
+            if book.number % 7 == 0:
+                book.close()
+                book = Book(tmp_path, layout, hosting.make, snapshot_every=2)
+
+        def after(self, simulator: Any, commands: Any) -> list[Any]:
+            return []
+
+    simulator.observers = (Scribe(),)  # type: ignore[assignment]
+    simulator.begin()
+    simulator.run()
+    expected = simulator.controller
+    assert book.controller.state.version == expected.state.version > 0
+    assert torch.equal(
+        book.course.models.read(book.controller.state.model.name), expected.models.read(expected.state.model.name)
+    )
+    assert len([*book.records()]) == len(simulator.records)
+    book.close()
