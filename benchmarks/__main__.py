@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks import aggregation
 from benchmarks.entries import ENTRIES, Entry, why_absent
 from benchmarks.machine import facts, load
 from benchmarks.race import ROOT, race
@@ -79,9 +80,12 @@ def _present(contenders: list[str] | None, absent: dict[str, str]) -> list[Entry
 
 
 def _aggregation(quick: bool, repeats: int) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "benchmarks.aggregation", "--repeats", str(repeats), *(["--quick"] * quick)]
-    output = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return json.loads(output)["cases"]
+    found: list[dict[str, Any]] = []
+    for parameters in aggregation.QUICK if quick else aggregation.CASES:
+        command = [sys.executable, "-m", "benchmarks.aggregation", str(parameters), "--repeats", str(repeats)]
+        command += ["--quick"] * quick
+        found += json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+    return found
 
 
 def _briefly(line: dict[str, Any]) -> str:

@@ -1,11 +1,13 @@
 """A1: the controller's own arithmetic, against this machine's memory bandwidth and against the naive way.
 
-    python -m benchmarks.aggregation [--quick]
+    python -m benchmarks.aggregation PARAMETERS [--quick] [--repeats N]
 
-prints one JSON line. What is timed is `merge` of the parts `Mean` and `Community` on vectors in the simulator's store,
-as the controller calls it. In every repeat all of them are timed in turn, the bandwidth too, so that a busy spell of
-the machine meets all alike. A commit and what it is held against find the caches cold: in a run there is training
-between two commits, and ten small models would lie in a cache that a thousand do not fit into.
+prints one JSON line. There is a process for each number of parameters, because one that has held larger models has
+memory left for smaller ones, and new memory takes time. What is timed is `merge` of the parts `Mean` and `Community` on
+vectors in the simulator's store, as the controller calls it. In every repeat all of them are timed in turn, the
+bandwidth too and with however many learners, so that a busy spell of the machine meets all alike; each with one thread
+and with two, and the better time counts. A commit and what it is held against find the caches cold: in a run there is
+training between two commits, and ten small models would lie in a cache that a thousand do not fit into.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,11 +32,15 @@ from archipel.types import Metrics, Model
 MOST = 4 * 2**30
 """Bytes of all models of a case."""
 LAYERS = 10
-CASES = [(n, m) for m in (10**5, 10**6, 10**7) for n in (10, 100, 1000) if 4 * n * m <= MOST]
-QUICK = [(10, 10**4), (20, 10**4)]
+CASES = {m: [n for n in (10, 100, 1000) if 4 * n * m <= MOST] for m in (10**5, 10**6, 10**7)}
+"""By the number of parameters: how many learners."""
+QUICK = {10**4: [10, 20]}
 FAR_LARGER_THAN_CACHE = 2**26
 CHUNK = 2**18
-"""Numbers written at a time: all at once, torch would make a float32 sum in new memory first and copy that."""
+"""Numbers written at a time: torch has no sum of float32 in float64, and what is added up first stays in the cache."""
+
+TRIES = 3
+"""With either number of threads, at least."""
 
 Weights = list[tuple[float, ...]]
 
@@ -122,23 +129,18 @@ class Bandwidth:
         self.a, self.b, self.c = (torch.ones(numbers) for _ in range(3))
 
     def gigabytes_per_second(self) -> float:
-        """The better of one and two threads."""
-        found = []
-        for threads in (1, 2, 1, 2):
-            torch.set_num_threads(threads)
-            found.append(timed(lambda: torch.add(self.b, self.c, alpha=3.0, out=self.a)))
-        return 3 * 4 * len(self.a) / min(found) / 1e9
+        return 3 * 4 * len(self.a) / _best(lambda: torch.add(self.b, self.c, alpha=3.0, out=self.a), TRIES) / 1e9
 
     def cool(self) -> None:
         """Fill the caches with something else."""
         self.a[: FAR_LARGER_THAN_CACHE // 4].add_(1)
 
 
-def two_read_one_written(new: Tensor, old: Tensor, total: Tensor) -> None:
+def two_read_one_written(new: Tensor, old: Tensor, total: Tensor, room: Tensor) -> None:
     """The least that a commit has to do: two models are read and a float64 sum is written."""
     for start in range(0, len(total), CHUNK):
-        chunk = slice(start, start + CHUNK)
-        torch.add(new[chunk], old[chunk], out=total[chunk])
+        chunk = slice(start, min(start + CHUNK, len(total)))
+        total[chunk].copy_(torch.add(new[chunk], old[chunk], out=room[: chunk.stop - start]))
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -147,62 +149,84 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def measure(learners: int, parameters: int, threads: int, repeats: int, bandwidth: Bandwidth) -> dict[str, object]:
-    """One case: medians over the repeats, of seconds and of ratios within a repeat."""
-    federation = Federation(learners, parameters)
-    dictionaries, shares = federation.dictionaries(), [1.0 + k for k in range(learners)]
-    alike, per_layer = federation.alike(), federation.per_layer()
-    commits = Commits(federation, bandwidth.cool)
-    new, old = torch.ones(parameters), torch.ones(parameters)
-    written = torch.zeros(parameters, dtype=torch.float64)
-    rows, numbers = [], learners * parameters
-    for _ in range(repeats):
-        triad = bandwidth.gigabytes_per_second()
-        torch.set_num_threads(threads)
+class Case:
+    """So many learners with so many parameters, ready to be timed again and again."""
+
+    def __init__(self, learners: int, parameters: int, bandwidth: Bandwidth) -> None:
+        self.learners, self.parameters, self.bandwidth = learners, parameters, bandwidth
+        self.federation = Federation(learners, parameters)
+        self.dictionaries = self.federation.dictionaries()
+        self.commits = Commits(self.federation, bandwidth.cool)
+        self.new, self.old = torch.ones(parameters), torch.ones(parameters)
+        self.total, self.room = torch.zeros(parameters, dtype=torch.float64), torch.empty(min(parameters, CHUNK))
+        self.found: list[dict[str, float]] = []
+
+    def repeat(self) -> None:
+        """Time everything once more."""
+        federation, triad = self.federation, self.bandwidth.gigabytes_per_second()
+        alike, per_layer = federation.alike(), federation.per_layer()
+        shares = [weights[0] for weights in alike]
+        merges, commits = _tries(self.learners * self.parameters), _tries(self.parameters)
         row = {
-            "mean": _seconds(lambda: Mean().merge(federation.view(), federation.updates, alike), numbers),
-            "per layer": _seconds(lambda: Mean().merge(federation.view(), federation.updates, per_layer), numbers),
-            "dictionaries": _seconds(lambda: naive(dictionaries, shares), numbers),
-            "commit": min(commits.one() for _ in range(_times(parameters))),
-            "two read, one written": _seconds(
-                lambda: two_read_one_written(new, old, written), parameters, bandwidth.cool
+            "mean": _best(lambda: Mean().merge(federation.view(), federation.updates, alike), merges),
+            "per layer": _best(lambda: Mean().merge(federation.view(), federation.updates, per_layer), merges),
+            "dictionaries": _best(lambda: naive(self.dictionaries, shares), merges),
+            "commit": _quickest(self.commits.one, commits),
+            "two read, one written": _best(
+                lambda: two_read_one_written(self.new, self.old, self.total, self.room), commits, self.bandwidth.cool
             ),
         }
-        moved = 4 * (learners + 1) * parameters / 1e9  # every model read, one written
+        moved = 4 * (self.learners + 1) * self.parameters / 1e9  # every model read, one written
         row["mean of triad"] = moved / row["mean"] / triad
         row["per layer of triad"] = moved / row["per layer"] / triad
         row["mean over dictionaries"] = row["dictionaries"] / row["mean"]
         row["commit over two read, one written"] = row["commit"] / row["two read, one written"]
         row["triad GB/s"] = triad
-        rows.append(row)
-    return {
-        "learners": learners,
-        "parameters": parameters,
-        "threads": threads,
-        **{name: median(row[name] for row in rows) for name in rows[0]},
-        "lowest and highest": {name: [f(row[name] for row in rows) for f in (min, max)] for name in rows[0]},
-    }
+        self.found.append(row)
+
+    def told(self) -> dict[str, Any]:
+        """Medians over the repeats, of seconds and of ratios within a repeat."""
+        return {
+            "learners": self.learners,
+            "parameters": self.parameters,
+            **{name: median(row[name] for row in self.found) for name in self.found[0]},
+            "lowest and highest": {
+                name: [f(row[name] for row in self.found) for f in (min, max)] for name in self.found[0]
+            },
+        }
 
 
-def _seconds(work: Callable[[], object], numbers: int, cool: Callable[[], object] = lambda: None) -> float:
-    """The best of a few, as for the bandwidth: what else the machine does can only add time."""
-    found = []
-    for _ in range(_times(numbers)):
+def _best(work: Callable[[], object], tries: int, cool: Callable[[], object] = lambda: None) -> float:
+    """Its seconds: the best of some tries with one thread and some with two."""
+
+    def one() -> float:
         cool()
-        found.append(timed(work))
+        return timed(work)
+
+    return _quickest(one, tries)
+
+
+def _quickest(one: Callable[[], float], tries: int) -> float:
+    """The least of the seconds that it tells: what else the machine does can only add to them."""
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        found.extend(one() for _ in range(tries))
     return min(found)
 
 
-def _times(numbers: int) -> int:
-    return max(2, min(50, 5 * 10**7 // numbers))
+def _tries(numbers: int) -> int:
+    """As many as the bandwidth has, and of what is over at once more."""
+    return max(TRIES, min(50, 5 * 10**7 // numbers))
 
 
-def cases(quick: bool, repeats: int) -> Iterator[dict[str, object]]:
-    """All cases, one and two threads."""
-    bandwidth = Bandwidth(2**16 if quick else FAR_LARGER_THAN_CACHE)
-    for learners, parameters in QUICK if quick else CASES:
-        for threads in (1, 2):
-            yield measure(learners, parameters, threads, repeats, bandwidth)
+def cases(parameters: int, numbers: list[int], repeats: int, bandwidth: Bandwidth) -> list[dict[str, Any]]:
+    """One for each of these numbers of learners; they are timed in turn, for their commits are compared."""
+    together = [Case(learners, parameters, bandwidth) for learners in numbers]
+    for _ in range(repeats):
+        for case in together:
+            case.repeat()
+    return [case.told() for case in together]
 
 
 def _layout(parameters: int) -> Layout:
@@ -217,10 +241,13 @@ def _layout(parameters: int) -> Layout:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("parameters", type=int)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
-    print(json.dumps({"cases": list(cases(given.quick, given.repeats))}))
+    learners = (QUICK if given.quick else CASES)[given.parameters]
+    bandwidth = Bandwidth(2**16 if given.quick else FAR_LARGER_THAN_CACHE)
+    print(json.dumps(cases(given.parameters, learners, given.repeats, bandwidth)))
 
 
 if __name__ == "__main__":

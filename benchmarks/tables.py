@@ -77,7 +77,6 @@ def _targets(found: Sorted, results: Mapping[str, Any]) -> Table:
 def _aggregation(cases: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(
         "N x M",
-        "threads",
         "mean / triad",
         "per layer / triad",
         "dictionaries / mean",
@@ -90,7 +89,6 @@ def _aggregation(cases: Sequence[Mapping[str, Any]]) -> Table:
         names = ("mean of triad", "per layer of triad", "mean over dictionaries", "commit over two read, one written")
         table.add_row(
             f"{case['learners']:,} x {case['parameters']:.0e}",
-            str(case["threads"]),
             *(_brief(Spread(case[name], *case["lowest and highest"][name])) for name in (*names, "triad GB/s")),
             f"{case['commit'] * 1e3:.2f}",
         )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from archipel.layout import Layout, finite
+from archipel.layout import LARGE, Layout, finite
 from archipel.models import logistic_regression, mlp, small_cnn, small_lstm, small_resnet, vgg9
 
 NETWORKS = {
@@ -214,6 +214,20 @@ def test_a_new_vector_does_not_share_memory_with_the_module():
     with torch.no_grad():
         module.weight.zero_()
     assert not torch.equal(vector[:4], torch.zeros(4))
+
+
+def test_a_large_vector_takes_the_memory_of_one_that_nobody_looks_at():
+    layout = Layout.of(nn.Linear(512, 512))
+    assert layout.size >= LARGE
+    first, second = layout.empty(), layout.empty()
+    place = first.data_ptr()
+    assert second.data_ptr() != place
+    looking = [first[5:7], first.numpy(), layout.tensors(first)["bias"]]
+    del first
+    while looking:
+        assert layout.empty().data_ptr() != place
+        looking.pop()
+    assert layout.empty().data_ptr() == place
 
 
 # ---------------------------------------------------------------------------------------------------- layers by word

@@ -118,6 +118,7 @@ class Controller:
         self.evaluation = evaluation
         self.learners = learners
         self.state = state
+        self._views: dict[str, View] = {}
         self._commands: list[Command] = []
 
     @staticmethod
@@ -235,11 +236,11 @@ class Controller:
     def _wrong(self, assignment: Assignment, event: Trained) -> str | None:
         """What is wrong with an update, or None. It is looked at before it is weighed: 0 x NaN is NaN."""
         plan = assignment.plan
-        unknown = [name for name in event.layers if not self.layout.knows(name)]
-        if unknown:
-            return f"unknown layer {unknown[0]!r}; layers of this model: {', '.join(self.layout.names)}"
         asked = plan.sends(self.layout.names)
-        if sorted(event.layers) != sorted(asked):
+        if event.layers != asked and sorted(event.layers) != sorted(asked):
+            unknown = [name for name in event.layers if not self.layout.knows(name)]
+            if unknown:
+                return f"unknown layer {unknown[0]!r}; layers of this model: {', '.join(self.layout.names)}"
             return f"sent the layers ({', '.join(event.layers)}), the plan asks for ({', '.join(asked)})"
         vector = self.models.read(event.model)
         if vector.dim() != 1 or len(vector) != self.layout.size:
@@ -259,13 +260,12 @@ class Controller:
     def _receive(self, assignment: Assignment, event: Trained) -> Update:
         """The update as it will be weighed; layers that were not sent stand as in the model the task carried."""
         layers = self.layout.indices(event.layers)
-        missing = [place for place in range(len(self.layout.layers)) if place not in set(layers)]
+        sent = set(layers)
+        missing = [place for place in range(len(self.layout.layers)) if place not in sent]
         if missing:
-            vector, carried = self.models.read(event.model), self.models.read(assignment.model.name)
-            for piece in self.layout.slices(missing):
-                vector[piece] = carried[piece]
+            self.models.complete(event.model, assignment.model.name, self.layout.slices(missing))
         manifest = tuple(
-            event.model if place in set(layers) else stamp for place, stamp in enumerate(assignment.model.manifest)
+            event.model if place in sent else stamp for place, stamp in enumerate(assignment.model.manifest)
         )
         self._keep(
             Returned(
@@ -438,9 +438,9 @@ class Controller:
     # ------------------------------------------------------------------------------------------------------- commit
 
     def _commit(self, tasks: Sequence[int]) -> None:
-        state = self.state
-        chosen = [update for update in state.queue if update.task in set(tasks)]
-        state.queue = [update for update in state.queue if update.task not in set(tasks)]
+        state, asked = self.state, set(tasks)
+        chosen = [update for update in state.queue if update.task in asked]
+        state.queue = [update for update in state.queue if update.task not in asked]
         chosen.sort(key=lambda update: (update.slot, update.learner))
         updates, weights = self._weigh(chosen)
         if updates:
@@ -490,7 +490,8 @@ class Controller:
         state.version += 1
         state.fruitless = 0
         name = f"v{state.version}"
-        manifest = tuple(name if place in set(layers) else stamp for place, stamp in enumerate(state.model.manifest))
+        changed = set(layers)
+        manifest = tuple(name if place in changed else stamp for place, stamp in enumerate(state.model.manifest))
         self.models.write(name, following)
         state.model = Model(name, manifest)
         state.committed += sum(update.steps for update in updates)
@@ -645,7 +646,10 @@ class Controller:
     # --------------------------------------------------------------------------------------------------- small things
 
     def _view(self, role: str) -> View:
-        return View(self.state, self.layout, self.models, role)
+        view = self._views.get(role)
+        if view is None or view.state is not self.state:  # a saved state may take its place
+            view = self._views[role] = View(self.state, self.layout, self.models, role)
+        return view
 
     def _next_task(self) -> int:
         self.state.next_task += 1

@@ -228,7 +228,7 @@ def test_commits_keep_the_community_model() -> None:
 
 def test_aggregation_in_miniature() -> None:
     threads = torch.get_num_threads()
-    cases = [aggregation.measure(n, 2000, 1, 2, aggregation.Bandwidth(2**12)) for n in (2, 4)]
+    cases = aggregation.cases(2000, [2, 4], 2, aggregation.Bandwidth(2**12))
     torch.set_num_threads(threads)
     assert all(case["triad GB/s"] > 0 and case["mean of triad"] > 0 for case in cases)
     said = [verdict.says for verdict in judge_aggregation(cases)]

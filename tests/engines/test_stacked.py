@@ -98,6 +98,20 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
         lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Flatten(), nn.Linear(30, 3)),
         lambda n: noise(n, 5, 4),
     ),
+    "several linear on 3-D inputs": (
+        lambda: nn.Sequential(
+            nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2), nn.Sigmoid(), nn.Flatten(), nn.Linear(10, 3)
+        ),
+        lambda n: noise(n, 5, 4),
+    ),
+    "an activation first": (
+        lambda: nn.Sequential(nn.Sigmoid(), nn.Linear(12, 8), nn.Identity(), nn.Tanh(), nn.Linear(8, 3)),
+        lambda n: noise(n, 12),
+    ),
+    "two activations in a row": (
+        lambda: nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Identity(), nn.ReLU(), nn.Linear(8, 3)),
+        lambda n: noise(n, 12),
+    ),
 }
 
 
@@ -264,6 +278,21 @@ def test_stacks_on_several_processes_come_to_the_same_bits(monkeypatch):
         found.append(torch.stack([job.vector for job in made]))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("kept", [stacked.KEPT, 0])
+def test_a_stack_in_the_place_of_another_comes_to_the_same_bits(kept, monkeypatch):
+    monkeypatch.setattr(stacked, "KEPT", kept)
+    at_hand = case()
+    who = learners(at_hand.x, SIZES)
+    way = Stacked(at_hand)
+    first = replace(PLAN, momentum=0.5, proximal=0.1)
+    for plan in (first, replace(first, key=7), replace(first, rate=PLAN.rate / 2), replace(PLAN, epochs=2), PLAN):
+        again, alone = jobs(at_hand, who, [plan] * len(who)), jobs(at_hand, who, [plan] * len(who))
+        way.advance(again)
+        Stacked(at_hand).advance(alone)
+        for a, b in zip(again, alone, strict=True):
+            assert torch.equal(a.vector, b.vector)
 
 
 def test_no_stack_is_larger_than_memory_allows_however_the_cohort_divides(monkeypatch):

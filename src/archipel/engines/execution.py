@@ -114,27 +114,24 @@ def choose(work: Work, plan: Plan) -> Way:
 
 def execution(work: Work, plan: Plan, way: Way | None = None) -> Execution:
     """The execution for this work, chosen or as asked for."""
-    if way is None:
-        way = choose(work, plan)
+    asked, way = way, way or choose(work, plan)
     one_of("execution", "way", way, ("plain", "workers", "stacked"))
     if way != "stacked" or plan.options:  # torch's optimisers take a second to load, and a plain stack needs none
         optimiser(plan, [nn.Parameter(torch.zeros(1))])  # settings it does not take show before the run
-    if way == "stacked":
-        require(
-            _stackable(work, plan),
-            f"execution: {type(work.module).__name__} with {plan.optimiser} cannot be stacked: only linear layers, "
-            "layer norm, embeddings and activations, a loss that is a mean over examples, and SGD can. "
-            "Use execution='workers'.",
-        )
-        return Stacked(work)
-    if way == "workers":
-        require(
-            not _draws(work),
-            f"execution: {type(work.module).__name__} draws random numbers in training (dropout), which workers would "
-            "take from one another. Use execution='plain'.",
-        )
-        return Workers(work)
-    return Plain(work)
+    require(
+        asked != "stacked" or _stackable(work, plan),
+        f"execution: {type(work.module).__name__} with {plan.optimiser} cannot be stacked: only linear layers, "
+        "layer norm, embeddings and activations, a loss that is a mean over examples, and SGD can. "
+        "Use execution='workers'.",
+    )
+    require(
+        asked != "workers" or not _draws(work),
+        f"execution: {type(work.module).__name__} draws random numbers in training (dropout), which workers would "
+        "take from one another. Use execution='plain'.",
+    )
+    ways: dict[Way, type[Plain] | type[Workers] | type[Stacked]]
+    ways = {"plain": Plain, "workers": Workers, "stacked": Stacked}
+    return ways[way](work)
 
 
 def _stackable(work: Work, plan: Plan) -> bool:

@@ -117,7 +117,7 @@ class _Hand:
             return False
         for job, rows, answer in zip(jobs, self._places(jobs), answers, strict=True):
             job.epochs, job.losses, remembers = answer
-            job.vector = rows[0].clone()
+            job.vector.copy_(rows[0])
             job.memory = {"momentum": rows[2].clone()} if remembers else {}
         return True
 
@@ -225,10 +225,9 @@ def _train(connection: Connection, advance: Advance, room: Tensor) -> None:
         except Exception:  # the other side does the same work again, and tells
             connection.send(None)
             continue
-        for job, own in zip(jobs, places, strict=True):
-            own[0] = job.vector
+        for job, (_, _, momentum) in zip(jobs, places, strict=True):  # the model was trained in its place
             if job.memory:
-                own[2] = job.memory["momentum"]
+                momentum.copy_(job.memory["momentum"])
         connection.send([(job.epochs, job.losses, bool(job.memory)) for job in jobs])
 
 

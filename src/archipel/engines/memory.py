@@ -7,6 +7,7 @@ import os
 import tempfile
 import weakref
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import IO
 
 import torch
@@ -32,8 +33,8 @@ class MemoryModels:
         self._file = _File()
         self._filed: set[str] = set()
 
-    def read(self, name: str) -> Tensor:
-        vector = self._vectors[name]
+    def read(self, name: str, piece: slice | None = None) -> Tensor:
+        vector = self._vectors[name] if piece is None else self._vectors[name][piece]
         if name in self._filed:
             self._file.wake(vector)
         return vector
@@ -46,6 +47,11 @@ class MemoryModels:
             vector = self._file.keep(vector)
             self._filed.add(name)
         self._vectors[name] = vector
+
+    def complete(self, name: str, base: str, pieces: Sequence[slice]) -> None:
+        vector, other = self.read(name), self.read(base)
+        for piece in pieces:
+            vector[piece] = other[piece]
 
     def drop(self, name: str) -> None:
         vector = self._vectors.pop(name, None)

@@ -8,6 +8,8 @@ into its tensor in the product that makes it. Other networks go through `torch.f
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from operator import and_
 from typing import Protocol, TypeAlias
 
 import torch
@@ -31,24 +33,26 @@ PER_EXAMPLE: tuple[Loss, ...] = (
 )
 """Losses whose mean over a batch is the mean of single examples' losses, so that examples can have weights."""
 
-_relu_backward = torch.ops.aten.threshold_backward.default
+_relu_backward = torch.ops.aten.threshold_backward.grad_input
+_tanh_backward = torch.ops.aten.tanh_backward.grad_input
+_sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
-    nn.ReLU: (torch.relu, lambda gradient, output: _relu_backward(gradient, output, 0)),
-    nn.Tanh: (torch.tanh, torch.ops.aten.tanh_backward.default),
-    nn.Sigmoid: (torch.sigmoid, torch.ops.aten.sigmoid_backward.default),
-    nn.Identity: (lambda x: x, lambda gradient, output: gradient),
+    nn.ReLU: (torch.relu_, lambda gradient, output: _relu_backward(gradient, output, 0, grad_input=gradient)),
+    nn.Tanh: (torch.tanh_, lambda gradient, output: _tanh_backward(gradient, output, grad_input=gradient)),
+    nn.Sigmoid: (torch.sigmoid_, lambda gradient, output: _sigmoid_backward(gradient, output, grad_input=gradient)),
 }
-"""Forward, and the gradient with respect to the input from that of the output and the output itself."""
+"""Forward, and the gradient with respect to the input from that of the output and the output itself; in place."""
 
-Step: TypeAlias = Callable[[Tensor, Tensor, Tensor], None]
-"""One step of all learners on their examples, targets and weights: [learner, example, …]."""
+Call: TypeAlias = Callable[[], object]
+Step: TypeAlias = Callable[[Tensor], None]
+"""One step of all learners on the examples that lie ready for it, with these weights: [learner, example]."""
 
 
 class Descent(Protocol):
     """Changes the tensors by their gradients, each as soon as nobody needs it any more."""
 
-    def by_product(self, name: str) -> Callable[[Tensor, Tensor], object]:
-        """Takes the factors of this tensor's gradient, left @ right."""
+    def by_product(self, name: str, left: Tensor, right: Tensor) -> Call:
+        """Changes this tensor by the gradient left @ right, as these are when it is called."""
 
     def by_gradient(self, name: str) -> Callable[[Tensor], object]:
         """Takes this tensor's gradient."""
@@ -92,17 +96,13 @@ class Mapped:
         flat = self.loss(outputs.flatten(0, 1), y.flatten(0, 1), reduction="none")  # type: ignore[call-arg]
         return flat.reshape(*y.shape[:2], -1).mean(dim=2)
 
-    def prepared(self, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Targets of many steps, [step, learner, example, …], and the weights of the examples, as a step takes them."""
-        return y, weights
-
-    def step(self, tensors: Tensors, trained: Collection[str], descent: Descent) -> Step:
-        """A step down the weighted sum of the examples' losses."""
+    def step(self, tensors: Tensors, trained: Collection[str], descent: Descent, x: Tensor, y: Tensor) -> Step:
+        """A step down the weighted sum of the losses of the examples that lie in x and y when it is made."""
         changes = [descent.by_gradient(name) for name in trained]
 
-        def step(x: Tensor, targets: Tensor, weights: Tensor) -> None:
+        def step(weights: Tensor) -> None:
             leaves = {name: tensors[name].detach().requires_grad_() for name in trained}
-            loss = (self.losses({**tensors, **leaves}, x, targets) * weights).sum()
+            loss = (self.losses({**tensors, **leaves}, x, y) * weights).sum()
             for change, gradient in zip(changes, torch.autograd.grad(loss, list(leaves.values())), strict=True):
                 change(gradient)
 
@@ -118,102 +118,109 @@ class Sequential(Mapped):
         self.parts = [(part, f"{names[part]}weight", f"{names[part]}bias") for part in parts]
 
     def outputs(self, tensors: Tensors, x: Tensor) -> Tensor:
-        for forward in self._forwards(tensors, self.parts):
-            x = forward(x)
+        for part, weight, bias in self.parts:
+            if isinstance(part, nn.Linear):
+                x = _linear(x, tensors[weight], tensors.get(bias))
+            else:
+                x = x.flatten(2) if isinstance(part, nn.Flatten) else part(x)
         return x
 
-    @staticmethod
-    def _forwards(tensors: Tensors, parts: Sequence[tuple[nn.Module, str, str]]) -> list[Callable[[Tensor], Tensor]]:
-        """What each part does to [learner, example, …]; views are made once and follow the tensors."""
-        forwards: list[Callable[[Tensor], Tensor]] = []
-        for part, weight, bias in parts:
-            if isinstance(part, nn.Linear):
-                forwards.append(_linear(tensors[weight], tensors.get(bias)))
-            elif isinstance(part, nn.Flatten):
-                forwards.append(lambda x: x.flatten(2))
-            else:
-                forwards.append(ACTIVATIONS[type(part)][0] if type(part) in ACTIVATIONS else part)
-        return forwards
 
-
-def _linear(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-    turned, row = weight.transpose(1, 2), None if bias is None else bias.unsqueeze(1)
-
-    def forward(x: Tensor) -> Tensor:
-        rows = x if x.dim() == 3 else x.flatten(1, -2)
-        product = torch.bmm(rows, turned) if row is None else torch.baddbmm(row, rows, turned)
-        return product if x.dim() == 3 else product.unflatten(1, x.shape[1:-1])
-
-    return forward
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    rows, turned = x.flatten(1, -2), weight.transpose(1, 2)
+    product = torch.bmm(rows, turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, turned)
+    return product.view(*x.shape[:-1], -1)
 
 
 class Classifier(Sequential):
     """A sequence that ends in a linear layer of class scores under cross entropy: its step is written out.
 
-    The last layer works with classes before examples, because a softmax over a short last dimension is slow.
+    Every tensor of a step has its own place in memory, so that a step is a list of calls that were made ready before
+    the first one. The last layer works with classes before examples, because a softmax over a short last dimension is
+    slow.
     """
 
-    def prepared(self, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        head = self.parts[-1][0]
-        assert isinstance(head, nn.Linear)
-        one_hot = nn.functional.one_hot(y, head.out_features).transpose(2, 3).to(torch.float32)
-        return one_hot.contiguous(), weights.unsqueeze(2)
-
-    def step(self, tensors: Tensors, trained: Collection[str], descent: Descent) -> Step:
+    def step(self, tensors: Tensors, trained: Collection[str], descent: Descent, x: Tensor, y: Tensor) -> Step:
         *below, (_, weight, bias) = self.parts
         first = min(i for i, (_, *own) in enumerate(self.parts) if any(name in trained for name in own))
-        forwards, head = self._forwards(tensors, below), tensors[weight]
-        offset = tensors[bias].unsqueeze(2) if bias in tensors else None
-        change = descent.by_product(weight) if weight in trained else None
-        shift = descent.by_gradient(bias) if bias in trained else None
-        backwards = [self._backward(i, first, tensors, trained, descent) for i in range(len(below) - 1, first - 1, -1)]
+        forwards: list[Call] = []
+        seen = [x]
+        for part, *own in below:
+            seen.append(_forward(forwards, part, seen[-1], *map(tensors.get, own)))
+        inputs, head, offset = seen[-1], tensors[weight], tensors.get(bias)
+        scores = inputs.new_empty(*head.shape[:2], inputs.shape[1])
+        _product(forwards, head, inputs.transpose(1, 2), scores, None if offset is None else offset.unsqueeze(2))
+        # d cross entropy / d scores = (softmax - one-hot) x weight
+        above, labels = torch.empty_like(scores), y.unsqueeze(1)
+        forwards.append(partial(torch.softmax, scores, 1, out=above))
+        forwards.append(partial(above.scatter_add_, 1, labels, above.new_full(labels.shape, -1)))
 
-        def step(x: Tensor, targets: Tensor, weights: Tensor) -> None:
-            seen = [x]
-            for forward in forwards:
-                x = forward(x)
-                seen.append(x)
-            turned = x.transpose(1, 2)
-            scores = torch.bmm(head, turned) if offset is None else torch.baddbmm(offset, head, turned)
-            # d cross entropy / d scores = (softmax - one-hot) x weight
-            above = scores.softmax(1).sub_(targets).mul_(weights)
-            gradient = torch.bmm(above.transpose(1, 2), head) if backwards else above
-            if change is not None:
-                change(above, x)
-            if shift is not None:
-                shift(above.sum(2))
-            for backward in backwards:
-                gradient = backward(gradient, seen)
+        backwards: list[Call] = []
+        gradient = torch.empty_like(inputs)
+        if first < len(below):
+            _product(backwards, above.transpose(1, 2), head, gradient)
+        _change(backwards, descent, trained, weight, bias, above, inputs)
+        for i in range(len(below) - 1, first - 1, -1):
+            part, weight, bias = below[i]
+            if isinstance(part, nn.Linear):
+                rows, inputs = gradient.flatten(1, -2), seen[i].flatten(1, -2)
+                if i > first:
+                    gradient = torch.empty_like(seen[i])
+                    _product(backwards, rows, tensors[weight], gradient.flatten(1, -2))
+                _change(backwards, descent, trained, weight, bias, rows.transpose(1, 2), inputs)
+            elif type(part) in ACTIVATIONS:
+                backwards.append(partial(ACTIVATIONS[type(part)][1], gradient, seen[i + 1]))
+            else:
+                gradient = gradient.view(seen[i].shape)
+
+        def step(weights: Tensor) -> None:
+            for call in forwards:
+                call()
+            above.mul_(weights.unsqueeze(1))
+            for call in backwards:
+                call()
 
         return step
 
-    def _backward(
-        self, i: int, first: int, tensors: Tensors, trained: Collection[str], descent: Descent
-    ) -> Callable[[Tensor, Sequence[Tensor]], Tensor]:
-        """Takes the gradient of the i-th part's output to that of its input, and changes its tensors on the way."""
-        part, weight, bias = self.parts[i]
-        if isinstance(part, nn.Flatten):
-            return lambda gradient, seen: gradient.view(seen[i].shape)
-        if not isinstance(part, nn.Linear):
-            derivative = ACTIVATIONS[type(part)][1]
-            return lambda gradient, seen: derivative(gradient, seen[i + 1])
-        weights = tensors[weight]
-        change = descent.by_product(weight) if weight in trained else None
-        shift = descent.by_gradient(bias) if bias in trained else None
 
-        def linear(gradient: Tensor, seen: Sequence[Tensor]) -> Tensor:
-            inputs, rows = seen[i], gradient
-            if inputs.dim() > 3:
-                inputs, rows = inputs.flatten(1, -2), rows.flatten(1, -2)
-            if i > first:
-                gradient = torch.bmm(rows, weights).view_as(seen[i])
-            if change is not None:
-                change(rows.transpose(1, 2), inputs)
-            if shift is not None:
-                shift(rows.sum(1))
-            return gradient
+def _forward(calls: list[Call], part: nn.Module, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Where the output of a part will lie once the calls that it adds are made."""
+    if isinstance(part, nn.Linear):
+        assert weight is not None
+        output = x.new_empty(*x.shape[:-1], part.out_features)
+        row = None if bias is None else bias.unsqueeze(1)
+        _product(calls, x.flatten(1, -2), weight.transpose(1, 2), output.flatten(1, -2), row)
+        return output
+    if type(part) in ACTIVATIONS:
+        calls.append(partial(ACTIVATIONS[type(part)][0], x))
+        return x
+    return x.flatten(2) if isinstance(part, nn.Flatten) else x
 
-        return linear
+
+def _product(calls: list[Call], left: Tensor, right: Tensor, out: Tensor, more: Tensor | None = None) -> None:
+    """Add the call that puts left @ right + more into its place."""
+    if more is None:
+        calls.append(partial(torch.bmm, left, right, out=out))
+    else:
+        calls.append(partial(torch.baddbmm, more, left, right, out=out))
+
+
+def _change(
+    calls: list[Call],
+    descent: Descent,
+    trained: Collection[str],
+    weight: str,
+    bias: str,
+    above: Tensor,
+    inputs: Tensor,
+) -> None:
+    """Add the calls that change a linear layer: the gradient of its outputs is `above`, [learner, output, example]."""
+    if weight in trained:
+        calls.append(descent.by_product(weight, above, inputs))
+    if bias in trained:
+        total = above.sum(2)
+        calls.append(partial(torch.sum, above, 2, out=total))
+        calls.append(partial(descent.by_gradient(bias), total))
 
 
 def network(module: nn.Module, loss: Loss, y: Tensor) -> Mapped:
@@ -221,9 +228,10 @@ def network(module: nn.Module, loss: Loss, y: Tensor) -> Mapped:
     parts = _flattened(module)
     if parts is None:
         return Mapped(module, loss)
-    written = type(parts[-1]) is nn.Linear and all(
-        type(part) in (nn.Linear, nn.Flatten, *ACTIVATIONS) for part in parts
-    )
+    known = all(type(part) in (nn.Linear, nn.Flatten, nn.Identity, *ACTIVATIONS) for part in parts)
+    acting = [type(part) in ACTIVATIONS for part in parts if type(part) in (nn.Linear, *ACTIVATIONS)]
+    # an activation takes the place of its input, which another one before it would still need
+    written = known and type(parts[-1]) is nn.Linear and not any(map(and_, acting, acting[1:]))
     labels = loss is nn.functional.cross_entropy and y.dim() == 1 and y.dtype == torch.int64
     return (Classifier if written and labels else Sequential)(module, loss, parts)
 

@@ -8,14 +8,16 @@ ones, and a short last batch is padded with examples of weight zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import groupby, pairwise
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from archipel.engines.hands import Hands
-from archipel.engines.network import Classifier, network
+from archipel.engines.network import Classifier, Step, network
 from archipel.learner.batches import epochs_of, shuffled, steps_of_epoch
 from archipel.learner.learner import Job, Work
 from archipel.types import Plan
@@ -24,8 +26,11 @@ NUMBERS = 1 << 26
 """Parameters of a stack at most."""
 WORTH_A_PROCESS = 2_000_000
 """Multiplications of a step's forward pass that make a stack of its own, which another process may train."""
-GATHERED = 1 << 20
-"""Numbers of examples copied side by side at a time, for as many steps as that makes."""
+KEPT = 1 << 20
+"""Parameters of a stack at most whose place is kept for the next one: to make it ready takes as long as a step."""
+
+Ready: TypeAlias = tuple[Tensor, Tensor, Step]
+"""Where the inputs and the targets of a step's examples go, one after the other, and the step."""
 
 
 class Stacked:
@@ -40,6 +45,8 @@ class Stacked:
         self.hands = Hands(
             torch.get_num_threads() if work.x.device.type == "cpu" else 1, max(NUMBERS, work.layout.size)
         )
+        self._last: tuple[object, Descent | None] = (None, None)
+        """What the jobs of the last stack had in common, and its place if it is kept."""
         self._layer_of = {entry.name: layer.name for layer in work.layout.layers for entry in layer.entries}
 
     def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
@@ -79,26 +86,47 @@ class Stacked:
 
     def _train(self, jobs: Sequence[Job], epochs: int) -> None:
         """So many epochs, or what is left of them, for each of these jobs."""
-        plan = jobs[0].plan
         steps = {job: _steps_ahead(job, epochs) for job in jobs}
         jobs = sorted(jobs, key=lambda job: -steps[job])
         rows = torch.stack([job.vector for job in jobs])
         fresh = [i for i, job in enumerate(jobs) if not job.losses]
         if jobs[0].watches and fresh:
             self._watch([jobs[i] for i in fresh], rows[fresh])
-        received = [job.anchor for job in jobs if job.anchor is not None]
-        anchors = self._pieces(torch.stack(received)) if plan.proximal else {}
-        momenta = self._pieces(torch.stack([self._momentum(job) for job in jobs])) if plan.momentum else {}
-        tensors = self._pieces(rows)
-        self._steps(jobs, [steps[job] for job in jobs], Descent(plan, tensors, anchors, momenta))
-        rows, remembered = _joined(tensors), _joined(momenta) if momenta else None
+        descent = self._descent(jobs, rows)
+        self._steps(jobs, [steps[job] for job in jobs], descent)
+        rows, remembered = _joined(descent.tensors), _joined(descent.momenta) if descent.momenta else None
         for i, job in enumerate(jobs):
-            job.vector = rows[i].clone()  # a row alone must not keep its whole cohort alive
+            job.vector.copy_(rows[i])
             job.epochs = min(job.epochs + epochs, epochs_of(job.plan, job.examples))
             if remembered is not None:
                 job.memory = {"momentum": remembered[i].clone()}
         if jobs[0].watches:
             self._watch(jobs, rows)
+
+    def _descent(self, jobs: Sequence[Job], rows: Tensor) -> Descent:
+        """The models of these jobs, ready to descend: in the place of the last stack, if that was small and alike."""
+        plan, alike = jobs[0].plan, (len(jobs), *_shared(jobs[0]))
+        alike_before, descent = self._last
+        if alike != alike_before or descent is None:
+            tensors, anchors, momenta = (
+                self._places(rows) if needed else {} for needed in (True, plan.proximal, plan.momentum)
+            )
+            descent = Descent(plan, tensors, anchors, momenta)
+            self._last = (alike, descent if rows.numel() <= KEPT else None)
+        _laid(rows, descent.tensors)
+        if plan.proximal:
+            _laid(torch.stack([job.anchor for job in jobs if job.anchor is not None]), descent.anchors)
+        if plan.momentum:
+            _laid(torch.stack([self._momentum(job) for job in jobs]), descent.momenta)
+        return descent
+
+    def _places(self, rows: Tensor) -> dict[str, Tensor]:
+        """Room for rows as named tensors, [learner, …], each in one piece of memory: batched products want it so."""
+        return {
+            entry.name: rows.new_empty(len(rows), *entry.shape)
+            for layer in self.work.layout.layers
+            for entry in layer.entries
+        }
 
     def _steps(self, jobs: Sequence[Job], steps: Sequence[int], descent: Descent) -> None:
         """So many steps for each of the jobs, which come sorted: those with most of them first."""
@@ -106,32 +134,28 @@ class Stacked:
         trained = [name for name, layer in self._layer_of.items() if trains is None or layer in trains]
         if not trained:
             return
+        written_out = isinstance(self.network, Classifier)
+        if not written_out:
+            work.module.train()
         examples, weights = _table(jobs, steps, work.x.device)
-        at_work = [sum(mine > step for mine in steps) for step in range(steps[0])]
-        together = max(1, GATHERED // (examples[0].numel() * work.x[0].numel()))
-        work.module.train()
-        step = self.network.step(descent.active, trained, descent)
-        with torch.inference_mode(isinstance(self.network, Classifier)):  # others need their gradients worked out
-            for start in range(0, len(examples), together):
-                chosen = examples[start : start + together, : at_work[start]]
-                x = work.x.index_select(0, chosen.flatten()).view(*chosen.shape, *work.x.shape[1:])
-                targets, shares = self.network.prepared(
-                    work.y[chosen], weights[start : start + together, : at_work[start]]
-                )
-                batches = zip(x.unbind(), targets.unbind(), shares.unbind(), strict=True)
-                for k, batch in zip(at_work[start : start + together], batches, strict=True):
-                    if k < descent.k:  # those who are done stand behind
-                        descent.narrow(k)
-                        step = self.network.step(descent.active, trained, descent)
-                    step(*(tensor[:k] for tensor in batch) if k < at_work[start] else batch)
+        with torch.inference_mode(written_out):  # others need their gradients worked out
+            for k, numbers in groupby(range(steps[0]), lambda number: sum(mine > number for mine in steps)):
+                inputs, targets, step = self._ready(descent, k, weights.shape[2], trained)
+                now = [*numbers]
+                chosen, shares = examples[now[0] : now[-1] + 1, :k].flatten(1), weights[now[0] : now[-1] + 1, :k]
+                for places, own in zip(chosen.unbind(), shares.unbind(), strict=True):
+                    torch.index_select(work.x, 0, places, out=inputs)
+                    torch.index_select(work.y, 0, places, out=targets)
+                    step(own)
 
-    def _pieces(self, rows: Tensor) -> dict[str, Tensor]:
-        """The rows as named tensors, [learner, …], each in one piece of memory: batched products want it so."""
-        return {
-            entry.name: rows[:, entry.start : entry.stop].unflatten(1, entry.shape).contiguous()
-            for layer in self.work.layout.layers
-            for entry in layer.entries
-        }
+    def _ready(self, descent: Descent, k: int, width: int, trained: Sequence[str]) -> Ready:
+        """Steps of the first k learners; those who are done stand behind."""
+        if descent.ready is None or (k, width) != (descent.k, descent.width):
+            descent.narrow(k, width)
+            x, y = (data.new_empty(k, width, *data.shape[1:]) for data in (self.work.x, self.work.y))
+            step = self.network.step(descent.active, trained, descent, x, y)
+            descent.ready = (x.flatten(0, 1), y.flatten(0, 1), step)
+        return descent.ready
 
     def _momentum(self, job: Job) -> Tensor:
         kept = job.memory.get("momentum")
@@ -150,7 +174,7 @@ class Stacked:
             weights[i, : len(own)] = 1 / len(own) if len(own) else 0
         work.module.eval()
         with torch.no_grad():
-            losses = self.network.losses(self._pieces(rows), work.x[examples], work.y[examples])
+            losses = self.network.losses(_laid(rows, self._places(rows)), work.x[examples], work.y[examples])
             means = (losses * weights.to(losses.device)).sum(dim=1)
         for i, job in enumerate(jobs):
             job.losses.append(float(means[i]) if len(job.learner.validation) else float("nan"))
@@ -164,25 +188,25 @@ class Descent:
     ) -> None:
         self.plan = plan
         self.tensors, self.anchors, self.momenta = tensors, anchors, momenta
-        self.k = len(next(iter(tensors.values())))
-        """Learners that are still at work, the first ones."""
-        self.active: Mapping[str, Tensor] = tensors
-        """Their tensors."""
+        self.ready: Ready | None = None
+        """The last steps that were made ready."""
+        self.narrow(len(next(iter(tensors.values()))), 0)
 
-    def narrow(self, k: int) -> None:
-        self.k = k
+    def narrow(self, k: int, width: int) -> None:
+        """Only the first k learners are still at work, on so many examples a step."""
+        self.k, self.width = k, width
         self.active = {name: tensor[:k] for name, tensor in self.tensors.items()}
 
-    def by_product(self, name: str) -> Callable[[Tensor, Tensor], object]:
+    def by_product(self, name: str, left: Tensor, right: Tensor) -> Callable[[], object]:
         """Descends along left @ right; where nothing is added to it, the product adds itself to its tensor."""
         tensor, rate, gamma = self.active[name], self.plan.rate, self.plan.momentum
         if self.anchors or self.plan.options:
             change = self.by_gradient(name)
-            return lambda left, right: change(torch.bmm(left, right))
+            return lambda: change(torch.bmm(left, right))
         if not self.momenta:
-            return lambda left, right: tensor.baddbmm_(left, right, alpha=-rate)
+            return partial(tensor.baddbmm_, left, right, alpha=-rate)
         momentum = self.momenta[name][: self.k]
-        return lambda left, right: tensor.sub_(momentum.baddbmm_(left, right, beta=gamma), alpha=rate)
+        return lambda: tensor.sub_(momentum.baddbmm_(left, right, beta=gamma), alpha=rate)
 
     def by_gradient(self, name: str) -> Callable[[Tensor], object]:
         tensor, plan = self.active[name], self.plan
@@ -191,7 +215,7 @@ class Descent:
         decay = float(plan.options.get("weight_decay", 0.0))  # type: ignore[arg-type]
         nesterov = bool(plan.options.get("nesterov"))
         if anchor is None and momentum is None and not decay:
-            return lambda gradient: tensor.sub_(gradient, alpha=plan.rate)
+            return partial(tensor.sub_, alpha=plan.rate)
 
         def change(gradient: Tensor) -> None:
             if anchor is not None:
@@ -212,6 +236,14 @@ def _shared(job: Job) -> tuple[object, ...]:
     return plan.rate, plan.momentum, plan.proximal, tuple(plan.options.items()), plan.trains, job.watches
 
 
+def _laid(rows: Tensor, places: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The rows in their places, as named tensors."""
+    sizes = [place[0].numel() for place in places.values()]
+    for place, piece in zip(places.values(), rows.split(sizes, 1), strict=True):
+        place.copy_(piece.view_as(place))
+    return places
+
+
 def _joined(tensors: Mapping[str, Tensor]) -> Tensor:
     """Named tensors as rows again."""
     return torch.cat([tensor.flatten(1) for tensor in tensors.values()], dim=1)
@@ -229,20 +261,18 @@ def _table(jobs: Sequence[Job], steps: Sequence[int], device: torch.device) -> t
     What fills a short batch up is its learner's own and has weight zero: 0 x NaN of another learner is NaN.
     """
     longest, widest = steps[0], max(min(job.plan.batch, job.examples) for job in jobs)
-    table = np.zeros((longest, len(jobs), widest), dtype=np.int64)
+    table = np.empty((longest, len(jobs), widest), dtype=np.int64)
     weights = np.zeros(table.shape, dtype=np.float32)
     for i, job in enumerate(jobs):
         plan, n = job.plan, job.examples
         own, batch, per_epoch = job.learner.train.numpy(), min(plan.batch, n), steps_of_epoch(n, plan.batch)
-        short = n - (per_epoch - 1) * batch
-        table[:, i] = own[0]
+        table[:, i, batch:] = own[0]
+        order = np.full(per_epoch * batch, own[0])
         for start in range(0, steps[i], per_epoch):
-            order = own[shuffled(plan, n, job.epochs + start // per_epoch)]
-            whole = order[: n - short].reshape(-1, batch)[: longest - start]
-            table[start : start + len(whole), i, :batch] = whole
-            weights[start : start + len(whole), i, :batch] = 1 / batch
-            last = start + per_epoch - 1
-            if last < longest:
-                table[last, i, :short] = order[n - short :]
-                weights[last, i, :short] = 1 / short
+            order[:n] = own[shuffled(plan, n, job.epochs + start // per_epoch)]
+            table[start : start + per_epoch, i, :batch] = order.reshape(-1, batch)[: longest - start]
+        weights[:, i, :batch] = 1 / batch
+        short = n - (per_epoch - 1) * batch
+        if short < batch:
+            weights[per_epoch - 1 :: per_epoch, i, :batch] = np.repeat((1 / short, 0), (short, batch - short))
     return torch.from_numpy(table).to(device), torch.from_numpy(weights).to(device)

@@ -39,6 +39,8 @@ NOTHING = Held()
 class Wire:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
+        self._weighs = [(name, layout.bytes((layer,))) for layer, name in enumerate(layout.names)]
+        """Every layer's name and bytes."""
         self.held: dict[str, Held] = {}
         self.moved: dict[str, dict[str, int]] = {}
         """Bytes put on the wire so far, by kind and layer."""
@@ -77,11 +79,12 @@ class Wire:
         )
 
     def _move(self, kind: str, layers: Sequence[int], times: int = 1) -> int:
-        ledger = self.moved.setdefault(kind, {})
-        names = self.layout.names
+        ledger, moved = self.moved.setdefault(kind, {}), 0
         for layer in layers:
-            ledger[names[layer]] = ledger.get(names[layer], 0) + times * self.layout.bytes((layer,))
-        return self.layout.bytes(layers)
+            name, weighs = self._weighs[layer]
+            ledger[name] = ledger.get(name, 0) + times * weighs
+            moved += weighs
+        return moved
 
     @staticmethod
     def seconds(group: Group, amount: int) -> float:

@@ -53,9 +53,9 @@ class Tallies:
 def score_parts(work: Work, vector: Tensor, parts: list[Tensor], bins: int = 0) -> Tallies:
     """One model on the parts of several sites, in one pass over all of them."""
     work.layout.bind(work.module, vector)
-    sizes = [len(part) for part in parts]
+    sizes = [part.shape[0] for part in parts]
     together = torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
-    owner = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor(sizes, dtype=torch.int64))
+    owner = torch.from_numpy(np.repeat(np.arange(len(parts)), sizes))
     losses = np.zeros(len(parts))
     classes = work.classes
     confusion = None if classes is None else np.zeros((len(parts), classes, classes), dtype=np.int64)
@@ -78,7 +78,8 @@ def score_parts(work: Work, vector: Tensor, parts: list[Tensor], bins: int = 0) 
 
 
 def _forward(work: Work, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    work.module.eval()
+    if work.module.training:  # else all of it is in that mode already, and to say so takes as long as a layer
+        work.module.eval()
     with torch.no_grad():
         for chosen in examples.split(ROWS):
             chosen = chosen.to(work.x.device)

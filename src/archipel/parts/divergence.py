@@ -17,14 +17,10 @@ def layer_divergence(view: View, updates: Sequence[Update], kind: str) -> list[f
 
     Empty if no two updates share a layer. NaN for a layer that fewer than two sent.
     """
-    rows = [view.models.read(update.model.name) for update in updates]
     divergences = []
     for place, layer in enumerate(view.layout.layers):
-        local = [
-            row[layer.start : layer.stop].double()
-            for row, update in zip(rows, updates, strict=True)
-            if place in update.layers
-        ]
+        piece = slice(layer.start, layer.stop)
+        local = [view.models.read(update.model.name, piece).double() for update in updates if place in update.layers]
         divergences.append(mean_divergence(local, kind))
     return [] if all(math.isnan(value) for value in divergences) else divergences
 

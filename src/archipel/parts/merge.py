@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,12 +19,14 @@ from archipel.checks import share
 from archipel.parts.part import Part
 from archipel.state import Update, View
 
-CHUNK = 1 << 20
+CHUNK = 1 << 21
 """Numbers summed at a time: the running sum stays in the last cache, and the rows stream past in long reads."""
 
 COMMIT_CHUNK = 1 << 18
 """Numbers of the community's sum that are changed at a time: everything that is done to them is done in the cache."""
 
+Row: TypeAlias = Callable[[slice], Tensor]
+"""A model of which one piece at a time is read: it may lie on a disk."""
 
 GIANT = 2.0**20
 """A term so much larger than all others eats 20 of the 53 bits that float64 has for them."""
@@ -54,16 +57,15 @@ class Mean(Merge):
     """The weighted mean of the batch, each layer over those who sent it."""
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
-        rows = [view.models.read(update.model.name) for update in updates]
-        proposal = torch.empty(view.layout.size)
+        rows: list[Row] = [partial(view.models.read, update.model.name) for update in updates]
+        proposal = view.layout.empty()
         covered: list[int] = []
         for layers, shares in _alike(updates, weights, len(view.layout.layers)):
             total = math.fsum(shares.values())
             if total > 0:
                 covered.extend(layers)
-                for piece in view.layout.slices(layers):
-                    parts = [rows[k][piece] for k in shares]
-                    weighted_sum(proposal[piece], parts, [p / total for p in shares.values()])
+                senders, normalised = [rows[k] for k in shares], [p / total for p in shares.values()]
+                weighted_sum(proposal, senders, normalised, view.layout.slices(layers))
         return Proposal(proposal, tuple(sorted(covered)))
 
 
@@ -77,10 +79,9 @@ class Mix(Merge):
         share("Mix", "alpha", self.alpha)
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
-        mixed = view.models.read(view.model.name).clone()
+        mixed = view.layout.empty().copy_(view.models.read(view.model.name))
         covered: set[int] = set()
         for update, weight in zip(updates, weights, strict=True):
-            row = view.models.read(update.model.name)
             for layer in update.layers:
                 a = self.alpha * weight[layer]
                 if a > 1:
@@ -91,7 +92,7 @@ class Mix(Merge):
                 if a > 0:
                     covered.add(layer)
                     for piece in view.layout.slices((layer,)):
-                        mixed[piece].mul_(1 - a).add_(row[piece], alpha=a)
+                        mixed[piece].mul_(1 - a).add_(view.models.read(update.model.name, piece), alpha=a)
         return Proposal(mixed, tuple(sorted(covered)))
 
 
@@ -131,7 +132,7 @@ class Community(Merge):
                 self._hold(memory, old, -1)
                 self._hold(memory, update.model.name, +1)
                 latest[str(layer)] = [update.model.name, p]
-        proposal = torch.empty(view.layout.size)
+        proposal = view.layout.empty()
         sizes = self._apply(view, changes, taken, proposal)
         giants_gone = [self._resize(memory, learner, sizes.get(name, 0.0)) for name, learner in taken.items()]
         if any(giants_gone):
@@ -147,7 +148,7 @@ class Community(Merge):
         for key, (name, p) in memory["latest"].pop(learner).items():
             layer = int(key)
             (piece,) = view.layout.slices((layer,))
-            total[piece].sub_(view.models.read(name)[piece], alpha=p)
+            total[piece].sub_(view.models.read(name, piece), alpha=p)
             if self._reweigh(memory, layer, p, 0.0):
                 total[piece] = 0.0
             self._hold(memory, name, -1)
@@ -177,17 +178,17 @@ class Community(Merge):
         room = torch.empty(min(COMMIT_CHUNK, len(total)), dtype=torch.float64)
         sizes: dict[str, float] = {}
         for layers, change, weight in _runs(changes, memory["weight"]):
-            rows = [(name, view.models.read(name), p) for name, p in change.terms]
             for chunk in _chunks(view.layout.slices(layers), COMMIT_CHUNK):
                 running, wide = total[chunk], room[: chunk.stop - chunk.start]
                 if change.from_nothing:
                     running.zero_()
-                for name, row, p in rows:
+                for name, p in change.terms:
+                    part = view.models.read(name, chunk)
                     if name in new:
-                        sizes[name] = max(sizes.get(name, 0.0), p * largest(row[chunk]))
-                    running.add_(wide.copy_(row[chunk]), alpha=p)
+                        sizes[name] = max(sizes.get(name, 0.0), p * largest(part))
+                    running.add_(wide.copy_(part), alpha=p)
                 if weight > 0:
-                    proposal[chunk] = torch.div(running, weight, out=wide)
+                    proposal[chunk].copy_(torch.div(running, weight, out=wide))
         return sizes
 
     @staticmethod
@@ -224,7 +225,7 @@ class Community(Merge):
             size = 0.0
             for key, (name, p) in memory["latest"][learner].items():
                 (piece,) = view.layout.slices((int(key),))
-                row = view.models.read(name)[piece]
+                row = view.models.read(name, piece)
                 total[piece].add_(row, alpha=p)
                 self._reweigh(memory, int(key), 0.0, p)
                 self._hold(memory, name, +1)
@@ -293,9 +294,9 @@ def largest(vector: Tensor) -> float:
     return max(-float(low), float(high))
 
 
-def weighted_sum(into: Tensor, rows: Sequence[Tensor], shares: Sequence[float]) -> None:
-    """into = sum of shares x rows, added up row by row from zero: the documented order of every mean."""
-    for chunk in _chunks([slice(0, len(into))], CHUNK):
+def weighted_sum(into: Tensor, rows: Sequence[Row], shares: Sequence[float], pieces: Iterable[slice]) -> None:
+    """On these pieces, into = sum of shares x rows, added up row by row from zero: the order of every mean."""
+    for chunk in _chunks(pieces, CHUNK):
         running = into[chunk].zero_()
         for row, p in zip(rows, shares, strict=True):
-            running.add_(row[chunk], alpha=p)
+            running.add_(row(chunk), alpha=p)
