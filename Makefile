@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python -m
 PLAIN  := $(VENV)/.plain
 READY  := $(VENV)/.ready
 
-.PHONY: help demo test bench check format clean
+.PHONY: help demo test bench chaos check format clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -27,6 +27,9 @@ test: $(READY)  ## Run all tests
 
 bench: $(READY)  ## Race Archipel against its peers and the machine's limits, one to two hours; leave it alone meanwhile
 	$(RUN) benchmarks
+
+chaos: $(READY)  ## Kill the controller of a real federation 100 times under each protocol; about half an hour
+	$(VENV)/bin/python tests/federation/chaos.py --kills 100 --out benchmarks/measured/chaos.json
 
 check: $(READY)  ## Format, lint, types and the fast tests
 	$(RUN) ruff format --check src tests examples benchmarks

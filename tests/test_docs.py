@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shlex
+import shutil
+import socket
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import yaml
+
+import archipel as ap
+from archipel import algorithms, cli
+from archipel.algorithm import Algorithm
+from archipel.controller import Controller
+from archipel.durability.run_folder import load_run
+from archipel.engines.federation.meters import Meters
+from archipel.types import HOME, Command, Evaluate, Event, Train, Trained
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -19,7 +34,7 @@ DECISIONS = DOCS / "decisions"
 ADDING = DOCS / "adding-an-algorithm.md"
 README = ROOT / "README.md"
 
-DOCUMENTS = [path for path in (README, *sorted(DOCS.rglob("*.md"))) if path.exists()]
+DOCUMENTS = [path for path in (README, *sorted(DOCS.rglob("*.md")), ROOT / "deploy" / "README.md") if path.exists()]
 PROGRAMS = [path for path in DOCUMENTS if "```python" in path.read_text()]
 COMMANDS = [path for path in (*DOCUMENTS, ROOT / "examples" / "README.md") if path.exists()]
 
@@ -60,10 +75,20 @@ def test_programs_run_from_top_to_bottom(
     assert not programs or capsys.readouterr().out, "a document's program shows something"
 
 
+def code(path: Path) -> list[str]:
+    """The blocks of a document that are indented, or fenced and not in Python."""
+    return re.findall(r"(?:^(?: {4}.*|)\n)+|^```(?:sh|console)?\n(?:.*\n)*?```$", path.read_text(), re.MULTILINE)
+
+
+def side_by_side(block: str) -> bool:
+    """Commands of which some go on while others run: such a block is run as a whole."""
+    return re.search(r" &$", block, re.MULTILINE) is not None
+
+
 def commands(path: Path, program: str) -> list[list[str]]:
     """The commands of a document's code blocks that start with this program, without their comments."""
-    blocks = re.findall(r"(?:^(?: {4}.*|)\n)+|^```(?:sh|console)?\n(?:.*\n)*?```$", path.read_text(), re.MULTILINE)
-    found = [shlex.split(line, comments=True) for block in blocks for line in COMMAND.findall(block)]
+    lines = [line for block in code(path) if not side_by_side(block) for line in COMMAND.findall(block)]
+    found = [shlex.split(line, comments=True) for line in lines]
     return [command for command in found if command[0] == program]
 
 
@@ -83,6 +108,74 @@ def test_commands_run_one_after_the_other(path: Path, tmp_path: Path) -> None:
         )
         assert ran.returncode == 0, f"{shlex.join(command)} gave {ran.returncode}: {ran.stdout}{ran.stderr}"
         assert ran.stdout
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Path:
+    """A folder with `archipel` and `python` in bin/, as in an environment; codes.txt tells how they ended."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = f'{shlex.quote(sys.executable)} -m archipel.cli "$@"; code=$?; echo "$1 $code" >> {tmp_path}/codes.txt'
+    (folder / "archipel").write_text(f"#!/bin/bash\n{program}; exit $code\n")
+    (folder / "python").write_text(f'#!/bin/bash\nexec {shlex.quote(sys.executable)} "$@"\n')
+    for path in folder.iterdir():
+        path.chmod(0o755)
+    return tmp_path
+
+
+def test_a_federation_by_copy_and_paste(shell: Path) -> None:
+    """The lines of the README as they stand, but for the port, which may be somebody's here."""
+    (block,) = (block for block in code(README) if side_by_side(block))
+    assert block.count(" &\n") == 3
+    made = shutil.ignore_patterns("*.csv", "*.log", "ca", "state", "learner-*", "results", "__pycache__")
+    shutil.copytree(ROOT / "examples" / "federation", shell / "examples" / "federation", ignore=made)
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        port = asked.getsockname()[1]
+    ran = subprocess.run(
+        ["bash"],
+        input=re.sub(r"^ {4}", "", block, flags=re.MULTILINE).replace("9443", str(port)),
+        cwd=shell,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PATH": f"{shell / 'bin'}:{os.environ['PATH']}", "COLUMNS": "120", "OMP_NUM_THREADS": "1"},
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stderr
+    ended = sorted((shell / "codes.txt").read_text().splitlines())
+    assert ended == [*["ca 0"] * 4, "controller 0", "learner 0", "learner 0", "replay 0", "report 0"], ran.stderr
+    folder = shell / "examples" / "federation"
+    run = load_run(folder / "state" / "run")
+    assert (run.execution, len(run.commits), len(run.participants)) == ("federation", 20, 2)
+    assert run.score > 0.8
+    assert (folder / "state" / "run" / "report" / "index.html").exists()
+    for seen in ("a learner has joined learner='north'", "the run is over"):
+        assert seen in ran.stderr
+    for seen in ("fedavg: auc 0.", "Run: state/run", "The run is over: 20 local rounds made.", "as it was written"):
+        assert seen in ran.stdout
+    for name in ("north", "south"):
+        assert f"Model: learner-{name}/model.safetensors" in ran.stdout
+        assert "joined" in (folder / f"{name}.log").read_text()
+
+
+PROMPT = re.compile(r"^ {4}(?:\w*\$ )(archipel .*)$", re.MULTILINE)
+"""A command for a machine that a document names before the $, such as hospital$."""
+
+
+def parsed(arguments: list[str]) -> None:
+    """Refuse what the command line would: a command, an option or a value that is not known."""
+    name, *rest = arguments
+    command = cli.command(name)
+    while hasattr(command, "commands"):
+        first, *rest = rest
+        command = command.commands[first]
+    command.make_context(name, list(rest))
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if PROMPT.search(path.read_text())], ids=name)
+def test_commands_for_other_machines_can_be_understood(path: Path) -> None:
+    for line in PROMPT.findall(path.read_text()):
+        parsed(shlex.split(line, comments=True)[1:])
 
 
 def test_what_documents_make_and_install_is_there() -> None:
@@ -144,3 +237,138 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
     for target in LINK.findall(path.read_text()):
         if not re.match(r"[a-z]+:|#", target):
             assert (path.parent / target.partition("#")[0]).exists(), f"{name(path)} links to {target}"
+
+
+# ------------------------------------------------------------------------------------------------------------ privacy
+
+TOLD = {
+    "validation": "a confusion matrix",
+    "validation scores": "histograms of scores",
+    "losses": "losses",
+    "progress": "its progress",
+    "gradient norm per sample": "a gradient norm",
+    "gradient norm per batch": "a gradient norm",
+}
+"""What a learner tells with its model, in the words of docs/privacy.md."""
+
+
+def seen_by(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A row of the table in docs/privacy.md, from what the controller has learners do in a short run."""
+    told: list[tuple[Event, list[Command]]] = []
+    handle = Controller.handle
+
+    def overheard(self: Controller, event: Event) -> list[Command]:
+        commands = handle(self, event)
+        told.append((event, commands))
+        return commands
+
+    rng = np.random.default_rng(0)
+    source = ap.data.from_arrays(rng.normal(size=(240, 4)).astype(np.float32), rng.integers(0, 2, 240))
+    with monkeypatch.context() as patch:
+        patch.setattr(Controller, "handle", overheard)
+        run = ap.simulate(algorithm, source.split(learners=6), ending=ap.Ending(rounds=24), validation=0.2)
+    updates = {event.model: event for event, _ in told if isinstance(event, Trained)}
+    sends = [set(update.layers) for update in updates.values()]
+    given = [command for _, commands in told for command in commands if isinstance(command, Train | Evaluate)]
+    seen = ["the controller"] if any(sends) else ["nobody"]
+    if any(isinstance(c, Evaluate) and c.model.name in updates and set(c.sites) != {HOME} for c in given):
+        seen.append("other learners, who try it")
+    if any(isinstance(command, Train) and command.model.name in updates for command in given):
+        seen.append("other learners, who train it further")
+    everything, sent = set(run.layout.names), set().union(*sends)
+    assert sent | set(algorithm.private(run.layout)) == everything
+    layers = "all layers" if sent == everything else "all but the private layers" if sent else "no layer"
+    if any(send != sent for send in sends):
+        layers += ", not always"
+    reports = {report for command in given if isinstance(command, Train) for report in command.plan.reports}
+    if any(isinstance(command, Train) and command.plan.cycle is not None for command in given):
+        reports.add("losses")
+    beside = [words for report, words in TOLD.items() if report in reports]
+    of_a_version = {None: "a round's", 1: "one"}
+    size = algorithm.protocol.updates_per_commit
+    return ["; ".join(seen), layers, ", ".join(beside), of_a_version.get(size, str(size))]
+
+
+def test_who_sees_whose_model_is_as_the_controller_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (DOCS / "privacy.md").read_text()
+    table: dict[str, list[str]] = {}
+    for line in re.findall(r"^\| `.*$", page, re.MULTILINE):
+        first, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        for method in re.findall(r"`(\w+)`", first):
+            assert method not in table, f"{method} is there twice"
+            table[method] = cells
+    assert sorted(table) == sorted(algorithms.__all__)
+    small: dict[str, dict[str, Any]] = {
+        "divide_and_conquer": {"prepass": 1, "epochs": 1, "tuning_epochs": 1},
+        **{method: {"fraction": 0.5, "hops": 3} for method in table if method.startswith("radfed")},
+    }
+    for method, cells in table.items():
+        algorithm = getattr(algorithms, method)(**small.get(method, {}), batch=8)
+        if algorithm.pooled:
+            assert cells[0] == "a federation refuses it"
+        else:
+            assert cells == seen_by(algorithm, monkeypatch), method
+
+
+def test_every_metric_of_a_controller_is_documented() -> None:
+    page = (DOCS / "federation.md").read_text()
+    documented = set(re.findall(r"`(archipel_\w+?)(?:_total)?(?:\{(?:\w+)\})?`", page))
+    assert documented == {family.name for family in Meters().registry.collect()}
+
+
+# ------------------------------------------------------------------------------------------------------------- deploy
+
+DEPLOY = ROOT / "deploy"
+UNITS = sorted(DEPLOY.glob("*.service"))
+
+
+@pytest.mark.parametrize("path", UNITS, ids=name)
+def test_units_start_what_the_command_line_knows(path: Path) -> None:
+    unit = re.findall(r"^(\w+)=(.*)$", path.read_text(), re.MULTILINE)
+    settings = dict(unit)
+    program, *arguments = shlex.split(settings["ExecStart"])
+    assert program == "/opt/archipel/bin/archipel"
+    parsed(arguments)
+    # --tls is the folder in which systemd puts what it has loaded
+    loaded = {value.partition(":")[0] for key, value in unit if key == "LoadCredential"}
+    assert loaded == {"key.pem", "certificate.pem", "authority.pem"}
+    assert "--tls ${CREDENTIALS_DIRECTORY}" in settings["ExecStart"]
+    assert "--state ${STATE_DIRECTORY}" in settings["ExecStart"]
+    assert settings["StateDirectory"]
+    # a run that is over ends with 0, and is not begun again; Ctrl-C and SIGTERM give 130
+    assert (settings["Restart"], settings["SuccessExitStatus"]) == ("on-failure", "130")
+
+
+@pytest.mark.parametrize("path", UNITS, ids=name)
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_units_are_as_systemd_wants_them(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / path.name
+    copy.write_text(path.read_text().replace("/opt/archipel/bin/archipel", sys.executable))
+    ran = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_compose_file_starts_what_the_command_line_knows() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    assert set(compose) == {"name", "x-archipel", "services", "volumes"}
+    for service, told in compose["services"].items():
+        assert (DEPLOY / told["build"]["context"] / told["build"]["dockerfile"]).is_file()
+        arguments = shlex.split(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", told["command"]))
+        parsed(arguments)
+        there = {mount.split(":")[-2 if mount.endswith(":ro") else -1]: mount for mount in told["volumes"]}
+        options = dict(pairwise(arguments))
+        wanted = {options[option] for option in ("--tls", "--data", "--state") if option in options}
+        assert there.keys() == {"/study/study.toml", *wanted}
+        assert there["/state"] == f"{service}:/state"
+        assert service in compose["volumes"]
+        assert there["/tls"].endswith(f"/ca/{service}:/tls:ro")  # nobody's but its own
+
+
+def test_the_image_has_what_is_copied_into_it() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    copied = [source for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE) for source in line.split()[:-1]]
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    for source in copied:
+        assert (ROOT / source).exists()
+        assert f"!{source}" in ignored
+    assert json.loads(re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[0]) == ["archipel"]

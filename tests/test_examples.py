@@ -13,6 +13,7 @@ import torch
 
 import archipel as ap
 from archipel.study import read_study, run_study
+from archipel.study.federate import hashes_of, host, layout_hash, take_part, try_out
 from archipel.study.results import Results
 
 ROOT = Path(__file__).parent.parent
@@ -130,6 +131,35 @@ def test_mixtures(tmp_path: Path) -> None:
     assert all(set(kept) == {"head"} for run in (hdafl, stream) for kept in run.private.values())
     assert periodic.traffic["train up bytes"] < divided.traffic["train up bytes"]
     learned(results, above=0.25)
+
+
+def test_federation_in_the_simulator(tmp_path: Path) -> None:
+    folder = copied("federation", tmp_path)
+    runpy.run_path(str(folder / "make_tables.py"), run_name="__main__")
+    (run,) = run_short(folder, "ending={rounds=12}")
+    assert [one.name for one in run.participants] == ["00-north", "01-south", "02-west"]
+    assert run.score > 0.8
+
+
+def test_federation_with_a_table_each(tmp_path: Path) -> None:
+    """Both sides of the study without all.csv, which nobody has; between processes it runs in test_docs.py."""
+    folder = copied("federation", tmp_path)
+    runpy.run_path(str(folder / "make_tables.py"), run_name="__main__")
+    everybody = (folder / "all.csv").read_text().splitlines()
+    (folder / "all.csv").unlink()
+    study = read_study(folder / "study.toml")
+    hosting = host(study)
+    assert not hosting.at_home
+    assert (hosting.evaluation.at, hosting.terms.wait_for) == ("learners", 2)
+    for name in hosting.terms.learners:
+        island, narrowed = take_part(study, name, folder / f"{name}.csv")
+        assert layout_hash(island.work.layout) == layout_hash(hosting.work.layout)
+        assert hashes_of(narrowed) == hashes_of(hosting.study)
+        assert try_out(narrowed, island)[-1] == "nothing was sent; leave --dry-run out to take part"
+    # a table that names the site is as good: nobody looks at the column
+    (folder / "named.csv").write_text("\n".join(row for row in everybody if row.startswith(("hospital,", "west,"))))
+    named, _ = take_part(study, "west", folder / "named.csv")
+    assert torch.equal(named.work.x, island.work.x)
 
 
 def test_every_example_is_in_the_list_and_says_how_to_run_it() -> None:

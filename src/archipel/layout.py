@@ -224,20 +224,8 @@ class Layout:
     # -------------------------------------------------------------------------------------------------- vectors
 
     def empty(self) -> Tensor:
-        """A vector whose numbers nobody has set yet; a large one in the memory of one of this size that has gone.
-
-        The system clears a page of new memory when it is first written to: for the mean of ten models of 40 MB that
-        takes as long as the mean itself.
-        """
-        if self.size < LARGE:
-            return torch.empty(self.size)
-        memory = _SPARE.pop(self.size, None)
-        if memory is None:
-            memory = torch.empty(self.size)
-        numbers = memory.numpy()
-        # the last tensor that looks at the memory holds the array, whatever became of the name in a store
-        finalize(numbers, _SPARE.__setitem__, self.size, memory).atexit = False
-        return torch.from_numpy(numbers)
+        """A vector whose numbers nobody has set yet."""
+        return empty(self.size)
 
     def vector(self, module: nn.Module) -> Tensor:
         """A module's numbers as a new vector."""
@@ -308,6 +296,23 @@ _HOMES: WeakKeyDictionary[nn.Module, tuple[Layout, list[Home]]] = WeakKeyDiction
 
 _SPARE: dict[int, Tensor] = {}
 """By size: the memory of one vector that has gone. A run that makes a model drops one, so one is enough."""
+
+
+def empty(size: int) -> Tensor:
+    """So many numbers that nobody has set yet; many of them in the memory of as many that have gone.
+
+    The system clears a page of new memory when it is first written to: for the mean of ten models of 40 MB that takes
+    as long as the mean itself.
+    """
+    if size < LARGE:
+        return torch.empty(size)
+    memory = _SPARE.pop(size, None)
+    if memory is None:
+        memory = torch.empty(size)
+    numbers = memory.numpy()
+    # the last tensor that looks at the memory holds the array, whatever became of the name in a store
+    finalize(numbers, _SPARE.__setitem__, size, memory).atexit = False
+    return torch.from_numpy(numbers)
 
 
 def finite(vector: Tensor) -> bool:

@@ -9,11 +9,13 @@ its disk (an upload, the journal, a snapshot). Where each kill fell is read off 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import sys
 import tempfile
@@ -29,23 +31,31 @@ from typing import Any
 from checker import Findings, check
 from stage import COMMAND, Crowd, Process, Setting, Stage, set_up
 
-ROUNDS = {"fedavg": '"fedavg"', "fedavg, a million parameters": '"fedavg"'}
-STREAM = {
-    "async_fedavg": '"async_fedavg"',
-    "async_dvw": '{ name = "async_dvw", recall_after = 1 }',
-    "async_fedavg, a million parameters": '"async_fedavg"',
+MILLION = {"features": 1_000, "hidden": (800, 250)}
+"""A million parameters: 4 MB an update, which go in four pieces and do not fit into the order."""
+
+
+def _thrice(name: str, algorithm: str) -> dict[str, Setting]:
+    return {
+        name: Setting(algorithm),
+        f"{name}, files collected": Setting(algorithm, keep_updates=False),
+        f"{name}, a million parameters": Setting(algorithm, **MILLION),
+    }
+
+
+PROTOCOLS = {
+    "rounds": _thrice("fedavg", '"fedavg"'),
+    "stream": {
+        **_thrice("async_fedavg", '"async_fedavg"'),
+        "async_dvw": Setting('{ name = "async_dvw", recall_after = 1 }'),
+        "plu": Setting('{ name = "plu", buffer = 3, period = 2, last = 1 }', keep_updates=False),
+    },
+    "relay": _thrice("radfed", '{ name = "radfed", fraction = 0.6, hops = 3 }'),
 }
-RELAY = {
-    "radfed": '{ name = "radfed", fraction = 0.6, hops = 3 }',
-    "radfed, a million parameters": '{ name = "radfed", fraction = 0.6, hops = 3 }',
-}
-PROTOCOLS = {"rounds": ROUNDS, "stream": STREAM, "relay": RELAY}
 UPDATES = {"rounds": 5, "stream": 1, "relay": 9}
 """Of a commit."""
 A_LIFE = {"rounds": 3, "stream": 12, "relay": 2}
 """Commits that a controller may make before it is killed, so that the run outlasts all kills."""
-MILLION = {"features": 1_000, "hidden": (800, 250)}
-"""A million parameters: 4 MB an update, which go in four pieces and do not fit into the order."""
 LONGEST = 120.0
 """Seconds that one process may take to listen, and the last one to end."""
 
@@ -89,7 +99,7 @@ def wait_for(moment: Moment, stage: Stage, crowd: Crowd, process: Process, budge
     if moment.kind == "opening":
         _until(lambda: process.ended, process.began + moment.after)
         return
-    _until(lambda: process.listening.is_set() or process.ended, time.monotonic() + LONGEST)
+    _until(lambda: process.listening or process.ended, time.monotonic() + LONGEST)
     if moment.kind == "listening":
         _until(lambda: process.ended or crowd.kept >= budget, time.monotonic() + moment.after)
         return
@@ -108,12 +118,12 @@ def _until(done: Callable[[], bool], deadline: float) -> None:
 
 def _moves(kind: str, state: Path) -> Callable[[], bool]:
     """Has something moved on the controller's disk since now?"""
-    unfinished, log = state / "blobs" / "unfinished", state / "journal.sqlite-wal"
+    log = state / "journal.sqlite-wal"
     match kind:
         case "upload":
-            return lambda: any(not name.startswith("own.") for name in os.listdir(unfinished))
+            return lambda: bool(_begun(state) & {"an upload", "a batch of uploads"})
         case "snapshot":
-            return lambda: any(name.startswith("own.") for name in os.listdir(unfinished))
+            return lambda: "a snapshot" in _begun(state)
         case "journal":
             before = log.stat().st_mtime_ns if log.exists() else 0
             return lambda: log.exists() and log.stat().st_mtime_ns != before
@@ -121,14 +131,22 @@ def _moves(kind: str, state: Path) -> Callable[[], bool]:
             return lambda: True
 
 
+def _begun(state: Path) -> set[str]:
+    """What is being written."""
+    found = set()
+    for name in os.listdir(state / "blobs" / "unfinished"):
+        with contextlib.suppress(FileNotFoundError):  # it is written now
+            pack = _is_update(state / "blobs" / "unfinished" / name)
+            found.add("an upload" if not name.startswith("own.") else "a batch of uploads" if pack else "a snapshot")
+    return found
+
+
 def where(stage: Stage, listened: bool, scratch: Path) -> list[str]:
     """What the controller was at when it was killed, as its disk shows; a copy of the journal is looked at."""
     if not (stage.state / "journal.sqlite").exists():
         return ["before there was a journal"]
     found = [] if listened else ["opening the journal"]
-    names = os.listdir(stage.state / "blobs" / "unfinished")
-    found += ["an upload had begun"] * any(not name.startswith("own.") for name in names)
-    found += ["a snapshot's file was being written"] * any(name.startswith("own.") for name in names)
+    found += [f"{what} was being written" for what in sorted(_begun(stage.state))]
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     for path in stage.state.glob("journal.sqlite*"):
@@ -144,7 +162,8 @@ def where(stage: Stage, listened: bool, scratch: Path) -> list[str]:
         handled = base.execute("SELECT max(number) FROM records").fetchone()[0] or 0
     content = "" if snapshot is None else snapshot[0]
     orphans = [
-        path for path in (stage.state / "blobs").iterdir()
+        path
+        for path in (stage.state / "blobs").iterdir()
         if path.is_file() and path.name not in kept and path.name not in content and _is_update(path)
     ]
     found += ["a payload was on disk, not yet in the journal"] * bool(orphans)
@@ -182,8 +201,6 @@ class Outcome:
     kills: int = 0
     where: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
-    recovery: list[float] = field(default_factory=list)
-    """Seconds from a kill to the next acknowledged update, where no other kill came between."""
     findings: Findings = field(default_factory=Findings)
 
 
@@ -192,65 +209,61 @@ def campaign(
     kills: int,
     seed: int,
     budget: int,
+    forked: float = 1.0,
     *,
-    command: Sequence[str] = COMMAND,
+    crime: str | None = None,
     moments: Callable[[random.Random, float], Moment] = draw,
-    to_the_end: bool = True,
 ) -> Outcome:
-    """Kill the controller so many times, let it come to its end, and check; `budget`: updates in one life."""
+    """Kill the controller so many times, let it come to its end, and check.
+
+    budget: updates in one life; forked: share of the controllers that are forked, the others are the command itself;
+    crime: a law that they break, and then the run need not come to its end.
+    """
     generator = random.Random(seed)
     outcome = Outcome(stage.setting.algorithm)
-    began, opening = time.monotonic(), 2.0
     counts: Counter[str] = Counter()
+    began, opening = time.monotonic(), {True: 0.5, False: 2.0}
     with Crowd(stage) as crowd:
-        process = stage.controller(command)
-        try:
-            process.listening.wait(LONGEST)
-            while outcome.kills < kills and not process.ended:
-                wait_for(moments(generator, opening), stage, crowd, process, budget * (outcome.kills + 1))
-                if process.ended:
-                    break
-                listened = process.listening.is_set()
-                if listened:
-                    opening = process.listened_at - process.began
-                killed = process.kill()
-                outcome.kills += 1
-                counts.update(where(stage, listened, stage.folder / "scratch"))
-                before = crowd.kept
-                process = stage.controller(command)
+        while True:
+            by_fork = generator.random() < forked
+            before, process = crowd.kept, stage.controller(forked=by_fork, crime=crime)
+            try:
                 if outcome.kills < kills:
-                    continue
-                _until(lambda: crowd.kept > before or process.ended, time.monotonic() + LONGEST)  # noqa: B023
-                outcome.recovery.append(crowd.last_kept - killed)
-            if to_the_end:
-                code = process.wait(2 * LONGEST)
-                assert code == 0, f"The controller ended with {code}:\n{process.last_words()}"
-        finally:
-            process.kill()
-    if crowd.failure is not None:
-        raise crowd.failure
+                    moment = moments(generator, opening[by_fork])
+                    wait_for(moment, stage, crowd, process, budget * (outcome.kills + 1))
+                elif crime is not None:
+                    _until(lambda: crowd.kept > before + 5 or process.ended, time.monotonic() + 10)  # noqa: B023
+                else:
+                    code = process.wait(LONGEST)
+                    assert code == 0, f"The controller ended with {code}:\n{process.last_words()}"
+                if process.ended or outcome.kills == kills:
+                    break
+                if process.listening:
+                    opening[by_fork] = (process.listened_at or 0.0) - process.began
+            finally:
+                process.kill()
+            outcome.kills += 1
+            counts.update(where(stage, process.listening, stage.folder / "scratch"))
+        if crowd.failure is not None:
+            raise crowd.failure
     outcome.where = dict(counts.most_common())
     replay = (*COMMAND, "replay", str(stage.study), "--state", str(stage.state), "--json")
-    outcome.findings = check(stage.state, stage.told(), stage.hosting, replay)
+    outcome.findings = check(stage.state, stage.told(), stage.hosting, replay if crime is None else ())
     outcome.seconds = time.monotonic() - began
     return outcome
 
 
-def run(protocol: str, kills: int, seed: int, folder: Path) -> list[Outcome]:
+def run(protocol: str, kills: int, seed: int, folder: Path | None, forked: float) -> list[Outcome]:
     """A protocol's settings, which share the kills."""
     outcomes = []
     settings = PROTOCOLS[protocol]
-    for number, (name, algorithm) in enumerate(settings.items()):
+    for number, (name, setting) in enumerate(settings.items()):
         share = kills // len(settings) + (number < kills % len(settings))
         if not share:
             continue
-        commits = A_LIFE[protocol] * (share + 1)
-        setting = Setting(algorithm, commits)
-        if "million" in name:
-            setting = replace(setting, **MILLION)
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            stage = set_up(Path(place), setting)
-            outcome = campaign(stage, share, seed + number, A_LIFE[protocol] * UPDATES[protocol])
+            stage = set_up(Path(place), replace(setting, ending=A_LIFE[protocol] * (share + 1)))
+            outcome = campaign(stage, share, seed + number, A_LIFE[protocol] * UPDATES[protocol], forked)
         outcome.setting = f"{protocol}: {name}"
         outcomes.append(outcome)
         print(f"{outcome.setting}: {outcome.kills} kills in {outcome.seconds:.0f} s. {outcome.findings}", flush=True)
@@ -284,13 +297,15 @@ def main() -> None:
     parser.add_argument("--protocol", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS))
     parser.add_argument("--kills", type=int, default=100, help="for each protocol")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--forked", type=float, default=0.5, help="share of controllers that start in no time")
     parser.add_argument("--folder", type=Path, help="where the federations live meanwhile; a temporary one")
     parser.add_argument("--out", type=Path, help="a file for the figures, as JSON")
     given = parser.parse_args()
     logging.getLogger("archipel.learner").setLevel(logging.ERROR)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and the controller ends too
     outcomes = []
     for number, protocol in enumerate(given.protocol):
-        outcomes += run(protocol, given.kills, given.seed + 1_000 * number, given.folder)
+        outcomes += run(protocol, given.kills, given.seed + 1_000 * number, given.folder, given.forked)
     print(table(outcomes))
     if given.out:
         told = {

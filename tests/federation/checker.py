@@ -7,6 +7,7 @@ killed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import subprocess
@@ -17,27 +18,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from light import made_up
 from safetensors.torch import load_file
 
 from archipel.durability.blobs import Blobs
 from archipel.durability.book import CODEC, Course
 from archipel.durability.journal import AuditBroken, Journal, Line
-from archipel.durability.stored_models import StoredModels, as_bytes, digest_of
+from archipel.durability.stored_models import Delivery, StoredModels, as_bytes, digest_of
+from archipel.engines.execution import threads
+from archipel.engines.federation.body import Bodies
 from archipel.records import Committed, Returned
 from archipel.study.federate import Hosting
 from archipel.types import Trained
 
 KINDS = {
     "lost": "acknowledged, and not in the journal as an update",
+    "told otherwise": "in the journal as an update, and its learner was told that it is not used",
     "payload lost": "acknowledged, and its file is missing or damaged",
     "other numbers": "what is kept is not what the learner made",
     "applied twice": "one update told or committed more than once",
     "from nowhere": "committed, and never journalled",
     "another model": "told again, the journal leads elsewhere",
     "no digest": "a version without its digest in the journal",
-    "audit": "the audit's chain is broken",
+    "audit": "its chain is broken, or it does not know of an acknowledged update",
 }
 
 
@@ -74,6 +77,7 @@ def check(state: Path, receipts: Iterable[Mapping[str, Any]], hosting: Hosting, 
         lines = list(journal.events())
         versions = journal.commits()
         records = [CODEC.value(text) for _, text in journal.records()]
+        audit = [(who, json.loads(detail)) for _, _, who, what, detail, _ in journal.audit() if what == "update"]
         try:
             journal.look_at_audit()
         except AuditBroken as broken:
@@ -82,7 +86,12 @@ def check(state: Path, receipts: Iterable[Mapping[str, Any]], hosting: Hosting, 
         journal.close()
     updates = [(line, event) for line in lines if isinstance(event := CODEC.value(line.event), Trained)]
     found.journalled = len(updates)
-    _acknowledged(found, receipts, lines, Blobs(state / "blobs"))
+    _damaged(found, state)
+    if not hosting.study.federation.keep_updates:
+        _made_up_again(state, lines, hosting)
+    receipts = list(receipts)
+    _acknowledged(found, receipts, lines, state, hosting)
+    _audited(found, receipts, audit)
     _once(found, updates, records)
     commits = [record for record in records if isinstance(record, Committed)]
     found.commits = len(commits)
@@ -98,30 +107,86 @@ def check(state: Path, receipts: Iterable[Mapping[str, Any]], hosting: Hosting, 
     return found
 
 
-def _acknowledged(found: Findings, receipts: Iterable[Mapping[str, Any]], lines: Sequence[Line], blobs: Blobs) -> None:
+def _acknowledged(
+    found: Findings, receipts: Iterable[Mapping[str, Any]], lines: Sequence[Line], state: Path, hosting: Hosting
+) -> None:
     """Who was told that an update is safe finds it: once, as an update, with all its bytes."""
     answers: dict[tuple[str, int, int], list[Line]] = {}
     for line in lines:
         if line.answer is not None:
             answers.setdefault((line.answer.learner, line.answer.task, line.answer.sequence), []).append(line)
     for receipt in receipts:
-        if receipt["verdict"] != "KEPT":
-            continue
-        found.acknowledged += 1
         key = receipt["learner"], receipt["task"], receipt["sequence"]
         there = answers.get(key, [])
         what = f"task {key[1]} of {key[0]}"
+        if receipt["verdict"] != "KEPT":
+            if any(isinstance(CODEC.value(line.event), Trained) for line in there):
+                found.find("told otherwise", f"{what}: {receipt['verdict']}, {receipt['reason']}")
+            continue
+        found.acknowledged += 1
         if len(there) != 1 or not isinstance(CODEC.value(there[0].event), Trained):
             found.find("lost", f"{what}: {[line.event for line in there] or 'nothing is written of it'}")
             continue
-        delivery = CODEC.value(there[0].beside)["delivery"]
-        if delivery.blob != receipt["sha256"]:
-            found.find("other numbers", f"{what}: the learner sent {receipt['sha256']}, kept is {delivery.blob}")
-        path = blobs.path(delivery.blob)
-        if not path.exists():
-            found.find("payload lost", f"{what}: {path.name} is not there")
-        elif hashlib.sha256(path.read_bytes()).hexdigest() != receipt["sha256"]:
-            found.find("payload lost", f"{what}: {path.name} holds something else")
+        body = _body(state, CODEC.value(there[0].beside)["delivery"], hosting)
+        if body is None:
+            found.find("payload lost", f"{what}: its file is not there, or too short")
+        elif hashlib.sha256(body).hexdigest() != receipt["sha256"]:
+            found.find("other numbers", f"{what}: what is kept has another SHA-256 than what the learner sent")
+
+
+def _body(state: Path, delivery: Delivery, hosting: Hosting) -> bytes | None:
+    """An update as it came, out of its file, which may hold others too; None if it is not there."""
+    bodies, path = Bodies(hosting.work.layout), state / "blobs" / delivery.blob
+    size, begin = bodies.size(delivery.inside), delivery.start - len(bodies.header(delivery.inside))
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(begin)
+        body = file.read(size)
+    return body if len(body) == size else None
+
+
+def _damaged(found: Findings, state: Path) -> None:
+    """Every file is called what is in it."""
+    for digest in Blobs(state / "blobs").digests():
+        if hashlib.sha256((state / "blobs" / digest).read_bytes()).hexdigest() != digest:
+            found.find("payload lost", f"the file {digest} holds something else")
+
+
+def _audited(
+    found: Findings, receipts: Iterable[Mapping[str, Any]], audit: Iterable[tuple[str, Mapping[str, Any]]]
+) -> None:
+    rows = {(who, told["task"], told["sequence"], told["sha256"]) for who, told in audit if told["verdict"] == "kept"}
+    for receipt in receipts:
+        key = receipt["learner"], receipt["task"], receipt["sequence"], receipt["sha256"]
+        if receipt["verdict"] == "KEPT" and key not in rows:
+            found.find("audit", f"task {key[1]} of {key[0]} was acknowledged, and there is no row of it")
+
+
+def _made_up_again(state: Path, lines: Sequence[Line], hosting: Hosting) -> None:
+    """Write the updates anew that the controller has removed: whoever knows the task's key can make them up."""
+    bodies, there = Bodies(hosting.work.layout), Blobs(state / "blobs").digests()
+    models = StoredModels(hosting.work.layout, Blobs(state / "blobs"))
+    course = Course(hosting.make(models, None), models)
+    with threads(hosting.study.simulation.threads), contextlib.suppress(Exception):  # what is wrong is found soon
+        for line in lines:
+            event = CODEC.value(line.event)
+            if isinstance(event, Trained):
+                delivery, command = CODEC.value(line.beside)["delivery"], course.out[event.task].command
+                if delivery.blob not in there:
+                    vector = made_up(models.read(command.model.name).numpy(), command.plan.key)  # type: ignore[union-attr]
+                    header = bodies.header(delivery.inside)
+                    with open(
+                        state / "blobs" / delivery.blob, "r+b" if delivery.blob in models.blobs else "wb"
+                    ) as file:
+                        file.seek(delivery.start - len(header))
+                        file.write(header + _numbers(vector, delivery, hosting))
+            course.tell(line)
+
+
+def _numbers(vector: np.ndarray, delivery: Delivery, hosting: Hosting) -> bytes:
+    layers = [hosting.work.layout.layers[place] for place in delivery.inside]
+    return b"".join(vector[layer.start : layer.stop].tobytes() for layer in layers)
 
 
 def _once(found: Findings, updates: Sequence[tuple[Line, Trained]], records: Sequence[object]) -> None:
@@ -143,33 +208,32 @@ def _told_again(
     """Tell all of it to a controller here, and make every update up again before it hears of it."""
     models = StoredModels(hosting.work.layout, Blobs(state / "blobs"))
     course = Course(hosting.make(models, None), models)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(hosting.study.simulation.threads)
+    line = None
     try:
-        for line in lines:
-            event = CODEC.value(line.event)
-            out = course.out.get(event.task) if isinstance(event, Trained) else None
-            carried = None if out is None else models.read(out.command.model.name).numpy().copy()
-            models.fresh.clear()
-            course.tell(line)
-            for name, digest in models.fresh.items():
-                if versions.get(name) != digest:
-                    found.find("another model", f"{name} is {digest}, written is {versions.get(name)}")
-            if isinstance(event, Trained) and out is not None and carried is not None:
-                wanted = made_up(carried, out.command.plan.key)  # type: ignore[union-attr]
-                if not _holds(state, hosting, line, wanted):
-                    found.find("other numbers", f"task {event.task}")
+        with threads(hosting.study.simulation.threads):
+            for line in lines:
+                event = CODEC.value(line.event)
+                out = course.out.get(event.task) if isinstance(event, Trained) else None
+                carried = None if out is None else models.read(out.command.model.name).numpy().copy()
+                models.fresh.clear()
+                course.tell(line)
+                for name, digest in models.fresh.items():
+                    if versions.get(name) != digest:
+                        found.find("another model", f"{name} is {digest}, written is {versions.get(name)}")
+                if isinstance(event, Trained) and out is not None and carried is not None:
+                    wanted = made_up(carried, out.command.plan.key)  # type: ignore[union-attr]
+                    if not _holds(state, hosting, line, wanted):
+                        found.find("other numbers", f"task {event.task}")
     except Exception as error:
-        found.find("another model", f"event {line.number} cannot be told again: {type(error).__name__}: {error}")
-    finally:
-        torch.set_num_threads(threads)
+        where = "the beginning" if line is None else f"event {line.number}"
+        found.find("another model", f"{where} cannot be told again: {type(error).__name__}: {error}")
 
 
 def _holds(state: Path, hosting: Hosting, line: Line, wanted: np.ndarray) -> bool:
     """The file of an update holds these numbers in the layers that came with it."""
-    delivery, layout = CODEC.value(line.beside)["delivery"], hosting.work.layout
-    pieces = [wanted[layout.layers[place].start : layout.layers[place].stop].tobytes() for place in delivery.inside]
-    return (state / "blobs" / delivery.blob).read_bytes()[delivery.start :] == b"".join(pieces)
+    delivery = CODEC.value(line.beside)["delivery"]
+    body = _body(state, delivery, hosting)
+    return body is not None and body.endswith(_numbers(wanted, delivery, hosting))
 
 
 def _as_saved(found: Findings, run: Path, digest: str, hosting: Hosting) -> None:

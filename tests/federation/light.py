@@ -10,6 +10,8 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import grpc
 import numpy as np
@@ -20,6 +22,7 @@ from archipel.engines.federation.body import HEADER, WIDTH, Bodies
 from archipel.engines.federation.link import Link, TurnedAway
 from archipel.layout import Layout
 
+T = TypeVar("T")
 Seen = Callable[[str, pb.Head, pb.Receipt], None]
 """Told of every receipt: by whom, for what, and what it says."""
 
@@ -52,6 +55,8 @@ class Light:
         self.sequence = 0
         self.errands: set[asyncio.Task[None]] = set()
         self.at: set[int] = set()
+        self.heartbeat = 5.0
+        self.welcomed = asyncio.Event()
 
     async def run(self) -> None:
         beats = asyncio.create_task(self._beats())
@@ -60,6 +65,7 @@ class Light:
                 try:
                     welcome = await self.link.join(self.hello)
                     self.heartbeat = welcome.heartbeat
+                    self.welcomed.set()
                     async for order in self.link.listen():
                         self._obey(order)
                         if self.ended is not None:
@@ -73,7 +79,7 @@ class Light:
             await self.link.close()
 
     async def _beats(self) -> None:
-        self.heartbeat = 5.0
+        await self.welcomed.wait()
         while True:
             await asyncio.sleep(self.heartbeat)
             try:
@@ -115,16 +121,23 @@ class Light:
     async def _work_at(self, order: pb.Train) -> tuple[pb.Head, bytes]:
         carried = await self._model(order)
         await asyncio.sleep(self.delay)
+        self.sequence += 1
+        return await self._aside(partial(self._made, order, self.sequence, carried))
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """Where models are large, in a thread, as a real learner does."""
+        return await asyncio.to_thread(work) if self.layout.size > 1_000_000 else work()
+
+    def _made(self, order: pb.Train, sequence: int, carried: np.ndarray) -> tuple[pb.Head, bytes]:
         vector = self.make(carried, order.plan.key)
         names = speech.hear_plan(order.plan).sends(self.layout.names)
         places = self.layout.indices(names)
-        pieces = [vector[self.layout.layers[p].start : self.layout.layers[p].stop].tobytes() for p in places]
+        pieces = [vector[self.layout.layers[p].start : self.layout.layers[p].stop].data.cast("B") for p in places]
         digests = [hashlib.sha256(piece).hexdigest() for piece in pieces]
         body = b"".join((self.bodies.header(places), *pieces))
-        self.sequence += 1
         trained = pb.Trained(layers=speech.say_layers([self.layout.names[p] for p in places], digests), steps=1)
         sha256 = hashlib.sha256(body).digest()
-        return pb.Head(task=order.task, sequence=self.sequence, size=len(body), sha256=sha256, trained=trained), body
+        return pb.Head(task=order.task, sequence=sequence, size=len(body), sha256=sha256, trained=trained), body
 
     async def _evaluate(self, order: pb.Evaluate) -> None:
         self.at.add(order.task)
@@ -146,18 +159,20 @@ class Light:
         missing = [n for n in self.layout.names if n not in found and digests[n] not in self.layers]
         if missing:
             size = self.bodies.size(self.layout.indices(missing))
-            found |= self._unpack(bytes(await self.link.fetch(order.task, missing, size)), missing, digests)
+            body = await self.link.fetch(order.task, missing, size)
+            found |= await self._aside(partial(self._unpack, body, missing, digests))
         self.layers = {digests[n]: found.get(n, self.layers.get(digests[n])) for n in self.layout.names}
-        return np.concatenate([self.layers[digests[n]] for n in self.layout.names])
+        layers = [self.layers[digests[n]] for n in self.layout.names]
+        return layers[0] if len(layers) == 1 else np.concatenate(layers)
 
-    def _unpack(self, body: bytes, names: list[str], digests: Mapping[str, str]) -> dict[str, np.ndarray]:
+    def _unpack(self, body: bytes | bytearray, names: list[str], digests: Mapping[str, str]) -> dict[str, np.ndarray]:
         places = self.layout.indices(names)
-        start = self.bodies.look_at(places, body[: WIDTH + HEADER], len(body))
+        start = self.bodies.look_at(places, bytes(body[: WIDTH + HEADER]), len(body))
         found = {}
         for place in places:
             layer = self.layout.layers[place]
             numbers = np.frombuffer(body, np.float32, layer.size, start)
             start += 4 * layer.size
-            assert hashlib.sha256(numbers.tobytes()).hexdigest() == digests[layer.name]
+            assert hashlib.sha256(numbers).hexdigest() == digests[layer.name]
             found[layer.name] = numbers
         return found

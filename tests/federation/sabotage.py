@@ -1,13 +1,14 @@
-"""A controller that breaks one of the laws, so that the checker can be seen to find it: `sabotage.py CRIME controller …`.
+"""Controllers that break a law, so that the checker can be seen to find it: `sabotage.py CRIME controller …`.
 
-    acknowledge-first   the receipt leaves before the update is in the journal
-    payload-last        the receipt leaves before the update's file is on disk
-    apply-twice         the first update after a restart is told and taken in twice
+acknowledge-first   the receipt leaves before the update is in the journal
+payload-last        the receipt leaves before the update's file is on disk
+apply-twice         the first update after a restart is told and taken in twice
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import sys
 import threading
 import time
@@ -47,34 +48,43 @@ def acknowledge_first() -> None:
 
 
 def payload_last() -> None:
-    """An update's file gets its name on disk only after the journal and the receipt."""
-    finish = blobs.Parcel.finish
+    """An update's file comes to the disk only after the journal and the receipt."""
+    finish, packed, tell = blobs.Parcel.finish, Book._packed, Course.tell
+    waiting: set[str] = set()
 
-    def finish_later(self: blobs.Parcel) -> str:
-        if self.path.name.startswith("own."):
-            return finish(self)
-        digest, content = self.digest(), self.path.read_bytes()
-        self.discard()
-        waiting[digest] = content
+    def later(self: blobs.Blobs, content: bytes) -> str:
+        digest = hashlib.sha256(content).hexdigest()
+        waiting.add(digest)
 
         def write() -> None:
             time.sleep(GAP)
-            self.blobs.path(digest).write_bytes(content)
-            waiting.pop(digest, None)
+            self.path(digest).write_bytes(content)
+            waiting.discard(digest)
 
         threading.Thread(target=write, daemon=True).start()
         return digest
 
-    waiting: dict[str, bytes] = {}
-    fill = Course.tell
+    def finish_later(self: blobs.Parcel) -> str:
+        if self.path.name.startswith("own."):
+            return finish(self)
+        content = self.path.read_bytes()
+        self.discard()
+        return later(self.blobs, content)
 
-    def tell(self: Course, line: Line) -> Any:
-        """Wait for the file, as a controller with a cache of files in memory would not have to."""
+    def packed_later(self: Book, entries: Sequence[Entry]) -> Sequence[Entry]:
+        self.blobs.put = lambda pieces: later(self.blobs, b"".join(pieces))  # type: ignore[method-assign]
+        try:
+            return packed(self, entries)
+        finally:
+            del self.blobs.put
+
+    def tell_later(self: Course, line: Line) -> Any:
+        """As a controller would that still has the update in memory."""
         while waiting:
             time.sleep(0.001)
-        return fill(self, line)
+        return tell(self, line)
 
-    blobs.Parcel.finish, Course.tell = finish_later, tell  # type: ignore[method-assign]
+    blobs.Parcel.finish, Book._packed, Course.tell = finish_later, packed_later, tell_later  # type: ignore[method-assign]
 
 
 def apply_twice() -> None:

@@ -6,7 +6,12 @@ The controller is the command that a person types. What learners are told is wri
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
+import re
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +33,7 @@ from archipel.engines.federation.tls import channel_credentials
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import read_study
 
+HERE = Path(__file__).parent
 COMMAND = (sys.executable, "-c", "from archipel.cli import main; main()")
 
 
@@ -37,7 +43,7 @@ class Setting:
 
     algorithm: str
     """As a study says it."""
-    ending: int
+    ending: int = 1
     """Commits."""
     learners: int = 5
     features: int = 24
@@ -110,12 +116,20 @@ class Stage:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def controller(self, command: Sequence[str] = COMMAND) -> Process:
+    def controller(self, *, forked: bool = False, crime: str | None = None, code: str | None = None) -> Process:
+        """Start one: the command itself, or `forked` from a process that has imported everything.
+
+        crime: a law that it breaks; code: a program to run in the command's place.
+        """
         return Process(
             [
-                *(*command, "controller", str(self.study), "--listen", self.address, "--json-log"),
+                *("controller", str(self.study), "--listen", self.address, "--json-log"),
                 *("--tls", str(self.folder / "ca" / "controller"), "--state", str(self.state)),
-            ]
+            ],
+            self.folder / "controller.log",
+            forked,
+            crime,
+            code,
         )
 
     def told(self) -> list[dict[str, Any]]:
@@ -142,45 +156,74 @@ def free_port() -> int:
 class Process:
     """A controller's process and what it says."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, arguments: Sequence[str], log: Path, forked: bool, crime: str | None, code: str | None) -> None:
+        log.unlink(missing_ok=True)
+        log.touch()
+        self._log = log.open()
+        self.said = ""
+        self.listened_at: float | None = None
         self.began = time.monotonic()
-        self.popen = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        self.said: list[str] = []
-        self.listening = threading.Event()
-        self.listened_at = 0.0
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._popen: subprocess.Popen[bytes] | None = None
+        if forked:
+            pid = zygote(arguments, crime, log)
+        else:
+            command = COMMAND if crime is None else (sys.executable, str(HERE / "sabotage.py"), crime)
+            if code is not None:
+                command = (sys.executable, "-c", code)
+            with log.open("ab") as said:
+                self._popen = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=said)
+            pid = self._popen.pid
+        self._handle = os.pidfd_open(pid)
 
-    def _read(self) -> None:
-        assert self.popen.stderr is not None
-        for line in self.popen.stderr:
-            self.said.append(line)
-            if '"event": "listening"' in line:
-                self.listened_at = time.monotonic()
-                self.listening.set()
+    @property
+    def listening(self) -> bool:
+        self.said += self._log.read()
+        if self.listened_at is None and '"event": "listening"' in self.said:
+            self.listened_at = time.monotonic()
+        return self.listened_at is not None
 
     @property
     def ended(self) -> bool:
-        return self.popen.poll() is not None
+        return bool(select.select([self._handle], [], [], 0)[0])
 
     def kill(self) -> float:
         """SIGKILL; when."""
         at = time.monotonic()
-        self.popen.kill()
-        self.popen.wait()
-        self._reader.join()
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+        self.wait(10)
         return at
 
     def wait(self, seconds: float) -> int:
-        """Its exit code."""
-        try:
-            return self.popen.wait(seconds)
-        except subprocess.TimeoutExpired:
+        """Until it ends; its exit code, or -9 if it was killed."""
+        if not select.select([self._handle], [], [], seconds)[0]:
             self.kill()
-            raise TimeoutError(f"The controller did not end in {seconds:g} s.\n{self.last_words()}") from None
+            raise TimeoutError(f"The controller did not end in {seconds:g} s.\n{self.last_words()}")
+        self.said += self._log.read()
+        if self._popen is not None:
+            return self._popen.wait()
+        found = re.search(r"^exit code (\d+)$", self.said, re.MULTILINE)
+        return -9 if found is None else int(found[1])
 
     def last_words(self) -> str:
-        return "".join(self.said[-30:])
+        self.said += self._log.read()
+        return "".join(self.said.splitlines(keepends=True)[-30:])
+
+
+@cache
+def _zygote() -> subprocess.Popen[str]:
+    command = [sys.executable, str(HERE / "zygote.py")]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def zygote(arguments: Sequence[str], crime: str | None, log: Path) -> int:
+    """Have a controller forked; its process's id. The one who forks ends with this process, whose line it reads."""
+    one = _zygote()
+    assert one.stdin is not None
+    assert one.stdout is not None
+    one.stdin.write(json.dumps({"arguments": arguments, "crime": crime, "log": str(log)}) + "\n")
+    one.stdin.flush()
+    return int(one.stdout.readline())
 
 
 @cache
@@ -191,15 +234,53 @@ def loop() -> asyncio.AbstractEventLoop:
     return found
 
 
+class Wire:
+    """A line between learners and a controller that can be cut, and is whole again at once."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.behind = stage.port
+        self.cuts = 0
+        self._ends: set[asyncio.StreamWriter] = set()
+        self.port = asyncio.run_coroutine_threadsafe(self._listen(), loop()).result()
+
+    def cut(self) -> None:
+        """Break off all connections."""
+        loop().call_soon_threadsafe(self._cut)
+
+    def _cut(self) -> None:
+        self.cuts += len(self._ends) // 2
+        for end in self._ends:
+            end.transport.abort()
+
+    async def _listen(self) -> int:
+        server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            onward, back = await asyncio.open_connection("127.0.0.1", self.behind)
+        except OSError:
+            writer.close()
+            return
+        self._ends |= {writer, back}
+        await asyncio.gather(self._pass(reader, back), self._pass(onward, writer))
+        self._ends -= {writer, back}
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+
 @dataclass
 class Crowd:
     """The learners, in a thread of this process."""
 
     stage: Stage
-    kept: int = 0
-    """Updates that they were told are safe."""
-    last_kept: float = 0.0
-    """When they last were."""
+    kept_at: list[float] = field(default_factory=list)
+    """When they were told that an update is safe."""
     _gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __enter__(self) -> Crowd:
@@ -211,6 +292,11 @@ class Crowd:
         self._taking_part.cancel()
         asyncio.run_coroutine_threadsafe(self._gone.wait(), loop()).result()
         self._file.close()
+
+    @property
+    def kept(self) -> int:
+        """Updates that they were told are safe."""
+        return len(self.kept_at)
 
     @property
     def failure(self) -> BaseException | None:
@@ -249,5 +335,4 @@ class Crowd:
         }
         self._file.write(json.dumps(told) + "\n")
         if receipt.verdict == pb.Receipt.KEPT:
-            self.kept += 1
-            self.last_kept = time.monotonic()
+            self.kept_at.append(time.monotonic())

@@ -1,25 +1,33 @@
-"""Kill the controller, lose nothing, go on: a short form of `make chaos`, and controllers that the checker must catch."""
+"""Kill the controller, lose nothing, go on: the short form of `make chaos`, and controllers that it must catch."""
 
 from __future__ import annotations
 
 import random
-import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chaos import A_LIFE, PROTOCOLS, UPDATES, Moment, Setting, campaign, draw
-from stage import set_up
+from chaos import A_LIFE, LONGEST, MILLION, PROTOCOLS, UPDATES, Moment, campaign
+from checker import check
+from stage import Crowd, Setting, Wire, set_up
 
-KILLS = 6
-SABOTAGE = Path(__file__).with_name("sabotage.py")
+KILLS = {
+    "fedavg": 12,
+    "async_fedavg, files collected": 12,
+    "async_dvw": 6,
+    "radfed": 8,
+    "radfed, a million parameters": 4,
+}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_controller_that_is_killed_again_and_again_loses_nothing(protocol: str, tmp_path: Path) -> None:
-    algorithm = next(iter(PROTOCOLS[protocol].values()))
-    stage = set_up(tmp_path, Setting(algorithm, A_LIFE[protocol] * (KILLS + 1)))
-    outcome = campaign(stage, KILLS, 7, A_LIFE[protocol] * UPDATES[protocol], moments=draw)
-    assert outcome.kills == KILLS
+@pytest.mark.parametrize("name", KILLS)
+def test_a_controller_that_is_killed_again_and_again_loses_nothing(name: str, tmp_path: Path) -> None:
+    kills = KILLS[name]
+    protocol = next(protocol for protocol, settings in PROTOCOLS.items() if name in settings)
+    stage = set_up(tmp_path, replace(PROTOCOLS[protocol][name], ending=A_LIFE[protocol] * (kills + 1)))
+    outcome = campaign(stage, kills, 7, A_LIFE[protocol] * UPDATES[protocol])
+    assert outcome.kills == kills
     assert outcome.findings.clean, outcome.findings
     assert outcome.findings.commits == stage.setting.ending
 
@@ -34,7 +42,23 @@ def test_the_checker_finds_a_controller_that_breaks_the_law(crime: str, kind: st
         return Moment("acknowledged", generator.uniform(0, 0.03))
 
     stage = set_up(tmp_path, Setting('"async_fedavg"', 1_000))
-    command = (sys.executable, str(SABOTAGE), crime)
-    outcome = campaign(stage, 2, 7, 1_000, command=command, moments=soon, to_the_end=False)
+    outcome = campaign(stage, 2, 7, 1_000, crime=crime, moments=soon)
     assert outcome.kills > 0
     assert kind in outcome.findings.wrong, outcome.findings
+
+
+def test_lines_that_break_in_the_middle_of_uploads_cost_no_update(tmp_path: Path) -> None:
+    stage = set_up(tmp_path, Setting('"fedavg"', 8, **MILLION))
+    wire, generator = Wire(stage), random.Random(7)
+    process = stage.controller(forked=True)
+    with Crowd(replace(stage, port=wire.port)):
+        began = time.monotonic()
+        while not process.ended and time.monotonic() < began + LONGEST:
+            time.sleep(generator.uniform(0.1, 0.4))
+            wire.cut()
+    assert process.wait(LONGEST) == 0, process.last_words()
+    told = stage.told()
+    assert wire.cuts > 10
+    assert {receipt["verdict"] for receipt in told} <= {"KEPT", "LATE"}, told  # none is refused for a broken line
+    assert (findings := check(stage.state, told, stage.hosting)).clean, findings
+    assert findings.journalled == 8 * 5, "an update of a round was wasted"

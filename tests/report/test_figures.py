@@ -128,7 +128,7 @@ def test_runs_of_one_name_and_setting_are_one_method():
 
 # ----------------------------------------------------------------------------------------------------------- curves
 
-TIME, ROUNDS, MOVED = "virtual time (s)", "local rounds", "moved (MB)"
+TIME, ROUNDS, MOVED = "time (s)", "local rounds", "moved (MB)"
 MOVES = {"train down bytes": 2 * MB, "train up bytes": MB, "evaluate down bytes": MB, "score down bytes": 100 * MB}
 STREAM = [
     (0.0, score(0, 0, 0.1)),

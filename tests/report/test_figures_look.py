@@ -103,7 +103,7 @@ def test_rows_agree_with_the_records(runs: list[Run]):
     curves = score_curves(runs)
     for run in runs:
         told = {time: score.metrics["accuracy"] for time, score in run.scores}
-        drawn = {row[3]: row[4] for row in curves.rows if row[0] == run.name and row[2] == "virtual time (s)"}
+        drawn = {row[3]: row[4] for row in curves.rows if row[0] == run.name and row[2] == "time (s)"}
         assert drawn == told
         moved = {row[3]: row[4] for row in curves.rows if row[0] == run.name and row[2] == "moved (MB)"}
         last = run.commits[-1][1].traffic

@@ -53,6 +53,7 @@ def controller(
     from archipel.study.files import read_study
 
     credentials = listening(listen, papers, insecure)
+    meters = None if metrics is None else _place(metrics)
     say_on_stderr(json_log)
     hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or []))
     place = results or state / "run"
@@ -69,7 +70,7 @@ def controller(
             listen,
             credentials,
             when_over,
-            None if metrics is None else _place(metrics),
+            meters,
         )
     if federation.stopped is None:
         version = federation.book.controller.state.version

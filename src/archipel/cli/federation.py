@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +18,6 @@ except ImportError as error:
     raise ImportError("A real federation needs grpcio: pip install 'archipel[federation]'") from error
 
 if TYPE_CHECKING:
-    import grpc
-
     from archipel.engines.federation.link import Link
 
 Address = Annotated[
@@ -55,7 +55,7 @@ def identity(papers: Path | None, insecure: str | None, address: str) -> tls.Ide
     return who
 
 
-def listening(address: str, papers: Path | None, insecure: bool) -> grpc.ServerCredentials | None:
+def listening(address: str, papers: Path | None, insecure: bool) -> tls.ServerCredentials | None:
     """What a controller listens with."""
     require(
         insecure != (papers is not None),
@@ -71,5 +71,21 @@ def listening(address: str, papers: Path | None, insecure: bool) -> grpc.ServerC
 def link(address: str, papers: Path | None, insecure: str | None) -> Link:
     from archipel.engines.federation.link import Link
 
-    credentials: grpc.ChannelCredentials | None = None if papers is None else tls.channel_credentials(papers)
+    credentials = None if papers is None else tls.channel_credentials(papers)
     return Link(address, credentials, insecure or "")
+
+
+@contextmanager
+def on_the_line(address: str) -> Iterator[None]:
+    """What the controller says no to, and that it says nothing, as words."""
+    from archipel.engines.federation.link import TurnedAway
+
+    try:
+        yield
+    except TurnedAway as error:
+        if error.nobody_there:
+            raise ConnectionError(
+                f"No controller answers at {address}: is it running there, and with a certificate of the same "
+                f"authority? ({error})"
+            ) from error
+        raise ValueError(f"The controller at {address} says no: {error}") from error

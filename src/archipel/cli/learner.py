@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from archipel.cli.console import nearby, out
-from archipel.cli.federation import Address, AsJsonLines, Insecure, Papers, identity, link
+from archipel.cli.console import nearby, out, told
+from archipel.cli.federation import Address, AsJsonLines, Insecure, Papers, identity, link, on_the_line
 
 
 class Probe(StrEnum):
@@ -73,7 +73,7 @@ def learner(
             out.print(escape(line), highlight=False, soft_wrap=True)
         return
     place = state or Path(f"learner-{who.name}")
-    with alone_in(place), threads(narrowed.simulation.threads):
+    with alone_in(place), threads(narrowed.simulation.threads), on_the_line(controller):
         agent = run_learner(
             lambda: Agent(
                 link(controller, papers, insecure),
@@ -85,7 +85,7 @@ def learner(
             )
         )
         if agent.ended is None:
-            out.print("Stopped; the same command goes on.", highlight=False)
+            told.print("Stopped; the same command goes on.", highlight=False)
             raise typer.Exit(130)
         out.print(f"The run is over: {escape(agent.ended)}.", highlight=False)
         if agent.last_model is not None:

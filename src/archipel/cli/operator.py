@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from archipel.cli.console import out
-from archipel.cli.federation import Address, Insecure, Papers, identity, link
+from archipel.cli.federation import Address, Insecure, Papers, identity, link, on_the_line
 
 app = typer.Typer(help="Pause, resume or withdraw a learner of a federation.", no_args_is_help=True)
 
@@ -42,4 +42,6 @@ def _steer(action: str, name: str, controller: str, papers: Papers, insecure: In
     from archipel.engines.federation.processes import ask
 
     identity(papers, insecure, controller)
-    out.print(ask(lambda: link(controller, papers, insecure), action, name), highlight=False)
+    with on_the_line(controller):
+        told = ask(lambda: link(controller, papers, insecure), action, name)
+    out.print(told, markup=False, highlight=False, soft_wrap=True)

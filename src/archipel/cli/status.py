@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from archipel.cli.console import AsJson, out, print_json
-from archipel.cli.federation import Address, Insecure, Papers, identity, link
+from archipel.cli.federation import Address, Insecure, Papers, identity, link, on_the_line
 
 
 def status(
@@ -21,7 +21,8 @@ def status(
     from archipel.engines.federation.processes import ask
 
     identity(papers, insecure, controller)
-    told: dict[str, Any] = ask(lambda: link(controller, papers, insecure))
+    with on_the_line(controller):
+        told: dict[str, Any] = ask(lambda: link(controller, papers, insecure))
     if json:
         print_json(told)
         return

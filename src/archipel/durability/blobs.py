@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,6 +26,8 @@ class Blobs:
         self.unfinished = folder / "unfinished"
         self.unfinished.mkdir(parents=True, exist_ok=True)
         self._own = 0
+        self._pins: Counter[str] = Counter()
+        self._lock = threading.Lock()
 
     def path(self, digest: str) -> Path:
         return self.folder / digest
@@ -47,12 +51,27 @@ class Blobs:
     def digests(self) -> set[str]:
         return {path.name for path in self.folder.iterdir() if path.is_file()}
 
+    def pin(self, digest: str) -> None:
+        """Not to be collected until `unpin`: it is on its way, and nothing says yet that it is needed."""
+        with self._lock:
+            self._pins[digest] += 1
+
+    def unpin(self, digest: str) -> None:
+        with self._lock:
+            self._pins[digest] -= 1
+            if not self._pins[digest]:
+                del self._pins[digest]
+
     def collect(self, needed: Collection[str]) -> int:
         """Remove the files that nobody needs any more; how many they were."""
         unneeded = self.digests() - set(needed)
+        removed = 0
         for digest in unneeded:
-            self.path(digest).unlink()
-        return len(unneeded)
+            with self._lock:  # what is pinned from now on arrives after this
+                if digest not in self._pins:
+                    self.path(digest).unlink()
+                    removed += 1
+        return removed
 
 
 class Parcel:
@@ -80,6 +99,13 @@ class Parcel:
         self.size += len(view)
         while view:
             view = view[os.write(self._file, view) :]
+
+    def blocks(self) -> Iterator[bytes]:
+        """What has arrived, block by block."""
+        if self.size:
+            with open(self.path, "rb") as file:
+                while block := file.read(BLOCK):
+                    yield block
 
     def finish(self) -> str:
         """Have it on the disk under its own name, which says what is in it."""
@@ -113,10 +139,8 @@ class Parcel:
     def _open(self) -> None:
         """Go on behind what is there; its hash is taken again, for the process that knew it may be gone."""
         self._digest = hashlib.sha256()
-        if self.size:
-            with open(self.path, "rb") as file:
-                while block := file.read(BLOCK):
-                    self._digest.update(block)
+        for block in self.blocks():
+            self._digest.update(block)
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 

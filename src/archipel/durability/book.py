@@ -12,7 +12,7 @@ changes nothing that anybody was told.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -65,7 +65,12 @@ class Entry:
     answer: Answer | None = None
     """Whose answer it is; None for what the engine has to say itself."""
     delivery: Delivery | None = None
+    """What came with it: its file is pinned until it is written down here."""
+    body: bytes = b""
+    """A delivery that is small and not on disk yet: those of a batch go into one file."""
     moved: Moved = field(default_factory=dict)
+    note: Note | None = None
+    """For the audit, which also says what became of it: no update is acknowledged without its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +191,6 @@ class Book:
         self.blobs = Blobs(folder / "blobs")
         self.journal = Journal(folder / "journal.sqlite")
         self.layout = layout
-        self.pins: set[str] = set()
-        """Files that are not in the journal yet, and must not be collected."""
         self._every = snapshot_every
         self._keep_updates = keep_updates
         self._models = StoredModels(layout, self.blobs)
@@ -213,15 +216,23 @@ class Book:
     def take(self, entries: Sequence[Entry], notes: Sequence[Note], now: float) -> list[Taken]:
         """Write events down; when this returns, they are safe. What an answer's sender may be told, one for each."""
         self.time = max(self.time, now)
+        pinned = [entry.delivery.blob for entry in entries if entry.delivery is not None and entry.delivery.blob]
+        entries = self._packed(entries)
         number, waiting, closing = self.number, list(self._waiting), set(self._closing)
         try:
             with self.journal.write():
                 taken = [self._take(entry) for entry in entries]
+                for entry, told in zip(entries, taken, strict=True):
+                    if (note := entry.note) is not None:
+                        detail = {**note.detail, "verdict": told.verdict, "reason": told.reason}
+                        self.journal.note(note.who, note.what, detail)
                 for note in notes:
                     self.journal.note(note.who, note.what, note.detail)
         except BaseException:
             self.number, self._waiting, self._closing = number, waiting, closing
             raise
+        for blob in pinned:
+            self.blobs.unpin(blob)
         return taken
 
     def handle(self) -> list[Command]:
@@ -242,7 +253,7 @@ class Book:
         self._commits = self._numbers = 0
         if not self._keep_updates:
             needed = {run[2] for kept in saved["models"].values() for run in kept["runs"]}
-            self.blobs.collect(needed | self.pins)
+            self.blobs.collect(needed)
 
     def records(self) -> Iterator[Stamped]:
         for time, text in self.journal.records():
@@ -252,6 +263,21 @@ class Book:
         self.journal.close()
 
     # -------------------------------------------------------------------------------------------------- small things
+
+    def _packed(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+        """Have the small bodies on disk, all in one file: bringing one to the disk takes as long as bringing many."""
+        bodies = [entry.body for entry in entries if entry.body]
+        if not bodies:
+            return entries
+        blob, place = self.blobs.put(bodies), 0
+        packed = []
+        for entry in entries:
+            if entry.body and entry.delivery is not None:
+                delivery = replace(entry.delivery, blob=blob, start=place + entry.delivery.start)
+                place += len(entry.body)
+                entry = replace(entry, delivery=delivery, body=b"")
+            packed.append(entry)
+        return packed
 
     def _take(self, entry: Entry) -> Taken:
         event, answer = entry.event, entry.answer

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from archipel.durability.blobs import Blobs
-from archipel.layout import Layout
+from archipel.layout import Layout, empty
 
 Digest: TypeAlias = str
 """SHA-256 of a layer's numbers, in hexadecimal."""
@@ -87,7 +87,7 @@ class StoredModels:
         if whole is not None:
             return whole if piece is None else whole[piece]
         start, stop = (0, self.layout.size) if piece is None else (piece.start, piece.stop)
-        vector = torch.empty(stop - start)
+        vector = empty(stop - start)
         for run in _between(kept.runs, start, stop):
             into = vector[run.start - start : run.stop - start]
             if isinstance(run.source, Tensor):
@@ -180,11 +180,12 @@ class StoredModels:
         return found
 
     def load(self, saved: dict[str, Any]) -> None:
+        """Models stay in their files until somebody asks for them: a controller that was killed is back sooner."""
         self._kept.clear()
         for name, told in saved.items():
             runs = tuple(Run(*run) for run in told["runs"])
             digests = None if told["digests"] is None else tuple(told["digests"])
-            if told["in memory"] is not None:
+            if told["in memory"] is not None and "/" in name:  # a part's own, which it may change in place
                 (only,) = runs
                 assert isinstance(only.source, str)
                 vector = torch.empty(only.stop, dtype=getattr(torch, told["in memory"]))

@@ -84,8 +84,9 @@ def caption(ways: Mapping[str, str], several: bool) -> str:
     names = {way: ", ".join(method for method in ways if ways[method] == way) for way in dict.fromkeys(ways.values())}
     what = "; ".join(f"{way} ({names[way]})" for way in names) if len(names) > 1 else next(iter(names))
     return (
-        f"{what[0].upper()}{what[1:]}, against virtual time (Metis figs. 5 to 8), local rounds, of which a hop of a "
-        "relay is one (RADFed figs. 3 and 4; of several scores in a round the first), and megabytes (of 2^20 bytes) "
+        f"{what[0].upper()}{what[1:]}, against time (virtual in a simulation; Metis figs. 5 to 8), local rounds, of "
+        "which a hop of a relay is one (RADFed figs. 3 and 4; of several scores in a round the first), and megabytes "
+        "(of 2^20 bytes) "
         "moved for training and weighing. Where lines differ much in length, the axis is logarithmic."
         + (f" {MEANS}" if several else "")
     )

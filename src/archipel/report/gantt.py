@@ -66,7 +66,7 @@ def gantt(runs: Sequence[Run]) -> Drawing | None:
         "above are commits, and in the title is the share of all learners' time, as far as it is shown, that they were "
         "at work. Evaluating others' models is not recorded and counts as idle." + note(runs, shown),
         figure,
-        ("method", "seed", "learner", "group", "from (virtual s)", "to (virtual s)", "outcome"),
+        ("method", "seed", "learner", "group", "from (s)", "to (s)", "outcome"),
         tuple(rows),
     )
 

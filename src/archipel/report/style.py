@@ -27,7 +27,7 @@ WIDTH = 10.0
 """Inches across the page at most, so that letters keep their size."""
 LETTER = 0.075
 """Inches that a letter takes, on average."""
-TIME = "virtual time (s)"
+TIME = "time (s)"
 
 
 @contextmanager

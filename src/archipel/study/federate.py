@@ -185,7 +185,7 @@ class Hosting:
             algorithm=repr(self.algorithm),
             seed=self.seed,
             participants=tuple(
-                Participant(name, member.group, member.role, member.examples or member.test)
+                Participant(name, member.group or "learners", member.role, member.examples or member.test)
                 for name, member in sorted(state.members.items())
             ),
             layout=self.work.layout,

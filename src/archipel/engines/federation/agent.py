@@ -86,6 +86,9 @@ class Agent:
         self._bench = self._a_bench()
         self._heartbeat, self._silence = 5.0, 30.0
         self._lost = asyncio.Event()
+        """The controller has taken it for gone."""
+        self._settling: set[int] = set()
+        """Tasks whose answers are on their way."""
 
     def _a_bench(self) -> Work:
         """A network for trying models, while the other one trains."""
@@ -122,6 +125,7 @@ class Agent:
             validation=len(learner.validation),
             test=len(learner.test),
             fresh=self.folder.fresh,
+            federation=self.memory.federation,
         )
         if island.moments is not None and "moments" not in self.refuses:
             hello.moments.CopyFrom(speech.say_moments(island.moments))
@@ -139,6 +143,7 @@ class Agent:
             island.standardise = None
             self._bench = self._a_bench()
         if self.folder.fresh:
+            self.memory.federation = welcome.federation
             self.folder.save()
             self.folder.fresh = False
         log.info("joined", extra={"controller": self.link.address})
@@ -146,21 +151,31 @@ class Agent:
     async def _listen(self) -> None:
         """Hear orders until the line is dead."""
         self._lost.clear()
+        lost = asyncio.create_task(self._lost.wait())
         orders = self.link.listen()
         try:
             while self.ended is None:
+                following = asyncio.ensure_future(anext(orders))
                 # the controller gives a sign of life every heartbeat
-                order = await asyncio.wait_for(anext(orders), max(self._silence, 3 * self._heartbeat))
-                await self._obey(order)
-                if self._lost.is_set():
+                seconds = max(self._silence, 3 * self._heartbeat)
+                await asyncio.wait({following, lost}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                if not following.done():
+                    following.cancel()
+                    await asyncio.gather(following, return_exceptions=True)
+                    log.warning("the controller took us for gone" if lost.done() else "the controller is silent")
                     return
-        except (TimeoutError, StopAsyncIteration):
-            log.warning("the controller is silent")
+                await self._obey(following.result())
+        except StopAsyncIteration:  # another process with this learner's name may have called
+            log.warning("the controller hung up")
+            await asyncio.sleep(min(1.0, self._heartbeat))
         except grpc.aio.AioRpcError as error:
             if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
                 raise TurnedAway(error.code(), error.details() or "") from None
             log.warning("the line broke", extra={"reason": error.details()})
             await asyncio.sleep(0.2)
+        finally:
+            lost.cancel()
+            await orders.aclose()
 
     async def _beats(self) -> None:
         while True:
@@ -175,7 +190,7 @@ class Agent:
                 log.warning("no answer from the controller", extra={"reason": str(error)})
                 continue
             if heard.join:
-                self._lost.set()  # the next order, or ping, leads to joining again
+                self._lost.set()
 
     async def _obey(self, order: pb.Order) -> None:
         match order.WhichOneof("what"):
@@ -270,6 +285,15 @@ class Agent:
 
     async def _settle(self, owed: Owed) -> None:
         """Give an answer until the controller has it, or does not want it."""
+        if owed.task in self._settling:  # it was asked for again meanwhile
+            return
+        self._settling.add(owed.task)
+        try:
+            await self._bring(owed)
+        finally:
+            self._settling.discard(owed.task)
+
+    async def _bring(self, owed: Owed) -> None:
         layout = self.island.work.layout
         body = b""
         if owed.changed:

@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from archipel.durability.book import LATE, REFUSED, Moved, Taken
+from archipel.durability.book import LATE, REFUSED, Moved, Note, Taken
 from archipel.durability.journal import Answer
 from archipel.durability.stored_models import Delivery
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation import speech
 from archipel.engines.federation.body import Bad
 from archipel.engines.federation.line import CHUNK
-from archipel.engines.federation.reception import Reception, announced
+from archipel.engines.federation.reception import SMALL, Examination, Reception, announced, received
 from archipel.engines.federation.terms import Busy, Rejected, Seat
 from archipel.types import AUC_BINS, Evaluate, Event, Failed, Progress, Train, Trained
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("archipel.federation")
 
 VERDICTS = {"kept": pb.Receipt.KEPT, "late": pb.Receipt.LATE}
+CROWDED = 64
+"""Updates in memory from which on no further orders leave."""
+LARGEST = 2**63 - 1
+"""The largest number that a journal can hold."""
 
 
 class Answers:
@@ -35,79 +39,105 @@ class Answers:
         self.book = federation.book
         self._arriving: set[str] = set()
         """Updates that a call is bringing now."""
+        self._in_memory = 0
+        """Small updates that are here and not on disk yet."""
+        self._unfinished: dict[str, str] = {}
+        """The upload of each learner that broke off last: nobody may fill the disk with beginnings."""
+        for path in sorted(federation.book.blobs.unfinished.iterdir(), key=lambda path: path.stat().st_mtime):
+            self._supersede(path.name.rsplit(".", 2)[0], path.name)
 
     async def beat(self, name: str, pulse: pb.Pulse) -> pb.Heard:
         federation, seat = self.federation, self.federation.seats[name]
         seat.seen = federation.now
-        for told in pulse.steps:
-            command = seat.orders.get(told.task)
+        for task, steps in {told.task: told.steps for told in pulse.steps}.items():
+            command = seat.orders.get(task)
             if isinstance(command, Train) and "progress" in command.plan.reports:
-                federation.post(Progress(told.task, told.steps))
+                federation.post(Progress(task, steps))
         member = self.book.controller.state.members.get(name)
         gone = member is None or not member.active
         return pb.Heard(join=gone and name not in federation.operators.paused and federation.stopped is None)
+
+    async def calm(self) -> None:
+        """Wait while many updates are on their way to the disk: who is given work now would only bring more."""
+        while self._in_memory >= CROWDED:
+            await asyncio.sleep(0.01)
 
     async def stored(self, name: str, parcel: pb.Parcel) -> pb.Offset:
         path = self.book.blobs.unfinished / _label(name, parcel.task, parcel.sha256)
         return pb.Offset(offset=path.stat().st_size if path.exists() else 0)
 
+    async def reply(self, name: str, portion: pb.Portion) -> pb.Receipt:
+        """An answer in one piece."""
+        return await self._hear(name, *_apart(portion), _nothing_more())
+
     async def answer(self, name: str, portions: AsyncIterator[pb.Portion]) -> pb.Receipt:
+        """An answer in many pieces."""
+        receipt = await self._hear(name, *_apart(await self._next(portions)), portions)
+        await self._hear_out(portions)
+        return receipt
+
+    async def _hear(self, name: str, head: pb.Head, data: bytes, portions: AsyncIterator[pb.Portion]) -> pb.Receipt:
         began = time.monotonic()
         federation, seat = self.federation, self.federation.seats[name]
         seat.seen = federation.now
-        first = await self._next(portions)
-        if first is None or not first.HasField("head"):
-            raise Rejected("An answer begins with its head.")
-        command = seat.orders.get(first.head.task)
+        command = seat.orders.get(head.task)
         if command is None:
-            receipt = await self._unexpected(name, first.head)
-        elif isinstance(command, Evaluate):
-            receipt = federation.opinions.came(name, command, first.head)
-        else:
-            receipt = await self._update(seat, command, first, portions)
-            federation.meters.latency.observe(time.monotonic() - began)
-        await self._hear_out(portions)
+            return await self._unexpected(name, head)
+        if isinstance(command, Evaluate):
+            return federation.opinions.came(name, command, head)
+        receipt = await self._update(seat, command, head, data, portions)
+        federation.meters.latency.observe(time.monotonic() - began)
         return receipt
 
     # ------------------------------------------------------------------------------------------------------ updates
 
     async def _update(
-        self, seat: Seat, command: Train, first: pb.Portion, portions: AsyncIterator[pb.Portion]
+        self, seat: Seat, command: Train, head: pb.Head, data: bytes, portions: AsyncIterator[pb.Portion]
     ) -> pb.Receipt:
-        head, traffic = first.head, self.federation.orders.traffic(command.task)
+        traffic, out = self.federation.orders.traffic(command.task), self.book.out.get(command.task)
         moved: Moved = {"train down": dict(seat.given.get(command.task, {}))}
         delivery: Delivery | None = None
+        body = b""
         event: Event
         try:
             match head.WhichOneof("result"):
                 case "trained":
-                    event, delivery = await self._arrive(seat, command, first, portions)
+                    event, delivery, body = await self._arrive(seat, command, head, data, portions)
                     names = self.book.layout.names
                     moved["train up"] = {names[at]: self.book.layout.bytes((at,)) for at in delivery.inside}
                 case "failed":
                     event = Failed(command.task, f"crashed: {head.failed[:500]}", traffic)
+                case "scored":
+                    raise Bad("an opinion in answer to a training task")
                 case _:
                     raise Bad("an answer without a result to a training task")
-        except KeyError:  # the model it stands on is gone
-            return pb.Receipt(verdict=pb.Receipt.LATE, reason="the task was closed in the meantime")
+        except KeyError:  # the model it stands on is gone: it was answered, maybe by this very answer in another call
+            return await self._unexpected(seat.name, head)
         except Bad as bad:
             log.warning("an update was refused", extra={"learner": seat.name, "task": head.task, "reason": str(bad)})
             self.federation.meters.refusals.labels("update").inc()
             event = Failed(command.task, f"{REFUSED}{bad}", traffic)
+        note = _note(seat.name, head)
+        self._in_memory += bool(body)
         try:
-            taken = await self.federation.post(event, _answer(seat.name, head), delivery, moved).taken
+            taken = await self.federation.post(event, _answer(seat.name, head), delivery, body, moved, note).taken
         finally:
-            self.book.pins.discard(head.sha256.hex())
+            self._in_memory -= bool(body)
+        if out is not None:
+            self.federation.meters.turnaround.observe(self.federation.now - out.since)
         if delivery is not None:
             seat.holds |= set(delivery.digests.values())
             seat.private |= set(command.plan.private)
-        return self._receipt(seat.name, head, taken)
+        return self._receipt(taken)
 
     async def _arrive(
-        self, seat: Seat, command: Train, first: pb.Portion, portions: AsyncIterator[pb.Portion]
-    ) -> tuple[Trained, Delivery]:
-        """From an update's announcement to its file on disk; raises `Bad` with what is wrong with it."""
-        federation, head, plan = self.federation, first.head, command.plan
+        self, seat: Seat, command: Train, head: pb.Head, data: bytes, portions: AsyncIterator[pb.Portion]
+    ) -> tuple[Trained, Delivery, bytes]:
+        """From an update's announcement to its file on disk; raises `Bad` with what is wrong with it.
+
+        A small one that came whole is given back instead, to go to the disk with its journal entry.
+        """
+        federation, plan = self.federation, command.plan
         state = self.book.controller.state
         metrics = speech.hear_metrics(
             head.trained,
@@ -119,31 +149,56 @@ class Answers:
         models, bodies = self.book.course.models, federation.bodies
         digests = speech.hear_layers(head.trained.layers)
         expected = announced(bodies, models, command.model.name, layers, digests, head.size, head.sha256.hex())
+        examination = Examination(expected, bodies, models, federation.terms.norm_bound)
+        body = b""
+        if head.offset == 0 and expected.size == len(data) <= SMALL:
+            body = data
+            delivery = received(body, examination)
+        else:
+            delivery = await self._piece_by_piece(seat, head, examination, data, portions)
+        up = self.book.layout.bytes(delivery.inside)
+        federation.meters.bytes.labels("up").inc(up)
+        traffic = federation.orders.traffic(command.task, up)
+        event = Trained(command.task, f"t{command.task}", layers, head.trained.steps, metrics, traffic)
+        return event, delivery, body
+
+    async def _piece_by_piece(
+        self, seat: Seat, head: pb.Head, examination: Examination, data: bytes, portions: AsyncIterator[pb.Portion]
+    ) -> Delivery:
+        federation, expected = self.federation, examination.expected
         label = _label(seat.name, head.task, head.sha256)
         if label in self._arriving:
             raise Busy("Another call is bringing this update.")
         self._arriving.add(label)
-        self.book.pins.add(expected.sha256)
-        reception = Reception(self.book.blobs, label, expected)
+        self._supersede(seat.name, label)
+        self.book.blobs.pin(expected.sha256)
+        reception = Reception(self.book.blobs, label, examination)
         try:
             reception.begin_at(head.offset)
-            data: bytes = first.data
             while True:
                 await federation.in_hand(partial(reception.take, data))
                 if reception.parcel.size >= expected.size or (portion := await self._next(portions)) is None:
                     break
                 seat.seen, data = federation.now, portion.data
-            delivery = await federation.in_hand(lambda: reception.finish(bodies, models, federation.terms.norm_bound))
-        except Bad:
-            reception.discard()
+            delivery = await federation.in_hand(reception.finish)
+        except BaseException as error:
+            if isinstance(error, Bad) or self._unfinished[seat.name] != label:
+                reception.discard()
+            self.book.blobs.unpin(expected.sha256)
             raise
         finally:
             reception.put_aside()
             self._arriving.discard(label)
-        up = self.book.layout.bytes(delivery.inside)
-        federation.meters.bytes.labels("up").inc(up)
-        traffic = federation.orders.traffic(command.task, up)
-        return Trained(command.task, f"t{command.task}", layers, head.trained.steps, metrics, traffic), delivery
+        if not delivery.blob:
+            self.book.blobs.unpin(expected.sha256)  # no layer had changed: there is no file
+        return delivery
+
+    def _supersede(self, learner: str, label: str) -> None:
+        """One upload of each learner may be unfinished: the one before is not gone on with any more."""
+        before = self._unfinished.get(learner)
+        if before is not None and before != label and before not in self._arriving:
+            (self.book.blobs.unfinished / before).unlink(missing_ok=True)
+        self._unfinished[learner] = label
 
     async def _unexpected(self, name: str, head: pb.Head) -> pb.Receipt:
         """An answer to a task that is not on the learner's list: it came before, or is late, or never was."""
@@ -154,21 +209,12 @@ class Answers:
             self.federation.meters.refusals.labels("unknown task").inc()
             self.federation.note(name, "refused", task=head.task, reason="unknown task")
             return pb.Receipt(verdict=pb.Receipt.REFUSED, reason=f"task {head.task} was never given to {name}")
-        taken = await self.federation.post(Failed(head.task, LATE), _answer(name, head)).taken
-        return self._receipt(name, head, taken)
+        note = _note(name, head)
+        taken = await self.federation.post(Failed(head.task, LATE), _answer(name, head), note=note).taken
+        return self._receipt(taken)
 
-    def _receipt(self, name: str, head: pb.Head, taken: Taken) -> pb.Receipt:
+    def _receipt(self, taken: Taken) -> pb.Receipt:
         self.federation.meters.updates.labels(taken.verdict).inc()
-        self.federation.note(
-            name,
-            "update",
-            task=head.task,
-            sequence=head.sequence,
-            bytes=head.size,
-            sha256=head.sha256.hex(),
-            verdict=taken.verdict,
-            reason=taken.reason,
-        )
         return pb.Receipt(verdict=VERDICTS.get(taken.verdict, pb.Receipt.REFUSED), reason=taken.reason)
 
     # ------------------------------------------------------------------------------------------------------ portions
@@ -181,20 +227,41 @@ class Answers:
         except StopAsyncIteration:
             return None
         except TimeoutError:
-            raise Rejected(f"Nothing came for {seconds:g} s.") from None
+            raise Busy(f"Nothing came for {seconds:g} s.") from None
 
     async def _hear_out(self, portions: AsyncIterator[pb.Portion]) -> None:
         """A receipt before the caller's last word may be lost on its way (grpc issue 36066)."""
         whole = self.federation.bodies.size(self.book.layout.indices(None))
         for _ in range(whole // CHUNK + 2):
             if await self._next(portions) is None:
-                return
-        raise Rejected("The answer goes on and on.")
+                return  # who goes on and on is answered without
+
+
+async def _nothing_more() -> AsyncIterator[pb.Portion]:
+    return
+    yield
+
+
+def _apart(first: pb.Portion | None) -> tuple[pb.Head, bytes]:
+    """What an answer says, and the first of its data; a head of its own, for a part keeps the whole message alive."""
+    if first is None or not first.HasField("head"):
+        raise Rejected("An answer begins with its head.")
+    if first.head.sequence > LARGEST:
+        raise Rejected(f"An answer with the sequence {first.head.sequence}; the largest is {LARGEST}.")
+    head = pb.Head()
+    head.CopyFrom(first.head)
+    return head, first.data
 
 
 def _label(learner: str, task: int, sha256: bytes) -> str:
     """Name of the file in which an update arrives."""
-    return f"{learner}.{task}.{sha256.hex()[:16]}"
+    return f"{learner}.{task}.{sha256[:8].hex()}"
+
+
+def _note(name: str, head: pb.Head) -> Note:
+    """For the audit."""
+    told = {"task": head.task, "sequence": head.sequence, "bytes": head.size, "sha256": head.sha256[:32].hex()}
+    return Note(name, "update", told)
 
 
 def _answer(name: str, head: pb.Head) -> Answer:

@@ -17,6 +17,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
+import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +92,7 @@ class Federation:
         self.meters = meters or Meters()
         self.bodies = Bodies(book.layout)
         self.seats = {name: Seat(name) for name in terms.learners}
+        self.name = self._name()
         self.finished = asyncio.Event()
         self.score: float | None = None
         self.joining = Joining(self, study, layout, features)
@@ -105,6 +108,13 @@ class Federation:
         self._errands: set[asyncio.Task[None]] = set()
         self._opened = time.monotonic()
         self._before = book.time
+
+    def _name(self) -> str:
+        """What tells this federation from others, also of the same study: once and for all."""
+        name: str = self.fact("federation", "") or secrets.token_hex(8)
+        with self.book.journal.write():
+            self.book.journal.settle("federation", json.dumps(name))
+        return name
 
     @property
     def now(self) -> float:
@@ -150,6 +160,9 @@ class Federation:
         """Go on with what was out when the last process ended."""
         for seat in self.seats.values():
             seat.seen = self.now
+        for name in self.book.controller.state.members.keys() - self.seats.keys():
+            # not on the list any more: it is not let in, and so long silent that it is gone
+            self.seats[name] = Seat(name, seen=-math.inf)
         for task, out in list(self.book.out.items()):
             self._carry_out(out.command)
             if out.cancelled:
@@ -207,12 +220,20 @@ class Federation:
 
     async def _watch(self) -> None:
         while True:
+            before = self.now
             await asyncio.sleep(TICK)
+            asleep = self.now - before - TICK
+            if asleep > 10 * TICK:  # while this process stood still it could not hear anybody
+                log.warning("this process stood still", extra={"seconds": round(asleep, 1)})
+                for seat in self.seats.values():
+                    seat.seen += asleep
             due = [self.post(event) for event in self._due()] + self.opinions.due()
             # what is due is said once: the next look comes when the controller has heard it
             await asyncio.gather(*(pending.handled for pending in due))
 
     def _due(self) -> Iterator[Event]:
+        if self.stopped is not None:
+            return  # nobody is missed any more
         now, terms = self.now, self.terms
         for alarm in sorted(self.book.course.alarms, key=lambda alarm: alarm.due):
             if alarm.due <= now:
@@ -222,7 +243,8 @@ class Federation:
                 yield Failed(task, f"late: no answer in {terms.task_deadline:g} s", self.orders.traffic(task))
         for name, member in list(self.book.controller.state.members.items()):
             seat = self.seats.get(name)
-            if seat is not None and member.active and now - seat.seen > terms.silence:
+            # one that is paused may still be at something, and go for good
+            if seat is not None and (member.active or seat.orders) and now - seat.seen > terms.silence:
                 log.warning("a learner is silent", extra={"learner": name, "seconds": terms.silence})
                 yield from self.gone(seat, f"lost: no sign of life in {terms.silence:g} s")
 
@@ -243,11 +265,14 @@ class Federation:
         event: Event,
         answer: Answer | None = None,
         delivery: Delivery | None = None,
+        body: bytes = b"",
         moved: Moved | None = None,
+        note: Note | None = None,
     ) -> Pending:
         """Have an event written down and the controller told of it."""
         loop = asyncio.get_running_loop()
-        pending = Pending(Entry(event, answer, delivery, moved or {}), loop.create_future(), loop.create_future())
+        entry = Entry(event, answer, delivery, body, moved or {}, note)
+        pending = Pending(entry, loop.create_future(), loop.create_future())
         self._desk.append(pending)
         self._bell.set()
         return pending
@@ -257,11 +282,23 @@ class Federation:
         self._notes.append(Note(who, what, detail))
         self._bell.set()
 
+    def refused(self, who: str, call: str, reason: str) -> None:
+        """A call that could not be answered: counted, and in the audit."""
+        log.warning("a call was refused", extra={"caller": who, "call": call, "reason": reason})
+        self.meters.refusals.labels("call").inc()
+        self.note(who, "refused", call=call, reason=reason)
+
     async def in_clerk(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._clerk, work)
 
     async def in_hand(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._hands, work)
+        """Have a thread do it; whoever gives up waiting leaves when it is done, for its files are not to be touched."""
+        done = asyncio.get_running_loop().run_in_executor(self._hands, work)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await asyncio.wait({done})
+            raise
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "study", "layout", "examples", "validation", "test", "fresh", "moments")
+    __slots__ = ("protocol", "study", "layout", "examples", "validation", "test", "fresh", "moments", "federation")
     class StudyEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class Hello(_message.Message):
     TEST_FIELD_NUMBER: _ClassVar[int]
     FRESH_FIELD_NUMBER: _ClassVar[int]
     MOMENTS_FIELD_NUMBER: _ClassVar[int]
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     study: _containers.ScalarMap[str, str]
     layout: str
@@ -32,7 +33,8 @@ class Hello(_message.Message):
     test: int
     fresh: bool
     moments: Moments
-    def __init__(self, protocol: _Optional[int] = ..., study: _Optional[_Mapping[str, str]] = ..., layout: _Optional[str] = ..., examples: _Optional[int] = ..., validation: _Optional[int] = ..., test: _Optional[int] = ..., fresh: _Optional[bool] = ..., moments: _Optional[_Union[Moments, _Mapping]] = ...) -> None: ...
+    federation: str
+    def __init__(self, protocol: _Optional[int] = ..., study: _Optional[_Mapping[str, str]] = ..., layout: _Optional[str] = ..., examples: _Optional[int] = ..., validation: _Optional[int] = ..., test: _Optional[int] = ..., fresh: _Optional[bool] = ..., moments: _Optional[_Union[Moments, _Mapping]] = ..., federation: _Optional[str] = ...) -> None: ...
 
 class Moments(_message.Message):
     __slots__ = ("count", "sum", "squares")
@@ -45,16 +47,18 @@ class Moments(_message.Message):
     def __init__(self, count: _Optional[int] = ..., sum: _Optional[bytes] = ..., squares: _Optional[bytes] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("wait", "heartbeat", "silence", "moments")
+    __slots__ = ("wait", "heartbeat", "silence", "moments", "federation")
     WAIT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     SILENCE_FIELD_NUMBER: _ClassVar[int]
     MOMENTS_FIELD_NUMBER: _ClassVar[int]
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
     wait: str
     heartbeat: float
     silence: float
     moments: Moments
-    def __init__(self, wait: _Optional[str] = ..., heartbeat: _Optional[float] = ..., silence: _Optional[float] = ..., moments: _Optional[_Union[Moments, _Mapping]] = ...) -> None: ...
+    federation: str
+    def __init__(self, wait: _Optional[str] = ..., heartbeat: _Optional[float] = ..., silence: _Optional[float] = ..., moments: _Optional[_Union[Moments, _Mapping]] = ..., federation: _Optional[str] = ...) -> None: ...
 
 class Here(_message.Message):
     __slots__ = ()

@@ -42,7 +42,7 @@ class Joining:
         federation = self.federation
         seat, guest, terms = federation.seats[name], federation.terms.learners[name], federation.terms
         seat.seen = federation.now
-        welcome = pb.Welcome(heartbeat=terms.heartbeat, silence=terms.silence)
+        welcome = pb.Welcome(heartbeat=terms.heartbeat, silence=terms.silence, federation=federation.name)
         if self.features is not None:
             wait = await self._gather(name, hello)
             if wait is not None:
@@ -85,6 +85,14 @@ class Joining:
                 f"The network of {name} has other layers or shapes than the controller's. Do its data have other "
                 "columns or classes than the others'?"
             )
+        if hello.federation not in ("", self.federation.name):
+            raise Rejected(
+                f"The folder of {name} holds answers and private layers of another federation. Give the learner "
+                "another folder with --state; or, if they are not needed any more, remove it."
+            )
+        for what in ("examples", "validation", "test"):
+            if getattr(hello, what) > speech.MOST:
+                raise Rejected(f"{name} says it has {getattr(hello, what)} examples ({what}); at most {speech.MOST}.")
 
     def _is_news(self, joined: Joined) -> bool:
         member = self.federation.book.controller.state.members.get(joined.learner)
@@ -104,7 +112,10 @@ class Joining:
                 "Does its operator refuse the moments?"
             )
         try:
-            self._told[name] = speech.hear_moments(hello.moments, self.features)
+            told = speech.hear_moments(hello.moments, self.features)
+            if hello.HasField("examples") and told.count != hello.examples:
+                raise Bad(f"of {told.count} examples, {hello.examples} were registered")
+            self._told[name] = told
         except Bad as bad:
             raise Rejected(f"The moments of {name}: {bad}.") from None
         terms = self.federation.terms

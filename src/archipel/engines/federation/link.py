@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import grpc
@@ -28,8 +28,13 @@ PATIENCE = 60.0
 """Seconds that one call may take beside the bytes it moves."""
 SLOWEST = 50_000
 """Bytes a second that a line should manage at least."""
-RECONNECTS = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 1_000)]
-"""A controller that was killed is back in seconds, and nobody should wait longer than it takes."""
+RECONNECTS = [
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+"""A controller that was killed is back in seconds, and nobody should wait longer than it takes; the second one says how
+long a try to connect may take, which in a network that swallows everything is as long as it may."""
 
 log = logging.getLogger("archipel.learner")
 T = TypeVar("T")
@@ -41,6 +46,10 @@ class TurnedAway(Exception):
     def __init__(self, code: grpc.StatusCode, reason: str) -> None:
         super().__init__(reason)
         self.code = code
+
+    @property
+    def nobody_there(self) -> bool:
+        return self.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class Link:
@@ -59,6 +68,7 @@ class Link:
         self._fetch = self._method(self.channel.unary_stream, "Fetch", pb.Piece)
         self._stored = self._method(self.channel.unary_unary, "Stored", pb.Offset)
         self._answer = self._method(self.channel.stream_unary, "Answer", pb.Receipt)
+        self._reply = self._method(self.channel.unary_unary, "Reply", pb.Receipt)
         self._steer = self._method(self.channel.unary_unary, "Steer", pb.Done)
         self._look = self._method(self.channel.unary_unary, "Look", pb.Status)
 
@@ -91,9 +101,14 @@ class Link:
         status: pb.Status = await self._once(self._look, pb.Glance())
         return status
 
-    def listen(self) -> AsyncIterator[pb.Order]:
+    async def listen(self) -> AsyncGenerator[pb.Order]:
         """Orders until the call ends; whoever listens watches for silence and calls again."""
-        return aiter(self._listen(pb.Here(), metadata=self._metadata))
+        call = self._listen(pb.Here(), metadata=self._metadata)
+        try:
+            async for order in call:
+                yield order
+        finally:
+            call.cancel()  # who stops listening says so
 
     # ----------------------------------------------------------------------------------------------------- models
 
@@ -121,8 +136,14 @@ class Link:
 
         async def bring() -> pb.Receipt:
             nonlocal tried
+            if len(body) <= CHUNK:
+                portion = pb.Portion(head=head, data=bytes(body))
+                whole: pb.Receipt = await self._reply(
+                    portion, metadata=self._metadata, timeout=PATIENCE, wait_for_ready=True
+                )
+                return whole
             offset = 0
-            if tried and len(body) > CHUNK:
+            if tried:
                 parcel = pb.Parcel(task=head.task, sha256=head.sha256)
                 known = await self._once(self._stored, parcel, wait=True)
                 offset = min(known.offset, len(body))

@@ -38,6 +38,8 @@ class Memory:
 
     sequence: int = 0
     """Answers it has given."""
+    federation: str = ""
+    """To whom: tasks of another one have the same numbers."""
     private: dict[str, Tensor] = field(default_factory=dict)
     owed: Owed | None = None
 

@@ -38,7 +38,9 @@ class Operators:
         if who.kind != "operator" and name != who.name:
             raise Rejected(f"{who.name} may pause, resume and withdraw itself, not {name}.")
         if name not in federation.seats:
-            raise Rejected(f"There is no learner {name}; the study lists {', '.join(federation.seats)}.")
+            raise Rejected(f"There is no learner {name[:100]}; the study lists {', '.join(federation.seats)[:500]}.")
+        if name in self.withdrawn:
+            raise Rejected(f"{name} has been withdrawn from this federation, for good.")
         events: list[Event] = []
         match wish.action:
             case "pause":
@@ -52,7 +54,7 @@ class Operators:
                 events = federation.gone(federation.seats[name], "withdrawn")
                 federation.orders.hang_up(name)
             case _:
-                raise Rejected(f"There is no action {wish.action!r}; there are pause, resume and withdraw.")
+                raise Rejected(f"There is no action {wish.action[:100]!r}; there are pause, resume and withdraw.")
         federation.note(str(who), wish.action, learner=name)
         await federation.settle(paused=sorted(self.paused), withdrawn=sorted(self.withdrawn))
         for event in events:

@@ -61,8 +61,10 @@ class Opinions:
             elif kind == "scored":
                 result = self._heard(name, command, head.scored)
                 federation.note(name, "opinion", task=command.task)
-            else:
+            elif kind == "trained":
                 raise Bad("an update in answer to a question")
+            else:
+                raise Bad("an answer without a result to a question")
         except Bad as bad:
             federation.meters.refusals.labels("opinion").inc()
             federation.note(name, "refused", task=command.task, reason=str(bad))

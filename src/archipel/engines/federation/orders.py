@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from archipel.engines.federation import federation_pb2 as pb
@@ -23,6 +24,10 @@ ENCLOSED = 1 << 18
 """Bytes of layers that travel with the order itself."""
 LAST_MODEL = -(1 << 62)
 """The task under which a learner may fetch the last version when the run is over."""
+AT_A_TIME = 32
+"""Orders on their way out: a thousand at once would take as much memory, and bring a thousand answers at once."""
+LONGEST = 1.0
+"""Seconds that an order counts among them: a learner that does not read must not hold up the others."""
 REMEMBERED = 8
 """Bodies that are kept: a round's orders enclose the same one."""
 
@@ -35,6 +40,7 @@ class Orders:
         self._holders: dict[int, list[Seat]] = {}
         """Who has which task on its list."""
         self._enclosures: dict[tuple[str, tuple[int, ...]], pb.Enclosed] = {}
+        self._turns = Turns(AT_A_TIME, LONGEST)
 
     # ------------------------------------------------------------------------------------------------- what is out
 
@@ -87,9 +93,11 @@ class Orders:
                     continue
                 if what == "leave":
                     return
-                order = await self._order(seat, what, task)
-                if order is not None:
-                    yield order
+                async with self._turns.one():
+                    await federation.answers.calm()
+                    order = await self._order(seat, what, task)
+                    if order is not None:
+                        yield order
                 if what == "stop":
                     seat.told_end = True
                     return
@@ -166,7 +174,7 @@ class Orders:
         seat = self.federation.seats[name]
         unknown = [layer for layer in want.layers if not self.layout.knows(layer)]
         if unknown or len(set(want.layers)) != len(want.layers):
-            raise Rejected(f"There is no layer {unknown[0]!r}." if unknown else "A layer is wanted twice.")
+            raise Rejected(f"There is no layer {unknown[0][:100]!r}." if unknown else "A layer is wanted twice.")
         command = seat.orders.get(want.task)
         over = want.task == LAST_MODEL and self.federation.finished.is_set()
         if command is None and not over:
@@ -205,6 +213,32 @@ class Orders:
     def traffic(self, task: int, up: int = 0) -> Traffic:
         given = self.given(task)
         return Traffic(sum(sum(layers.values()) for layers in given), up, max(1, len(given)))
+
+
+class Turns:
+    """So many at a time; who takes longer than a turn lasts keeps nobody waiting for it."""
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self._free = asyncio.Semaphore(count)
+        self._seconds = seconds
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        await self._free.acquire()
+        over = False
+
+        def end() -> None:
+            nonlocal over
+            if not over:
+                over = True
+                self._free.release()
+
+        timer = asyncio.get_running_loop().call_later(self._seconds, end)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            end()
 
 
 def _next_training(seat: Seat, command: Train | Evaluate) -> Train | None:

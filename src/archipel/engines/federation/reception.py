@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
-from archipel.durability.blobs import BLOCK, Blobs, Parcel
+from archipel.durability.blobs import Blobs, Parcel
 from archipel.durability.stored_models import Delivery, StoredModels
 from archipel.engines.federation.body import HEADER, WIDTH, Bad, Bodies
-from archipel.layout import finite
+from archipel.engines.federation.terms import Busy
+from archipel.layout import Layer
+
+SMALL = 1 << 18
+"""Bytes of a body that is taken in as a whole, and brought to the disk together with others."""
+DAMAGED = "the SHA-256 of the body is not the one that was announced: it was damaged on its way"
 
 
 @dataclass(frozen=True)
@@ -51,66 +57,66 @@ def announced(
     wanted = bodies.size(inside)
     if size != wanted:
         raise Bad(f"a body of {size:,} bytes, expected {wanted:,}")
+    if inside and len(sha256) != 64:
+        raise Bad(f"a SHA-256 of {len(sha256) // 2} bytes for the body")
     return Expected(base, digests, inside, size, sha256)
 
 
 class Reception:
     """One update on its way in; used by one call at a time."""
 
-    def __init__(self, blobs: Blobs, label: str, expected: Expected) -> None:
-        self.expected = expected
+    def __init__(self, blobs: Blobs, label: str, examination: Examination) -> None:
+        self.expected = examination.expected
+        self.examination = examination
         self.parcel: Parcel = blobs.parcel(label)
+        self.resumed = False
 
     def begin_at(self, offset: int) -> None:
+        self.resumed = offset > 0
         if offset == 0:
             self.parcel.begin_anew()
         elif offset != self.parcel.size:
-            raise Bad(f"data from byte {offset:,} on, and {self.parcel.size:,} are here")
+            raise Busy(f"Data from byte {offset:,} on, and {self.parcel.size:,} are here: begin there.")
 
     def take(self, data: bytes) -> None:
+        """Look at the next piece, and keep it."""
         if self.parcel.size + len(data) > self.expected.size:
             raise Bad(f"more than the {self.expected.size:,} bytes that were announced")
-        self.parcel.write(data)
+        with self._beginning_on_trial():
+            if self.resumed and not self.examination.seen:
+                for block in self.parcel.blocks():
+                    self.examination.look_at(block)
+            self.parcel.write(data)
+            self.examination.look_at(data)
 
-    def finish(self, bodies: Bodies, models: StoredModels, bound: float | None) -> Delivery:
-        """Have all of it looked at and on the disk; raises `Bad` with what is wrong."""
+    def finish(self) -> Delivery:
+        """Have all of it on the disk; raises `Bad` with what is wrong, `Busy` if the rest is to come."""
+        with self._beginning_on_trial():
+            return self._finish()
+
+    @contextmanager
+    def _beginning_on_trial(self) -> Iterator[None]:
+        """The beginning of an upload that broke off was not safe yet, if the machine went down: it may be damaged."""
+        try:
+            yield
+        except Bad as bad:
+            if not self.resumed:
+                raise
+            self.parcel.discard()
+            raise Busy(f"What came before was damaged ({bad}): begin at byte 0.") from None
+
+    def _finish(self) -> Delivery:
         expected = self.expected
         if not expected.inside:
             self.parcel.discard()
             return Delivery("", 0, (), dict(expected.digests))
         if self.parcel.size != expected.size:
-            raise Bad(f"{self.parcel.size:,} bytes, {expected.size:,} were announced")
+            # a line that broke looks like a caller who has said everything
+            raise Busy(f"The answer broke off after {self.parcel.size:,} of {expected.size:,} bytes: bring the rest.")
         if self.parcel.digest() != expected.sha256:
-            raise Bad("the SHA-256 of the body is not the one that was announced: it was damaged on its way")
-        start = self._look(bodies, models, bound)
+            raise Bad(DAMAGED)
+        start = self.examination.passed()
         return Delivery(self.parcel.finish(), start, expected.inside, dict(expected.digests))
-
-    def _look(self, bodies: Bodies, models: StoredModels, bound: float | None) -> int:
-        layout, expected = bodies.layout, self.expected
-        squares = 0.0
-        with open(self.parcel.path, "rb") as file:
-            start = bodies.look_at(expected.inside, file.read(WIDTH + HEADER), expected.size)
-            file.seek(start)
-            for place in expected.inside:
-                layer, digest = layout.layers[place], hashlib.sha256()
-                for first in range(layer.start, layer.stop, BLOCK // 4):
-                    last = min(first + BLOCK // 4, layer.stop)
-                    block = bytearray(file.read(4 * (last - first)))
-                    digest.update(block)
-                    numbers = torch.frombuffer(block, dtype=torch.float32)
-                    if not finite(numbers):
-                        raise Bad(
-                            f"layer {layer.name!r} holds numbers that are not finite (NaN or infinity); "
-                            "lower the rate or look at the data"
-                        )
-                    if bound is not None:
-                        moved = numbers.double() - models.read(expected.base, slice(first, last))
-                        squares += float(moved.square().sum())
-                if digest.hexdigest() != expected.digests[layer.name]:
-                    raise Bad(f"the SHA-256 of layer {layer.name!r} is not the one that was announced")
-        if bound is not None and math.sqrt(squares) > bound:
-            raise Bad(f"the update moves the model by {math.sqrt(squares):.4g}, the study allows {bound:g}")
-        return start
 
     def put_aside(self) -> None:
         """The call broke off: what has come stays for the next one."""
@@ -118,3 +124,108 @@ class Reception:
 
     def discard(self) -> None:
         self.parcel.discard()
+
+
+def received(body: bytes, examination: Examination) -> Delivery:
+    """A small update that came whole: looked at, and to be brought to the disk with others of its kind."""
+    expected = examination.expected
+    if not expected.inside:
+        return Delivery("", 0, (), dict(expected.digests))
+    if hashlib.sha256(body).hexdigest() != expected.sha256:
+        raise Bad(DAMAGED)
+    examination.look_at(body)
+    return Delivery("", examination.passed(), expected.inside, dict(expected.digests))
+
+
+class Examination:
+    """Looks at a body as it comes, piece by piece: nothing has to be read again."""
+
+    def __init__(self, expected: Expected, bodies: Bodies, models: StoredModels, bound: float | None) -> None:
+        """`bound`: how far the update may move the model."""
+        self.expected = expected
+        self.seen = 0
+        """Bytes that were looked at."""
+        self._bodies = bodies
+        self._models = models
+        self._bound = bound
+        self._squares = 0.0
+        self._beginning = bytearray()
+        """Until the header is whole; afterwards bytes of a number that has not come whole."""
+        self._start: int | None = None
+        """Where the numbers begin."""
+        self._layers = iter(expected.inside)
+        self._layer: Layer | None = None
+        self._place = 0
+        """Of the next number, in the vector."""
+        self._digest = hashlib.sha256()
+
+    def look_at(self, data: bytes | memoryview) -> None:
+        """Raises `Bad` if something is wrong with it."""
+        self.seen += len(data)
+        view = memoryview(data)
+        if self._start is None:
+            view = self._header(view)
+        while len(view) and self._start is not None:
+            if self._layer is None or self._place == self._layer.stop:
+                self._next_layer()
+            assert self._layer is not None
+            wanted = 4 * (self._layer.stop - self._place) - len(self._beginning)
+            self._numbers(view[:wanted])
+            view = view[wanted:]
+
+    def passed(self) -> int:
+        """Where in the body its numbers begin; raises `Bad` if something was wrong with them."""
+        self._close_layer()
+        if self._bound is not None and math.sqrt(self._squares) > self._bound:
+            moved = math.sqrt(self._squares)
+            raise Bad(f"the update moves the model by {moved:.4g}, the study allows {self._bound:g}")
+        assert self._start is not None
+        return self._start
+
+    def _header(self, view: memoryview) -> memoryview:
+        """Read on in the header; what is left behind it."""
+        self._beginning += view
+        length = int.from_bytes(self._beginning[:WIDTH], "little")
+        if len(self._beginning) < min(WIDTH + min(length, HEADER), self.expected.size) or len(self._beginning) < WIDTH:
+            return view[:0]
+        begins = bytes(self._beginning[: WIDTH + HEADER])
+        self._start = self._bodies.look_at(self.expected.inside, begins, self.expected.size)
+        rest = bytes(self._beginning[self._start :])
+        self._beginning.clear()
+        return memoryview(rest)
+
+    def _numbers(self, view: memoryview) -> None:
+        assert self._layer is not None
+        self._digest.update(view)
+        if self._beginning or len(view) % 4:
+            self._beginning += view
+            whole = len(self._beginning) // 4 * 4
+            view = memoryview(bytes(self._beginning[:whole]))
+            del self._beginning[:whole]
+        if not view:
+            return
+        numbers = np.frombuffer(view, np.float32)
+        with np.errstate(all="ignore"):
+            # the sum is finite only if all terms are: one fast pass; a sum that overflows asks for the slow one
+            fine = math.isfinite(numbers.sum()) or np.isfinite(numbers).all()
+        if not fine:
+            raise Bad(
+                f"layer {self._layer.name!r} holds numbers that are not finite (NaN or infinity); "
+                "lower the rate or look at the data"
+            )
+        until = self._place + len(numbers)
+        if self._bound is not None:
+            carried = self._models.read(self.expected.base, slice(self._place, until)).numpy()
+            self._squares += float(np.square(numbers.astype(np.float64) - carried).sum())
+        self._place = until
+
+    def _next_layer(self) -> None:
+        self._close_layer()
+        self._layer = self._bodies.layout.layers[next(self._layers)]
+        self._place = self._layer.start
+        self._digest = hashlib.sha256()
+
+    def _close_layer(self) -> None:
+        layer = self._layer
+        if layer is not None and self._digest.hexdigest() != self.expected.digests[layer.name]:
+            raise Bad(f"the SHA-256 of layer {layer.name!r} is not the one that was announced")

@@ -18,6 +18,12 @@ from archipel.engines.federation.tls import CALLER, Gate
 log = logging.getLogger("archipel.federation")
 T = TypeVar("T")
 
+CODES = {
+    Rejected: grpc.StatusCode.FAILED_PRECONDITION,
+    Missing: grpc.StatusCode.NOT_FOUND,
+    Busy: grpc.StatusCode.ABORTED,
+}
+
 
 async def serve(
     federation: Federation, address: str, credentials: grpc.ServerCredentials | None
@@ -45,31 +51,49 @@ async def serve(
 
 
 def _handlers(federation: Federation) -> grpc.GenericRpcHandler:
+    async def spoken(context: Any, call: str, answer: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await answer()
+        except (Rejected, Missing, Busy) as error:
+            await abort(context, call, error)
+
+    async def abort(context: Any, call: str, error: Rejected | Missing | Busy) -> NoReturn:
+        if not isinstance(error, Busy):  # who is told to come again has done nothing wrong
+            federation.refused(CALLER.get().name, call, str(error))
+        await context.abort(CODES[type(error)], str(error))
+        raise AssertionError("abort raises")
+
     async def join(hello: pb.Hello, context: Any) -> pb.Welcome:
-        return await _spoken(context, federation.joining.join(_learner(), hello))
+        return await spoken(context, "Join", lambda: federation.joining.join(_learner(), hello))
 
     async def listen(_: pb.Here, context: Any) -> AsyncIterator[pb.Order]:
-        async for order in federation.orders.listen(_learner()):
-            yield order
+        try:
+            async for order in federation.orders.listen(_learner()):
+                yield order
+        except Rejected as error:
+            await abort(context, "Listen", error)
 
     async def beat(pulse: pb.Pulse, context: Any) -> pb.Heard:
-        return await _spoken(context, federation.answers.beat(_learner(), pulse))
+        return await spoken(context, "Beat", lambda: federation.answers.beat(_learner(), pulse))
 
     async def fetch(want: pb.Want, context: Any) -> AsyncIterator[pb.Piece]:
         try:
             async for piece in federation.orders.fetch(_learner(), want):
                 yield piece
         except (Rejected, Missing, Busy) as error:
-            await _abort(context, error)
+            await abort(context, "Fetch", error)
 
     async def stored(parcel: pb.Parcel, context: Any) -> pb.Offset:
-        return await _spoken(context, federation.answers.stored(_learner(), parcel))
+        return await spoken(context, "Stored", lambda: federation.answers.stored(_learner(), parcel))
 
     async def answer(portions: AsyncIterator[pb.Portion], context: Any) -> pb.Receipt:
-        return await _spoken(context, federation.answers.answer(_learner(), aiter(portions)))
+        return await spoken(context, "Answer", lambda: federation.answers.answer(_learner(), aiter(portions)))
+
+    async def reply(portion: pb.Portion, context: Any) -> pb.Receipt:
+        return await spoken(context, "Reply", lambda: federation.answers.reply(_learner(), portion))
 
     async def steer(wish: pb.Wish, context: Any) -> pb.Done:
-        return await _spoken(context, federation.operators.steer(CALLER.get(), wish))
+        return await spoken(context, "Steer", lambda: federation.operators.steer(CALLER.get(), wish))
 
     async def look(_: pb.Glance, context: Any) -> pb.Status:
         return pb.Status(told=json.dumps(federation.operators.status(CALLER.get())))
@@ -83,6 +107,7 @@ def _handlers(federation: Federation) -> grpc.GenericRpcHandler:
             "Fetch": _handler(grpc.unary_stream_rpc_method_handler, fetch, pb.Want),
             "Stored": _handler(grpc.unary_unary_rpc_method_handler, stored, pb.Parcel),
             "Answer": _handler(grpc.stream_unary_rpc_method_handler, answer, pb.Portion),
+            "Reply": _handler(grpc.unary_unary_rpc_method_handler, reply, pb.Portion),
             "Steer": _handler(grpc.unary_unary_rpc_method_handler, steer, pb.Wish),
             "Look": _handler(grpc.unary_unary_rpc_method_handler, look, pb.Glance),
         },
@@ -100,24 +125,5 @@ def _serialised(message: Any) -> bytes:
 def _learner() -> str:
     caller = CALLER.get()
     if caller.kind != "learner":
-        raise PermissionError(f"{caller.name} is an {caller.kind}, not a learner.")
+        raise Rejected(f"{caller.name} is an {caller.kind}, not a learner.")
     return caller.name
-
-
-async def _spoken(context: Any, answer: Awaitable[T]) -> T:
-    try:
-        return await answer
-    except (Rejected, Missing, Busy) as error:
-        await _abort(context, error)
-
-
-CODES = {
-    Rejected: grpc.StatusCode.FAILED_PRECONDITION,
-    Missing: grpc.StatusCode.NOT_FOUND,
-    Busy: grpc.StatusCode.ABORTED,
-}
-
-
-async def _abort(context: Any, error: Rejected | Missing | Busy) -> NoReturn:
-    await context.abort(CODES[type(error)], str(error))
-    raise AssertionError("abort raises")

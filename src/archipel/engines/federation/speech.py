@@ -18,6 +18,12 @@ from archipel.types import Cycle, Metrics, Plan, Reports, Scored
 
 PROTOCOL = 1
 """Raised when an older side would misunderstand a newer one."""
+MOST = 2**40
+"""Examples, or steps, that anybody may claim to have or to have made: sums of such counts are exact."""
+HUGE = 1e100
+"""Sums of that many squares of float32, and more, are below: what is above would not be finite when combined."""
+LOSSES = 10_000
+"""Of one task."""
 
 
 # --------------------------------------------------------------------------------------------------------------- plans
@@ -87,23 +93,23 @@ def hear_scored(said: pb.Scored, *, count: int, classes: int | None, bins: int) 
         raise Bad(f"a loss of {said.loss}")
     if classes is None:
         return Scored(count, said.loss)
-    confusion = _counts(said.confusion, "confusion matrix", (said.classes, said.classes), (classes, classes))
+    confusion = _counts(said.confusion, "confusion matrix", (said.classes, said.classes), (classes, classes), count)
     if int(confusion.sum()) != count:
         raise Bad(f"a confusion matrix of {int(confusion.sum())} examples, {count} were registered")
     if not bins:
         return Scored(count, said.loss, confusion)
     shape = (classes, 2, bins)
-    histogram = _counts(said.histogram, "histogram of scores", (classes, 2, said.bins), shape)
+    histogram = _counts(said.histogram, "histogram of scores", (classes, 2, said.bins), shape, count)
     if histogram.sum(axis=(1, 2)).tolist() != [count] * classes:
         raise Bad(f"a histogram of scores that does not count {count} examples for each class")
     return Scored(count, said.loss, confusion, histogram)
 
 
-def _counts(said: Sequence[int], what: str, shape: tuple[int, ...], wanted: tuple[int, ...]) -> np.ndarray:
+def _counts(said: Sequence[int], what: str, shape: tuple[int, ...], wanted: tuple[int, ...], most: int) -> np.ndarray:
     if shape != wanted or len(said) != math.prod(wanted):
         raise Bad(f"a {what} of shape {shape} with {len(said)} counts, expected {wanted}")
-    if max(said, default=0) >= 2**53:
-        raise Bad(f"a {what} that counts more than there can be")
+    if max(said, default=0) > most:
+        raise Bad(f"a {what} that counts {max(said)} examples in one place, {most} were registered")
     return np.array(said, dtype=np.int64).reshape(wanted)
 
 
@@ -125,6 +131,10 @@ def hear_metrics(said: pb.Trained, *, validation: int, classes: int | None, bins
     norm = said.gradient_norm if said.HasField("gradient_norm") else None
     if not math.isfinite(said.epochs) or said.epochs < 0:
         raise Bad(f"{said.epochs} epochs")
+    if said.steps > MOST:
+        raise Bad(f"{said.steps} steps")
+    if len(said.losses) > LOSSES:
+        raise Bad(f"{len(said.losses)} losses, at most {LOSSES} are taken")
     return Metrics(said.epochs, tuple(said.losses), scored, norm)
 
 
@@ -140,9 +150,9 @@ def hear_layers(said: Iterable[pb.Layer]) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for layer in said:
         if layer.name in found:
-            raise Bad(f"layer {layer.name!r} twice")
+            raise Bad(f"layer {layer.name[:100]!r} twice")
         if len(layer.sha256) != 32:
-            raise Bad(f"a SHA-256 of {len(layer.sha256)} bytes for layer {layer.name!r}")
+            raise Bad(f"a SHA-256 of {len(layer.sha256)} bytes for layer {layer.name[:100]!r}")
         found[layer.name] = layer.sha256.hex()
     return found
 
@@ -157,8 +167,10 @@ def hear_moments(said: pb.Moments, shape: Sequence[int]) -> Moments:
         if len(numbers) != size:
             raise Bad(f"{what} of {len(numbers) // 8} features, expected {size // 8}")
     total, squares = _numbers(said.sum, shape), _numbers(said.squares, shape)
-    if said.count < 1 or not bool((total + squares).isfinite().all()) or bool((squares < 0).any()):
-        raise Bad("moments that are none: a count below 1, numbers that are not finite, or negative squares")
+    if not 1 <= said.count <= MOST:
+        raise Bad(f"moments of {said.count} examples")
+    if not bool((total.abs() + squares).le(HUGE).all()) or bool((squares < 0).any()):
+        raise Bad("moments that are none: numbers that are not finite, or too large, or negative squares")
     return Moments(said.count, total, squares)
 
 

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import grpc
 from cryptography import x509
@@ -39,6 +39,7 @@ from archipel.engines.federation.authority import (
     titles,
 )
 
+ServerCredentials: TypeAlias = grpc.ServerCredentials
 METADATA = "archipel-identity"
 """Where a caller says who it is in the insecure mode: learner/hospital-1."""
 

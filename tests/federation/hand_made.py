@@ -1,0 +1,331 @@
+"""A federation in one process with two light learners that do everything right, and a third that is up to something.
+
+What an honest one would say is made here too, so that a test changes just the one thing that it is about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import torch
+from light import Light
+
+from archipel.durability.book import CODEC
+from archipel.durability.journal import Journal
+from archipel.engines.federation import federation_pb2 as pb
+from archipel.engines.federation import speech
+from archipel.engines.federation.engine import Federation
+from archipel.engines.federation.link import Link
+from archipel.engines.federation.service import serve
+from archipel.study.federate import Hosting, hashes_of, host, layout_hash
+from archipel.study.files import study_of
+from archipel.types import Failed, Trained
+
+SECONDS = 60.0
+"""After which a federation in a test hangs."""
+NAMES = ("site-0", "site-1", "site-2")
+BAD = "site-2"
+"""The one that is up to something."""
+METADATA = (("archipel-identity", f"learner/{BAD}"),)
+EXAMPLES, VALIDATION, TEST = 100, 20, 10
+
+
+def study(**sections: Any) -> dict[str, Any]:
+    """Nobody has data: the controller is told their shape, and learners make their updates up."""
+    raw: dict[str, Any] = {
+        "algorithms": "fedavg",
+        "data": {"source": {"name": "from_csv", "path": "elsewhere.csv", "label": "y"}, "split": {"learners": 3}},
+        "model": {"name": "mlp", "hidden": [8]},
+        "ending": {"commits": 3},
+        "evaluation": {"every": 100, "at": "learners"},
+        "federation": {
+            "learners": list(NAMES),
+            "example": [6],
+            "classes": 2,
+            "heartbeat": 0.3,
+            "silence": 10.0,
+            "keep_updates": True,
+        },
+    }
+    for name, section in sections.items():
+        raw[name] = {**raw[name], **section} if isinstance(raw.get(name), dict) else section
+    return raw
+
+
+@dataclass
+class Update:
+    """An honest update, in pieces that a test may spoil before it is sent."""
+
+    head: pb.Head
+    header: bytes
+    numbers: np.ndarray
+
+    @property
+    def body(self) -> bytes:
+        return self.header + self.numbers.tobytes()
+
+    def sign(self, layers: bool = True, *, body: bytes | None = None) -> bytes:
+        """Make the hashes and the size fit what is in it: whoever checks hashes alone would take it. The body."""
+        whole = self.body if body is None else body
+        self.head.size, self.head.sha256 = len(whole), hashlib.sha256(whole).digest()
+        if layers:
+            place = 0
+            for layer, size in zip(self.head.trained.layers, self.sizes, strict=False):
+                layer.sha256 = hashlib.sha256(self.numbers[place : place + size].tobytes()).digest()
+                place += size
+        return whole
+
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass
+class Steady(Light):
+    """Its opinion follows from the model alone, and not from the order in which the updates came."""
+
+    async def _evaluate(self, order: pb.Evaluate) -> None:
+        count = self.hello.validation if order.part == "validation" else self.hello.test
+        right = order.model[0].sha256[0] % count
+        self.sequence += 1
+        scored = pb.Scored(count=count, loss=1.0, classes=2, confusion=[right, count - right, 0, 0])
+        await self.link.answer(pb.Head(task=order.task, sequence=self.sequence, scored=scored))
+
+
+@dataclass
+class Bad(Steady):
+    """Does to its tasks what a test says, and once it has nothing more to say, what is right."""
+
+    acts: list[Act] = field(default_factory=list)
+    """One for each training task, from the first on."""
+    opinions: list[Act] = field(default_factory=list)
+    """One for each question about the part that it is up to something with."""
+    part: str = "validation"
+    told: list[pb.Receipt] = field(default_factory=list)
+    failure: BaseException | None = None
+    acting: int = 0
+    """Acts that are not done yet."""
+    port: int = 0
+    federation: Federation | None = None
+
+    async def _train(self, order: pb.Train) -> None:
+        await self._act(self.acts, super()._train, order)
+
+    async def _evaluate(self, order: pb.Evaluate) -> None:
+        await self._act(self.opinions if order.part == self.part else [], super()._evaluate, order)
+
+    async def _act(self, acts: list[Act], otherwise: Callable[[Any], Awaitable[None]], order: Any) -> None:
+        if not acts:
+            while self.acting:  # the run must not be over before
+                await asyncio.sleep(0.01)
+            await otherwise(order)
+            return
+        self.at.add(order.task)
+        self.acting += 1
+        try:
+            await acts.pop(0)(self, order)
+            self.acting -= 1
+        except BaseException as error:  # shown when the run is over
+            self.failure = error
+            raise
+
+    # ------------------------------------------------------------------------------------------- what acts are made of
+
+    async def update(self, order: pb.Train) -> Update:
+        """What an honest one would send."""
+        head, body = await self._work_at(order)
+        start = len(self.bodies.header(self.layout.indices(None)))
+        sizes = tuple(layer.size for layer in self.layout.layers)
+        return Update(head, body[:start], np.frombuffer(body[start:], np.float32).copy(), sizes)
+
+    async def send(self, head: pb.Head | None, body: bytes = b"", piece: int = 1 << 20) -> pb.Receipt:
+        """One call, not made again whatever comes of it; raises `AioRpcError`."""
+        return await self.send_portions(portions(head, body, piece))
+
+    async def reply(self, head: pb.Head, body: bytes = b"") -> pb.Receipt:
+        """The same in one message."""
+        receipt: pb.Receipt = await self.link._reply(pb.Portion(head=head, data=body), metadata=METADATA, timeout=20)
+        self.told.append(receipt)
+        return receipt
+
+    async def send_portions(self, said: Sequence[pb.Portion] | Iterator[pb.Portion]) -> pb.Receipt:
+        receipt: pb.Receipt = await self.link._answer(iter(said), metadata=METADATA, timeout=20)
+        self.told.append(receipt)
+        return receipt
+
+    async def raw(self, method: str, data: bytes, kind: str = "unary_unary") -> bytes:
+        """A call whose message is just these bytes."""
+        stub = getattr(self.link.channel, kind)(f"/archipel.v1.Federation/{method}")
+        message = iter([data]) if kind.startswith("stream") else data
+        answer = stub(message, metadata=METADATA, timeout=20)
+        if kind.endswith("stream"):
+            return b"".join([piece async for piece in answer])
+        return bytes(await answer)
+
+
+Act = Callable[[Bad, Any], Awaitable[None]]
+
+
+def portions(head: pb.Head | None, body: bytes, piece: int = 1 << 20) -> Iterator[pb.Portion]:
+    yield pb.Portion(head=head, data=body[:piece])
+    for place in range(piece, len(body), piece):
+        yield pb.Portion(data=body[place : place + piece])
+
+
+@dataclass
+class Left:
+    """What a run has left behind."""
+
+    hosting: Hosting
+    folder: Path
+    model: torch.Tensor
+    version: int
+    reason: str
+    metrics: dict[str, float]
+    bad: Bad
+
+    @property
+    def lines(self) -> list[tuple[Any, str | None]]:
+        """Events, and whose answers they are."""
+        journal = Journal(self.folder / "journal.sqlite")
+        try:
+            return [
+                (CODEC.value(line.event), None if line.answer is None else line.answer.learner)
+                for line in journal.events()
+            ]
+        finally:
+            journal.close()
+
+    @property
+    def audit(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Who, what and the rest; its chain is looked at."""
+        journal = Journal(self.folder / "journal.sqlite")
+        try:
+            rows = [(who, what, json.loads(detail)) for _, _, who, what, detail, _ in journal.audit()]
+            assert journal.look_at_audit() == len(rows) > 0
+            return rows
+        finally:
+            journal.close()
+
+    def failed(self, learner: str = BAD) -> list[Failed]:
+        """What it answered that came to nothing."""
+        return [event for event, whose in self.lines if isinstance(event, Failed) and whose == learner]
+
+    def trained(self, learner: str = BAD) -> list[Trained]:
+        return [event for event, whose in self.lines if isinstance(event, Trained) and whose == learner]
+
+    def refused_calls(self) -> list[str]:
+        return [detail["reason"] for who, what, detail in self.audit if (who, what) == (BAD, "refused")]
+
+
+def run(
+    folder: Path,
+    *acts: Act,
+    raw: dict[str, Any] | None = None,
+    opinions: Sequence[Act] = (),
+    part: str = "validation",
+    before: Act | None = None,
+) -> Left:
+    """Hold a federation to its end; `before` is done before the third learner joins."""
+    return asyncio.run(_run(folder, acts, raw or study(), opinions, part, before))
+
+
+async def _run(
+    folder: Path,
+    acts: Sequence[Act],
+    raw: dict[str, Any],
+    opinions: Sequence[Act],
+    part: str,
+    before: Act | None,
+) -> Left:
+    hosting = host(study_of(raw))
+    federation = hosting.open(folder)
+    server, port = await serve(federation, "127.0.0.1:0", None)
+    layout = hosting.work.layout
+    lights: list[Light] = []
+    for name in NAMES:
+        link = Link(f"127.0.0.1:{port}", None, f"learner/{name}")
+        arguments = (name, link, layout, hello(hosting), lambda *_: None)
+        lights.append(Steady(*arguments) if name != BAD else Bad(*arguments, acts=list(acts), opinions=list(opinions)))
+    bad = lights[-1]
+    assert isinstance(bad, Bad)
+    bad.port, bad.part, bad.federation = port, part, federation
+
+    async def takes_part() -> None:
+        if before is not None:
+            await before(bad, None)
+        await bad.run()
+
+    async def watches() -> None:
+        while not federation.finished.is_set():
+            if bad.failure is not None:
+                raise bad.failure
+            await asyncio.sleep(0.1)
+
+    beside = [asyncio.create_task(light.run()) for light in lights[:-1]]
+    beside += [asyncio.create_task(takes_part()), asyncio.create_task(watches())]
+    try:
+        async with asyncio.timeout(SECONDS):
+            over = asyncio.create_task(federation.run())
+            done, _ = await asyncio.wait({over, *beside}, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+            await over
+            await asyncio.gather(*beside)
+    except TimeoutError:
+        if bad.failure is None:
+            raise
+    finally:
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+        await server.stop(None)
+        await federation.close()
+    if bad.failure is not None:
+        raise bad.failure
+    state = federation.book.controller.state
+    model = federation.book.course.models.read(state.model.name).clone()
+    again = hosting.replay(folder)
+    assert torch.equal(model, again.models.read(again.controller.state.model.name))
+    found = {
+        "_".join((sample.name, *sample.labels.values())): sample.value
+        for metric in federation.meters.registry.collect()
+        for sample in metric.samples
+    }
+    return Left(hosting, folder, model, state.version, federation.stopped or "", found, bad)
+
+
+def hello(hosting: Hosting) -> pb.Hello:
+    everybodys = hosting.study.data.standardise == "global"
+    return pb.Hello(
+        moments=moments() if everybodys else None,
+        protocol=speech.PROTOCOL,
+        study=hashes_of(hosting.study),
+        layout=layout_hash(hosting.work.layout),
+        examples=EXAMPLES,
+        validation=VALIDATION,
+        test=TEST,
+        fresh=False,
+    )
+
+
+def moments(count: int = EXAMPLES, total: float = 1.0, squares: float = 100.0) -> pb.Moments:
+    """Of six features."""
+    return pb.Moments(count=count, sum=np.full(6, total).tobytes(), squares=np.full(6, squares).tobytes())
+
+
+async def crash(bad: Bad, order: pb.Train) -> None:
+    """A task that simply failed."""
+    bad.sequence += 1
+    await bad.send(pb.Head(task=order.task, sequence=bad.sequence, failed="it broke"))
+
+
+def code_of(caught: Any) -> grpc.StatusCode:
+    code: grpc.StatusCode = caught.value.code()
+    return code

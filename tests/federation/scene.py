@@ -1,0 +1,200 @@
+"""A controller in this process, and beside it learners of all kinds: light ones, agents, and processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from in_one_process import agent
+from light import Light
+from stage import zygote
+
+from archipel.durability.book import CODEC
+from archipel.durability.journal import Line
+from archipel.engines.federation import federation_pb2 as pb
+from archipel.engines.federation import speech
+from archipel.engines.federation.agent import Agent
+from archipel.engines.federation.engine import Federation
+from archipel.engines.federation.link import Link
+from archipel.engines.federation.memory import CODEC as MEMORY
+from archipel.engines.federation.memory import Memory
+from archipel.engines.federation.service import serve
+from archipel.records import Committed, Record
+from archipel.study.federate import Hosting, hashes_of, host, layout_hash
+from archipel.study.files import study_of
+from archipel.types import Event, Trained
+
+
+class Site:
+    """`archipel learner` in a process of its own."""
+
+    def __init__(self, folder: Path, raw: dict[str, Any], name: str, port: int) -> None:
+        self.folder = folder / name
+        self.name = name
+        self.log = folder / f"{name}.log"
+        study = folder / f"{name}.json"
+        study.write_text(json.dumps(raw))
+        self.pid = zygote(
+            [
+                *("learner", str(study), "--controller", f"127.0.0.1:{port}", "--insecure", f"learner/{name}"),
+                *("--state", str(self.folder), "--json-log"),
+            ],
+            None,
+            self.log,
+        )
+        self._handle = os.pidfd_open(self.pid)
+
+    def send(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, number)
+
+    async def kill(self) -> None:
+        self.send(signal.SIGKILL)
+        await self.end(10)
+
+    async def end(self, seconds: float = 30) -> None:
+        async with asyncio.timeout(seconds):
+            while not self.ended:
+                await asyncio.sleep(0.01)
+
+    @property
+    def ended(self) -> bool:
+        return bool(select.select([self._handle], [], [], 0)[0])
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    @property
+    def memory(self) -> Memory | None:
+        """What is in its folder."""
+        path = self.folder / "learner.safetensors"
+        found: Memory | None = MEMORY.load(path) if path.exists() else None
+        return found
+
+
+@dataclass
+class Scene:
+    raw: dict[str, Any]
+    folder: Path
+    hosting: Hosting
+    federation: Federation
+    port: int
+    running: asyncio.Task[None]
+    sites: list[Site] = field(default_factory=list)
+    beside: list[asyncio.Task[None]] = field(default_factory=list)
+
+    # ---------------------------------------------------------------------------------------------------- learners
+
+    def light(self, name: str, delay: float = 0.0, kind: type[Light] = Light, **more: Any) -> Light:
+        one = kind(name, self.link(f"learner/{name}"), self.layout, self.hello(), lambda *_: None, delay=delay, **more)
+        self.beside.append(asyncio.create_task(one.run()))
+        return one
+
+    def agent(self, name: str, port: int | None = None) -> Agent:
+        one = agent(self.raw, name, self.folder / name, port or self.port)
+        self.beside.append(asyncio.create_task(one.run()))
+        return one
+
+    def site(self, name: str, port: int | None = None) -> Site:
+        self.sites.append(Site(self.folder, self.raw, name, port or self.port))
+        return self.sites[-1]
+
+    def link(self, who: str) -> Link:
+        return Link(f"127.0.0.1:{self.port}", None, who)
+
+    def hello(self) -> pb.Hello:
+        return pb.Hello(
+            protocol=speech.PROTOCOL,
+            study=hashes_of(self.hosting.study),
+            layout=layout_hash(self.layout),
+            examples=100,
+            validation=20,
+            test=10,
+        )
+
+    # ------------------------------------------------------------------------------------------------ what happened
+
+    @property
+    def layout(self) -> Any:
+        return self.hosting.work.layout
+
+    @property
+    def version(self) -> int:
+        return self.federation.book.controller.state.version
+
+    async def lines(self) -> list[Line]:
+        return await self.federation.in_clerk(lambda: [*self.federation.book.journal.events()])
+
+    async def events(self, learner: str | None = None) -> list[Event]:
+        """All, or those that are answers of this learner."""
+        lines = await self.lines()
+        return [CODEC.value(line.event) for line in lines if learner in (None, line.answer and line.answer.learner)]
+
+    async def updates(self, learner: str) -> list[Trained]:
+        return [event for event in await self.events(learner) if isinstance(event, Trained)]
+
+    async def records(self, kind: type[Record]) -> list[tuple[float, Any]]:
+        found = await self.federation.in_clerk(lambda: [*self.federation.book.records()])
+        return [(stamped.time, stamped.record) for stamped in found if isinstance(stamped.record, kind)]
+
+    async def commits_of(self, learner: str) -> list[float]:
+        """When its updates were committed."""
+        return [time for time, record in await self.records(Committed) if learner in record.learners]
+
+    async def audit(self) -> list[tuple[str, str, dict[str, Any]]]:
+        rows = await self.federation.in_clerk(lambda: [*self.federation.book.journal.audit()])
+        return [(who, what, json.loads(detail)) for _, _, who, what, detail, _ in rows]
+
+    async def until(self, done: Callable[[], Any], seconds: float = 30) -> float:
+        """Wait for it; the federation's time then."""
+        async with asyncio.timeout(seconds):
+            while True:
+                found = done()
+                if asyncio.iscoroutine(found):
+                    found = await found
+                if found:
+                    return self.federation.now
+                if self.running.done():
+                    self.running.result()
+                    assert done(), "the run is over"
+                await asyncio.sleep(0.02)
+
+    async def at_work(self, name: str) -> int:
+        """Wait until it has been told to train; the task."""
+
+        def told() -> bool:
+            seat = self.federation.seats[name]
+            return bool(seat.given and any(task >= 0 for task in seat.orders))
+
+        await self.until(told)
+        return next(task for task in self.federation.seats[name].orders if task >= 0)
+
+
+@asynccontextmanager
+async def scene(raw: dict[str, Any], folder: Path) -> AsyncIterator[Scene]:
+    """Open a federation, or take up the one that is in the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    hosting = host(study_of(raw))
+    federation = hosting.open(folder / "state")
+    server, port = await serve(federation, "127.0.0.1:0", None)
+    one = Scene(raw, folder, hosting, federation, port, asyncio.create_task(federation.run()))
+    try:
+        yield one
+    finally:
+        for site in one.sites:
+            site.send(signal.SIGKILL)
+        for task in (one.running, *one.beside):
+            task.cancel()
+        await asyncio.gather(one.running, *one.beside, return_exceptions=True)
+        await server.stop(None)
+        await federation.close()

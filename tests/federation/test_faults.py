@@ -1,0 +1,178 @@
+"""Learners that stop, lines that die without a word, networks that part: a round closes, and afterwards it goes on.
+
+With ARCHIPEL_CHAOS=1 also the long form: a minute's partition with the heartbeats that a study has by default.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_proxy import FaultProxy
+from in_one_process import study
+from scene import Scene, scene
+
+from archipel.durability.book import LATE
+from archipel.records import Committed, Handed
+from archipel.types import Failed, Joined, Left
+
+DEADLINE = 2.0
+AGAIN = 30.0
+"""Seconds within which it has to go on after the network has healed."""
+
+
+def endless(**federation: Any) -> dict[str, Any]:
+    """Rounds without an end, of three learners, two of whom have to be there."""
+    return study(
+        algorithms=[{"name": "fedavg", "deadline": DEADLINE}],
+        ending={"rounds": 100_000},
+        evaluation={"every": 100_000},
+        federation={"wait_for": 3, "keep_updates": False, "heartbeat": 0.5, "silence": 3.0, **federation},
+    )
+
+
+async def slowest_round(one: Scene) -> float:
+    """Seconds from handing out to the commit, of the slowest round that is closed."""
+    handed = {record.version: time for time, record in await one.records(Handed)}
+    committed = {record.version - 1: time for time, record in await one.records(Committed)}
+    return max(committed[version] - handed[version] for version in committed)
+
+
+def test_a_round_closes_though_a_learner_has_stopped(tmp_path: Path) -> None:
+    """SIGSTOP: its connection is there, it just does nothing. Woken up, it is late, and then takes part again."""
+
+    async def go() -> None:
+        raw = endless(silence=60.0)
+        raw["algorithms"][0] |= {"epochs": 10, "batch": 8}
+        async with scene(raw, tmp_path) as one:
+            one.light("00", 0.2)
+            one.light("01", 0.2)
+            site = one.site("02")
+            task = await one.at_work("02")
+            site.send(signal.SIGSTOP)
+            version = one.version
+            await one.until(lambda: one.version >= version + 2, 20)
+            assert await slowest_round(one) <= DEADLINE + 1
+            given_up = [event for event in await one.events() if isinstance(event, Failed) and event.task == task]
+            assert [event.reason for event in given_up] == ["cancelled"]
+            assert not await one.updates("02")
+            woken = one.federation.now
+            site.send(signal.SIGCONT)
+            await one.until(lambda: one.commits_of("02"), AGAIN)
+            assert min(await one.commits_of("02")) - woken < AGAIN
+            assert await slowest_round(one) <= DEADLINE + 1
+
+    asyncio.run(go())
+
+
+def test_a_learner_that_is_silent_for_too_long_is_gone_and_comes_back(tmp_path: Path) -> None:
+    """The controller took it for gone while it stood still; it hears so, and joins again."""
+
+    async def go() -> None:
+        async with scene(endless(silence=3.0), tmp_path) as one:
+            one.light("00", 0.2)
+            one.light("01", 0.2)
+            site = one.site("02")
+            await one.until(lambda: one.commits_of("02"))
+            site.send(signal.SIGSTOP)
+            await one.until(lambda: one.federation.operators._status_of("02")["state"] == "gone")
+            before = one.federation.now
+            site.send(signal.SIGCONT)
+            await one.until(lambda: later_than(one, before), AGAIN)
+            joined = [event for event in await one.events() if isinstance(event, Joined)]
+            assert [event.fresh for event in joined if event.learner == "02"] == [True, False]
+
+    asyncio.run(go())
+
+
+async def left(one: Scene) -> bool:
+    return Left("02") in await one.events()
+
+
+async def later_than(one: Scene, before: float) -> bool:
+    return any(time > before for time in await one.commits_of("02"))
+
+
+def test_a_connection_that_is_half_open(tmp_path: Path) -> None:
+    """Dead without a word, and never healed: a new one has to be made, and neither side was told."""
+
+    async def go() -> None:
+        async with scene(endless(), tmp_path) as one, FaultProxy(one.port) as proxy:
+            one.light("00", 0.2)
+            one.light("01", 0.2)
+            one.agent("02", proxy.port)
+            await one.until(lambda: one.commits_of("02"))
+            assert proxy.abandon() >= 1
+            before = one.federation.now
+            await one.until(lambda: later_than(one, before + DEADLINE), AGAIN)
+            assert await slowest_round(one) <= DEADLINE + 1
+
+    asyncio.run(go())
+
+
+def test_a_line_that_is_cut_again_and_again(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with scene(endless(), tmp_path) as one, FaultProxy(one.port, delay=0.005) as proxy:
+            one.light("00", 0.1)
+            one.light("01", 0.1)
+            one.agent("02", proxy.port)
+            for _ in range(5):
+                before = one.federation.now
+                await one.until(lambda before=before: later_than(one, before))
+                proxy.cut()
+            answered = [line.answer.task for line in await one.lines() if line.answer is not None]
+            assert len(answered) == len({*answered}), "every task was answered once"
+            assert await slowest_round(one) <= DEADLINE + 1
+
+    asyncio.run(go())
+
+
+def test_a_controller_that_stood_still_takes_nobody_for_gone(tmp_path: Path) -> None:
+    """It could not hear anybody meanwhile, as after a SIGSTOP of its own."""
+
+    async def go() -> None:
+        async with scene(endless(silence=2.0), tmp_path) as one:
+            for name in ("00", "01", "02"):
+                one.light(name, 0.1)
+            await one.until(lambda: one.version >= 2)
+            time.sleep(4)  # nothing runs meanwhile, on purpose
+            version = one.version
+            await one.until(lambda: one.version >= version + 2)
+            assert not [event for event in await one.events() if isinstance(event, Left)]
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("way", ["up", "down", "both"])
+def test_a_partition(way: str, tmp_path: Path) -> None:
+    asyncio.run(parted(endless(), tmp_path, 6.0, up=way != "down", down=way != "up"))
+
+
+@pytest.mark.skipif("ARCHIPEL_CHAOS" not in os.environ, reason="takes two minutes: ARCHIPEL_CHAOS=1")
+def test_a_partition_of_a_minute(tmp_path: Path) -> None:
+    asyncio.run(parted(endless(heartbeat=5.0, silence=30.0), tmp_path, 60.0))
+
+
+async def parted(raw: dict[str, Any], folder: Path, seconds: float, up: bool = True, down: bool = True) -> None:
+    async with scene(raw, folder) as one, FaultProxy(one.port) as proxy:
+        one.light("00", 0.2)
+        one.light("01", 0.2)
+        one.agent("02", proxy.port)
+        await one.until(lambda: one.commits_of("02"))
+        proxy.stall(up=up, down=down)
+        version = one.version
+        await asyncio.sleep(seconds)
+        assert one.version > version, "the others go on meanwhile"
+        if up:
+            assert await left(one), "it was taken for gone"
+        healed = one.federation.now
+        proxy.heal()
+        await one.until(lambda: later_than(one, healed), AGAIN)
+        assert await slowest_round(one) <= DEADLINE + 1
+        late = [event.reason for event in await one.events("02") if isinstance(event, Failed)]
+        assert set(late) <= {LATE, "cancelled"}

@@ -1,0 +1,78 @@
+"""What is on its way to the journal is not swept away meanwhile, whatever becomes of the call that brought it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from pathlib import Path
+
+import pytest
+from in_one_process import study
+
+from archipel.durability.blobs import Blobs
+from archipel.durability.book import Entry, Note
+from archipel.durability.journal import Answer
+from archipel.study.federate import host
+from archipel.study.files import study_of
+from archipel.types import Failed
+
+
+def test_a_file_that_is_on_its_way_is_not_collected(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path)
+    digest = hashlib.sha256(b"numbers").hexdigest()
+    blobs.pin(digest)
+    assert blobs.put([b"numbers"]) == digest
+    assert blobs.collect([]) == 0
+    assert digest in blobs
+    blobs.unpin(digest)
+    assert blobs.collect([]) == 1
+    assert digest not in blobs
+
+
+def test_two_updates_with_the_same_numbers_are_pinned_each_for_itself(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path)
+    digest = blobs.put([b"numbers"])
+    blobs.pin(digest)
+    blobs.pin(digest)
+    blobs.unpin(digest)
+    assert blobs.collect([]) == 0
+    blobs.unpin(digest)
+    assert blobs.collect([]) == 1
+
+
+def test_the_audit_knows_of_an_answer_in_the_same_transaction(tmp_path: Path) -> None:
+    async def go() -> None:
+        federation = host(study_of(study())).open(tmp_path)
+        book = federation.book
+        note = Note("00", "update", {"task": 5})
+        (taken,) = book.take([Entry(Failed(5, "late"), Answer("00", 5, 1, "print"), note=note)], [], 0.0)
+        (row,) = [row for row in book.journal.audit() if row[3] == "update"]
+        assert f'"verdict": "{taken.verdict}"' in row[4]
+        await federation.close()
+
+    asyncio.run(go())
+
+
+def test_whoever_gives_up_waiting_leaves_when_the_thread_is_done(tmp_path: Path) -> None:
+    """Its file is closed, and maybe opened again, right after."""
+
+    async def go() -> None:
+        federation = host(study_of(study())).open(tmp_path)
+        begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+        def write() -> None:
+            begun.set()
+            go_on.wait(10)
+            done.set()
+
+        waiting = asyncio.create_task(federation.in_hand(write))
+        await asyncio.to_thread(begun.wait, 10)
+        waiting.cancel()
+        asyncio.get_running_loop().call_later(0.05, go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert done.is_set()
+        await federation.close()
+
+    asyncio.run(go())

@@ -1,0 +1,515 @@
+"""Learners that are killed, come late, are paused or withdrawn: what they had done is neither lost nor done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+import signal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fault_proxy import FaultProxy
+from in_one_process import study
+from light import Light
+from scene import MEMORY, Scene, scene
+
+from archipel.durability.codec import Codec
+from archipel.durability.stored_models import as_bytes
+from archipel.engines.federation import federation_pb2 as pb
+from archipel.engines.federation.link import TurnedAway
+from archipel.records import Committed
+from archipel.types import Failed, Joined, Left
+
+VICTIM = "02"
+"""The learner with a process of its own."""
+
+
+def slow(method: str = "fedavg", rounds: int = 3, **arguments: Any) -> dict[str, Any]:
+    """One that trains for a moment; the other two are light, and wait for it."""
+    return study(
+        algorithms=[{"name": method, "epochs": 12, "batch": 4, **arguments}],
+        ending={"rounds": rounds},
+        evaluation={"every": 1000},
+        federation={"heartbeat": 0.3, "silence": 30.0},
+    )
+
+
+async def others(one: Scene) -> None:
+    one.light("00")
+    one.light("01")
+
+
+async def over(one: Scene) -> torch.Tensor:
+    """The last model."""
+    await one.until(lambda: one.federation.stopped, 60)
+    course = one.federation.book.course
+    return course.models.read(course.controller.state.model.name).clone()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> torch.Tensor:
+    """The last model of a run in which nobody was killed."""
+
+    async def go() -> torch.Tensor:
+        async with scene(slow(), tmp_path_factory.mktemp("undisturbed")) as one:
+            await others(one)
+            one.site(VICTIM)
+            return await over(one)
+
+    return asyncio.run(go())
+
+
+# --------------------------------------------------------------------------------------------------------- kill -9
+
+
+def test_killed_while_it_trains(undisturbed: torch.Tensor, tmp_path: Path) -> None:
+    """Twice; started again, it is asked again, and the run comes to the same bits."""
+
+    async def go() -> None:
+        async with scene(slow(), tmp_path) as one:
+            await others(one)
+            site = one.site(VICTIM)
+            for _ in range(2):
+                task = await one.at_work(VICTIM)
+                await asyncio.sleep(0.1)
+                await site.kill()
+                assert task in one.federation.book.out, "it was killed before it had answered"
+                site = one.site(VICTIM)
+            model = await over(one)
+            assert torch.equal(model, undisturbed)
+            assert len(await one.updates(VICTIM)) == 3
+            assert not [event for event in await one.events() if isinstance(event, Failed)]
+            await site.end()
+            assert "exit code 0" in site.said
+
+    asyncio.run(go())
+
+
+def test_killed_with_an_answer_that_was_not_acknowledged(tmp_path: Path) -> None:
+    """It is given from the folder: what lies there arrives, though training would have led elsewhere."""
+
+    async def go() -> None:
+        async with scene(slow(), tmp_path) as one, FaultProxy(one.port) as proxy:
+            await others(one)
+            site = one.site(VICTIM, proxy.port)
+            task = await one.at_work(VICTIM)
+            proxy.stall(down=False)  # the answer does not get through
+            await one.until(lambda: site.memory is not None and site.memory.owed is not None)
+            await site.kill()
+            proxy.cut()
+            proxy.heal()
+            memory = site.memory
+            assert memory is not None
+            assert memory.owed is not None
+            owed, sequence = memory.owed, memory.sequence
+            assert owed.task == task
+            owed.numbers += 0.25
+            place = 0
+            for name in owed.changed:
+                size = one.layout.layers[one.layout.index(name)].size
+                piece = owed.numbers[place : place + size]
+                owed.digests[name] = hashlib.sha256(as_bytes(piece)).hexdigest()
+                place += size
+            codec: Codec = MEMORY
+            codec.save(site.folder / "learner.safetensors", memory)
+            assert not await one.updates(VICTIM)
+            one.site(VICTIM, proxy.port)
+            await one.until(lambda: one.updates(VICTIM))
+            answers = [line.answer for line in await one.lines() if line.answer and line.answer.learner == VICTIM]
+            assert (answers[0].task, answers[0].sequence) == (task, sequence)
+            files = [path.read_bytes() for path in (tmp_path / "state" / "blobs").iterdir() if path.is_file()]
+            assert any(as_bytes(owed.numbers).tobytes() in file for file in files), "what arrived is what lay there"
+            await over(one)
+            assert len(await one.updates(VICTIM)) == 3
+            assert not [event for event in await one.events() if isinstance(event, Failed)]
+
+    asyncio.run(go())
+
+
+def test_killed_before_it_knew_that_its_answer_was_safe(undisturbed: torch.Tensor, tmp_path: Path) -> None:
+    """The controller has it, the receipt was lost: told again, it is the same answer, and is not applied twice."""
+
+    async def go() -> None:
+        async with scene(slow(), tmp_path) as one, FaultProxy(one.port) as proxy:
+            await others(one)
+            site = one.site(VICTIM, proxy.port)
+            task = await one.at_work(VICTIM)
+            proxy.stall(up=False)  # receipts do not get through
+            await one.until(lambda: one.updates(VICTIM))
+            await site.kill()
+            assert site.memory is not None
+            assert site.memory.owed is not None
+            proxy.cut()
+            proxy.heal()
+            one.site(VICTIM, proxy.port)
+            assert torch.equal(await over(one), undisturbed)
+            trained = await one.updates(VICTIM)
+            assert [event.task for event in trained].count(task) == 1
+            assert len(trained) == 3
+            told = [detail for who, what, detail in await one.audit() if (who, what) == (VICTIM, "update")]
+            assert [row["verdict"] for row in told if row["task"] == task] == ["kept", "kept"], "it was told again"
+
+    asyncio.run(go())
+
+
+def private_of(site: Any) -> dict[str, torch.Tensor]:
+    return dict(site.memory.private)
+
+
+def test_private_layers_survive(tmp_path: Path) -> None:
+    """Killed in its second round, with private layers: they come to the bits of a learner that was not killed."""
+    raw = slow("hdafl", rounds=3, fraction=1.0)
+
+    async def go(folder: Path, kills: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        async with scene(raw, folder) as one:
+            await others(one)
+            site = one.site(VICTIM)
+            for _ in range(kills):
+                await one.until(lambda: one.updates(VICTIM))
+                await one.at_work(VICTIM)
+                before = private_of(site)
+                assert before
+                await asyncio.sleep(0.1)
+                await site.kill()
+                site = one.site(VICTIM)
+                assert private_of(site).keys() == before.keys()
+            model = await over(one)
+            await site.end()
+            joined = [event for event in await one.events() if isinstance(event, Joined) and event.learner == VICTIM]
+            assert [event.fresh for event in joined] == [True]
+            return model, private_of(site)
+
+    model, private = asyncio.run(go(tmp_path / "undisturbed", 0))
+    again, mine = asyncio.run(go(tmp_path / "killed", 2))
+    assert torch.equal(model, again)
+    assert private.keys() == mine.keys() != set()
+    assert all(torch.equal(private[name], mine[name]) for name in private)
+
+
+def test_one_that_lost_its_folder_says_so(tmp_path: Path) -> None:
+    raw = slow("hdafl", rounds=3, fraction=1.0)
+
+    async def go() -> None:
+        async with scene(raw, tmp_path) as one:
+            await others(one)
+            site = one.site(VICTIM)
+            await one.until(lambda: one.updates(VICTIM))
+            await one.at_work(VICTIM)
+            assert one.federation.seats[VICTIM].private, "it has layers of its own, which are not sent"
+            await site.kill()
+            shutil.rmtree(site.folder)
+            rows = len(await one.audit())
+            one.site(VICTIM)
+            await over(one)
+            joined = [event for event in await one.events() if isinstance(event, Joined) and event.learner == VICTIM]
+            assert [event.fresh for event in joined] == [True, True]
+            sent = [
+                detail["layers"]
+                for who, what, detail in (await one.audit())[rows:]
+                if (who, what) == ("controller", "sent") and detail["to"] == VICTIM
+            ]
+            assert sent[0] == len(one.layout.layers), "it gets all layers again"
+            assert sent[1] < len(one.layout.layers)
+
+    asyncio.run(go())
+
+
+def test_a_folder_of_another_federation(tmp_path: Path) -> None:
+    """The same study begun anew: what is owed there is no answer to the same number here."""
+
+    async def first() -> None:
+        async with scene(slow(), tmp_path / "first") as one, FaultProxy(one.port) as proxy:
+            await others(one)
+            site = one.site(VICTIM, proxy.port)
+            await one.at_work(VICTIM)
+            proxy.stall(down=False)
+            await one.until(lambda: site.memory is not None and site.memory.owed is not None)
+            await site.kill()
+
+    async def second() -> None:
+        shutil.copytree(tmp_path / "first" / VICTIM, tmp_path / "second" / VICTIM)
+        async with scene(slow(), tmp_path / "second") as one:
+            await others(one)
+            site = one.site(VICTIM)
+            await site.end()
+            assert f"The folder of {VICTIM} holds answers and private layers of another federation" in " ".join(
+                site.said.split()
+            )
+            assert not await one.events(VICTIM)
+
+    asyncio.run(first())
+    asyncio.run(second())
+
+
+def test_two_processes_in_one_folder(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with scene(slow(), tmp_path) as one:
+            await others(one)
+            first = one.site(VICTIM)
+            await one.at_work(VICTIM)
+            first.log = tmp_path / "first.log"
+            second = one.site(VICTIM)
+            await second.end()
+            assert "is at work in another process" in second.said
+            assert "exit code 0" not in second.said
+            await over(one)
+            assert len(await one.updates(VICTIM)) == 3
+
+    asyncio.run(go())
+
+
+# ------------------------------------------------------------------------------------------- coming, pausing, leaving
+
+
+def endless(method: str = "fedavg", wait_for: int = 2, **federation: Any) -> dict[str, Any]:
+    return study(
+        algorithms=[method],
+        ending={"rounds": 100_000},
+        evaluation={"every": 100_000},
+        federation={"wait_for": wait_for, "keep_updates": False, "heartbeat": 0.2, "silence": 10.0, **federation},
+    )
+
+
+def test_one_that_comes_late_gets_work(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with scene(endless(), tmp_path) as one:
+            one.light("00", 0.05)
+            one.light("01", 0.05)
+            await one.until(lambda: one.version >= 3)
+            assert not one.federation.seats[VICTIM].orders
+            one.agent(VICTIM)
+            await one.until(lambda: one.commits_of(VICTIM))
+            records = await one.records(Committed)
+            assert records[0][1].learners == ("00", "01")
+            assert records[-1][1].learners == ("00", "01", VICTIM)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("who", ["operator/alice", f"learner/{VICTIM}"])
+def test_pause_and_resume(who: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with scene(endless(wait_for=3), tmp_path) as one:
+            one.light("00", 0.05)
+            one.light("01", 0.05)
+            one.agent(VICTIM)
+            await one.until(lambda: one.commits_of(VICTIM))
+            line = one.link(who)
+            name = VICTIM if who.startswith("operator") else ""
+            assert (await line.steer("pause", name)).told.startswith(f"{VICTIM}: pause at version ")
+            await one.until(lambda: not one.federation.seats[VICTIM].orders)
+            paused = one.version
+            await one.until(lambda: one.version >= paused + 4)
+            assert state_of(one) == "paused"
+            commits = [record.learners for _, record in await one.records(Committed)]
+            assert VICTIM not in commits[-1]
+            assert VICTIM not in commits[-2]
+            before = one.federation.now
+            await line.steer("resume", name)
+            await one.until(lambda: committed_after(one, before))
+            assert state_of(one) == "there"
+            told = [(by, what) for by, what, _ in await one.audit() if what in ("pause", "resume")]
+            assert told == [(who, "pause"), (who, "resume")]
+            await line.close()
+
+    asyncio.run(go())
+
+
+def state_of(one: Scene) -> str:
+    return str(one.federation.operators._status_of(VICTIM)["state"])
+
+
+async def committed_after(one: Scene, before: float) -> bool:
+    return any(time > before for time in await one.commits_of(VICTIM))
+
+
+def test_a_paused_learner_that_dies_at_its_task_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """What it is at may still come, but nobody waits for it for ever."""
+
+    async def go() -> None:
+        async with scene(endless(wait_for=3, silence=4.0), tmp_path) as one:
+            one.light("00", 0.05)
+            one.light("01", 0.05)
+            site = one.site(VICTIM)
+            await one.until(lambda: one.commits_of(VICTIM))
+            site.send(signal.SIGSTOP)
+            await asyncio.sleep(0.5)  # what it had said is heard
+            task = await one.at_work(VICTIM)
+            line = one.link("operator/alice")
+            await line.steer("pause", VICTIM)
+            await line.close()
+            await site.kill()
+            version = one.version
+            await one.until(lambda: one.version >= version + 2, 10)
+            lost = [event for event in await one.events() if isinstance(event, Failed)]
+            assert [(event.task, event.reason) for event in lost] == [(task, "lost: no sign of life in 4 s")]
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("who", ["operator/alice", f"learner/{VICTIM}"])
+def test_withdrawn_for_good(who: str, tmp_path: Path) -> None:
+    """Its task is given up, its process ends and says why, and no restart of either side lets it in again."""
+    raw = endless(wait_for=3)
+
+    async def go() -> None:
+        async with scene(raw, tmp_path) as one:
+            one.light("00", 0.05)
+            one.light("01", 0.05)
+            site = one.site(VICTIM)
+            await one.until(lambda: one.commits_of(VICTIM))
+            line = one.link(who)
+            await line.steer("withdraw", VICTIM)
+            await site.end()
+            assert f"{VICTIM} has been withdrawn from this federation" in site.said
+            assert "exit code 0" not in site.said
+            version = one.version
+            await one.until(lambda: one.version >= version + 3)
+            assert Left(VICTIM) in await one.events()
+            if who.startswith("operator"):
+                for action in ("pause", "resume", "withdraw"):
+                    with pytest.raises(TurnedAway, match=f"{VICTIM} has been withdrawn from this federation, for good"):
+                        await line.steer(action, VICTIM)
+            else:
+                with pytest.raises(TurnedAway, match="has been withdrawn"):
+                    await line.steer("resume", "")
+            await line.close()
+        async with scene(raw, tmp_path) as one:
+            one.light("00", 0.05)
+            one.light("01", 0.05)
+            assert state_of(one) == "withdrawn"
+            line = one.link(f"learner/{VICTIM}")
+            with pytest.raises(TurnedAway, match=f"{VICTIM} has been withdrawn from this federation"):
+                await line.join(one.hello())
+            await line.close()
+            assert one.federation.meters.refusals.labels("caller")._value.get() == 1
+            version = one.version
+            await one.until(lambda: one.version >= version + 2)
+
+    asyncio.run(go())
+
+
+def test_nobody_steers_somebody_else(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with scene(endless(wait_for=3), tmp_path) as one:
+            for name in ("00", "01", VICTIM):
+                one.light(name, 0.05)
+            await one.until(lambda: one.commits_of(VICTIM))
+            line = one.link("learner/00")
+            for action in ("pause", "resume", "withdraw"):
+                with pytest.raises(TurnedAway, match=f"00 may pause, resume and withdraw itself, not {VICTIM}"):
+                    await line.steer(action, VICTIM)
+            for action, name, reason in (
+                ("stop", "", "There is no action 'stop'; there are pause, resume and withdraw"),
+                ("", "", "There is no action ''"),
+            ):
+                with pytest.raises(TurnedAway, match=reason):
+                    await line.steer(action, name)
+            await line.close()
+            line = one.link("operator/alice")
+            with pytest.raises(TurnedAway, match="There is no learner nobody; the study lists 00, 01, 02"):
+                await line.steer("pause", "nobody")
+            await line.close()
+            assert state_of(one) == "there"
+            await asyncio.sleep(0.3)  # the audit is written beside
+            refused = [by for by, what, detail in await one.audit() if what == "refused" and detail["call"] == "Steer"]
+            assert refused == ["00"] * 5 + ["alice"]
+
+    asyncio.run(go())
+
+
+# ------------------------------------------------------------------------------------------------- dead evaluators
+
+
+class Silent(Light):
+    """Trains, and never says what it thinks."""
+
+    async def _evaluate(self, order: pb.Evaluate) -> None:
+        return
+
+
+class Opinionated(Light):
+    """Of ten classes."""
+
+    async def _evaluate(self, order: pb.Evaluate) -> None:
+        count = self.hello.validation
+        confusion = [0] * 100
+        confusion[0], confusion[1] = count - 3, 3
+        self.sequence += 1
+        scored = pb.Scored(count=count, loss=1.0, classes=10, confusion=confusion)
+        await self.link.answer(pb.Head(task=order.task, sequence=self.sequence, scored=scored))
+
+
+def test_a_dead_evaluator_costs_one_opinion(tmp_path: Path) -> None:
+    """SyncDVW: every round waits for its opinions as long as it may, and no longer."""
+
+    async def go() -> None:
+        async with scene(endless("sync_dvw", wait_for=3, opinion_deadline=1.0), tmp_path) as one:
+            one.light("00", kind=Opinionated)
+            one.light("01", kind=Opinionated)
+            one.light(VICTIM, kind=Silent)
+            await one.until(lambda: one.version >= 3)
+            times = [time for time, _ in await one.records(Committed)]
+            assert all(1.0 <= after - before < 2.0 for before, after in pairwise(times))
+            assert all(len(record.learners) == 3 for _, record in await one.records(Committed))
+
+    asyncio.run(go())
+
+
+def test_a_stopped_process_costs_its_opinions(tmp_path: Path) -> None:
+    """AsyncDVW, and the process of a learner that is asked about all updates stands still."""
+
+    async def go() -> None:
+        async with scene(endless("async_dvw", wait_for=3, opinion_deadline=1.0, silence=60.0), tmp_path) as one:
+            one.light("00", 0.3, kind=Opinionated)
+            one.light("01", 0.3, kind=Opinionated)
+            site = one.site(VICTIM)
+            await one.until(lambda: one.commits_of(VICTIM))
+            site.send(signal.SIGSTOP)
+            await asyncio.sleep(1.5)
+            version = one.version
+            await one.until(lambda: one.version >= version + 4, 15)
+            assert not [event for event in await one.events() if isinstance(event, Left | Failed)]
+            site.send(signal.SIGCONT)
+            before = one.federation.now
+            await one.until(lambda: committed_after(one, before))
+
+    asyncio.run(go())
+
+
+# ------------------------------------------------------------------------------------------------- refused probes
+
+
+def test_an_operator_may_refuse_to_try_others_models(tmp_path: Path) -> None:
+    """It trains and is weighed by the others; what it refuses is in the audit, with the reason."""
+
+    async def go() -> None:
+        async with scene(endless("sync_dvw", wait_for=3), tmp_path) as one:
+            one.light("00", 0.1, kind=Opinionated)
+            one.light("01", 0.1, kind=Opinionated)
+            one.agent(VICTIM).refuses = frozenset({"validation"})
+            await one.until(lambda: one.version >= 3)
+            told = [
+                detail["reason"] for who, what, detail in await one.audit() if (who, what) == (VICTIM, "no opinion")
+            ]
+            assert set(told) == {"the operator refuses to try models on the validation part"}
+            assert all(VICTIM in record.learners for _, record in await one.records(Committed))
+
+    asyncio.run(go())
+
+
+def test_an_operator_may_refuse_to_tell_moments(tmp_path: Path) -> None:
+    """Where the study needs them it cannot take part, and is told so."""
+
+    async def go() -> None:
+        raw = endless(wait_for=3) | {"data": {"source": "digits", "split": {"learners": 3}, "standardise": "global"}}
+        async with scene(raw, tmp_path) as one:
+            one.agent(VICTIM).refuses = frozenset({"moments"})
+            with pytest.raises(TurnedAway, match=r"the learner tells none\. Does its operator refuse the moments\?"):
+                await one.beside.pop()
+
+    asyncio.run(go())

@@ -1,0 +1,254 @@
+"""What comes over the wire is read with care: whatever it says, it is understood as it was meant, or `Bad` in words."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load, save
+from torch import nn
+
+from archipel.data.standardise import moments
+from archipel.engines.federation import federation_pb2 as pb
+from archipel.engines.federation import speech
+from archipel.engines.federation.body import HEADER, Bad, Bodies
+from archipel.layout import Layout
+from archipel.types import Cycle, Metrics, Plan, Scored
+
+LAYOUT = Layout.of(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2)))
+BODIES = Bodies(LAYOUT)
+BOTH = LAYOUT.indices(None)
+NUMBERS = LAYOUT.bytes(BOTH)
+
+
+def body(change: Any = None, length: int | None = None) -> bytes:
+    """A header for both layers, changed, and zeros."""
+    told = json.loads(BODIES.header(BOTH)[8:])
+    if change is not None:
+        told = change(told)
+    text = told if isinstance(told, bytes) else json.dumps(told).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + bytes(NUMBERS)
+
+
+def look(whole: bytes) -> int:
+    return BODIES.look_at(BOTH, whole[: 8 + HEADER], len(whole))
+
+
+# ------------------------------------------------------------------------------------------------------------- bodies
+
+
+def test_others_can_read_what_is_sent_and_the_other_way_round() -> None:
+    vector = torch.arange(float(LAYOUT.size))
+    whole = BODIES.header(BOTH) + vector.numpy().tobytes()
+    assert {name: tensor.flatten().tolist() for name, tensor in load(whole).items()} == {
+        name: tensor.flatten().tolist() for name, tensor in LAYOUT.tensors(vector).items()
+    }
+    theirs = save({name: tensor.clone() for name, tensor in LAYOUT.tensors(vector).items()})
+    told = json.loads(theirs[8 : 8 + struct.unpack("<Q", theirs[:8])[0]])
+    assert {name: entry["shape"] for name, entry in told.items()} == {
+        name: list(tensor.shape) for name, tensor in LAYOUT.tensors(vector).items()
+    }
+
+
+def test_numbers_begin_behind_the_header_and_are_aligned() -> None:
+    whole = body()
+    assert look(whole) == len(whole) - NUMBERS
+    assert look(body(lambda told: {"__metadata__": {"format": "pt"}, **told})) > look(whole)
+    assert len(BODIES.header(BOTH)) % 8 == 0
+
+
+def without(name: str) -> Any:
+    return lambda told: {key: value for key, value in told.items() if key != name}
+
+
+def with_entry(**changes: Any) -> Any:
+    return lambda told: {**told, "0.weight": {**told["0.weight"], **changes}}
+
+
+@pytest.mark.parametrize(
+    ("whole", "reason"),
+    [
+        (b"", "a header of 0 bytes in a body of 0"),
+        (b"1234567", "in a body of 7"),
+        (body(length=HEADER + 1), "at most 1,048,576 are read"),
+        (body(length=2**64 - 1), "a header of 18,446,744,073,709,551,615 bytes"),
+        (body(lambda _: b"{"), "a header that is no JSON"),
+        (body(lambda _: b"\xff\xfe\x00"), "a header that is no JSON"),
+        (body(lambda _: b"[" * 100_000), "a header that is no JSON"),
+        (body(lambda _: b"9" * 10_000), "a header that is no JSON"),
+        (body(lambda _: b"null"), "a header that names no tensors"),
+        (body(lambda _: {}), "tensor '0.weight' is missing"),
+        (body(without("2.bias")), "tensor '2.bias' is missing"),
+        (body(lambda told: {**told, "x" * 1000: 1}), "x' was not asked for"),
+        (body(lambda told: {**told, "0.weight": 7}), "has the dtype None, expected F32"),
+        (body(with_entry(dtype="F64")), "has the dtype F64, expected F32"),
+        (body(with_entry(dtype=["F32"])), "has the dtype ['F32'], expected F32"),
+        (body(with_entry(shape=[3, 2])), "has the shape [3, 2], expected [2, 3]"),
+        (body(with_entry(shape=[6])), "has the shape [6], expected [2, 3]"),
+        (body(with_entry(shape="x" * 10_000)), "expected [2, 3]"),
+        (body(with_entry(data_offsets=[0, 2**70])), "expected [0, 24]"),
+        (body(with_entry(data_offsets=[-24, 0])), "has the data_offsets [-24, 0], expected [0, 24]"),
+        (body() + b"\x00", "bytes, expected "),
+        (body()[:-1], "bytes, expected "),
+    ],
+)
+def test_headers_that_are_none(whole: bytes, reason: str) -> None:
+    with pytest.raises(Bad) as caught:
+        look(whole)
+    assert reason in str(caught.value)
+    assert len(str(caught.value)) < 400, "nobody writes a novel into the log"
+
+
+@settings(max_examples=300, database=None)
+@given(st.binary(max_size=300))
+def test_any_bytes_at_all(whole: bytes) -> None:
+    with pytest.raises(Bad):
+        look(whole)
+
+
+# ------------------------------------------------------------------------------------------------------------- opinions
+
+
+def scored(**changes: Any) -> pb.Scored:
+    told: dict[str, Any] = {"count": 5, "loss": 1.0, "classes": 2, "confusion": [2, 1, 0, 2]}
+    return pb.Scored(**(told | changes))
+
+
+def test_an_opinion_is_heard_as_it_was_said() -> None:
+    confusion, histogram = np.array([[2, 1], [0, 2]]), np.array([[[1, 2], [1, 1]], [[0, 3], [2, 0]]])
+    mine = Scored(5, 1.5, confusion, histogram)
+    heard = speech.hear_scored(speech.say_scored(mine), count=5, classes=2, bins=2)
+    assert (heard.count, heard.loss) == (5, 1.5)
+    assert heard.confusion is not None
+    assert heard.histogram is not None
+    assert np.array_equal(heard.confusion, confusion)
+    assert np.array_equal(heard.histogram, histogram)
+    regression = speech.hear_scored(speech.say_scored(Scored(5, 1.5)), count=5, classes=None, bins=0)
+    assert regression.confusion is None
+
+
+@pytest.mark.parametrize(
+    ("said", "bins", "reason"),
+    [
+        (scored(count=6), 0, "counts of 6 examples, 5 were registered"),
+        (scored(loss=np.nan), 0, "a loss of nan"),
+        (scored(loss=-np.inf), 0, "a loss of -inf"),
+        (scored(confusion=[2, 1, 0, 1]), 0, "a confusion matrix of 4 examples, 5 were registered"),
+        (scored(confusion=[2, 1, 0]), 0, "with 3 counts, expected (2, 2)"),
+        (scored(classes=2**32 - 1), 0, "of shape (4294967295, 4294967295)"),
+        (scored(confusion=[2**64 - 1, 6, 0, 0]), 0, "counts 18446744073709551615 examples in one place, 5 were"),
+        (scored(confusion=[2**63, 2**63, 5, 0]), 0, "in one place"),
+        (scored(), 2, "a histogram of scores of shape (2, 2, 0) with 0 counts, expected (2, 2, 2)"),
+        (scored(bins=2, histogram=[5, 0, 0, 0, 5, 0, 0]), 2, "with 7 counts"),
+        (scored(bins=2, histogram=[5, 0, 0, 0, 4, 0, 0, 0]), 2, "does not count 5 examples for each class"),
+        (scored(bins=2, histogram=[2**62, 2**62, 2**62, 2**62, 5, 0, 0, 0]), 2, "in one place"),
+    ],
+)
+def test_opinions_that_are_none(said: pb.Scored, bins: int, reason: str) -> None:
+    with pytest.raises(Bad) as caught:
+        speech.hear_scored(said, count=5, classes=2, bins=bins)
+    assert reason in str(caught.value)
+
+
+counts = st.integers(0, 2**64 - 1) | st.integers(0, 6)
+
+
+@settings(max_examples=300, database=None)
+@given(
+    st.builds(
+        pb.Scored,
+        count=st.just(5) | counts,
+        loss=st.floats(),
+        classes=st.just(2) | st.integers(0, 2**32 - 1),
+        confusion=st.lists(counts, max_size=6),
+    )
+)
+def test_what_is_heard_counts_what_was_registered(said: pb.Scored) -> None:
+    """Whatever is said: either `Bad`, or counts that add up, also for whoever adds them in int64."""
+    try:
+        heard = speech.hear_scored(said, count=5, classes=2, bins=0)
+    except Bad:
+        return
+    assert heard.confusion is not None
+    assert heard.confusion.min() >= 0
+    assert sum(heard.confusion.ravel().tolist()) == heard.count == 5
+
+
+def test_metrics() -> None:
+    mine = Metrics(2.5, (1.0, 0.5), Scored(5, 1.0, np.array([[5, 0], [0, 0]])), 3.0)
+    said = speech.say_metrics(mine, [], 7)
+    heard = speech.hear_metrics(said, validation=5, classes=2, bins=0)
+    assert (heard.epochs, heard.losses, heard.gradient_norm) == (2.5, (1.0, 0.5), 3.0)
+    assert said.steps == 7
+    assert speech.hear_metrics(pb.Trained(), validation=5, classes=2, bins=0) == Metrics()
+    for wrong, reason in (
+        (pb.Trained(epochs=np.inf), "inf epochs"),
+        (pb.Trained(steps=2**63), "9223372036854775808 steps"),
+        (pb.Trained(losses=[0.0] * 10_001), "10001 losses"),
+        (pb.Trained(validation=scored(count=4)), "counts of 4 examples"),
+    ):
+        with pytest.raises(Bad, match=reason):
+            speech.hear_metrics(wrong, validation=5, classes=2, bins=0)
+
+
+# ------------------------------------------------------------------------------------------- plans, layers and moments
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(),
+        Plan(epochs=3, batch=7, rate=0.125, momentum=0.9, key=2**63, proximal=0.5),
+        Plan(steps=9, optimiser="Adam", options={"betas": (0.9, 0.99), "amsgrad": True, "eps": 1e-8}),
+        Plan(cycle=Cycle(0.5, 2, 40), trains=("a",), uploads=(), private=("b",), reports=("validation", "losses")),
+        Plan(trains=(), uploads=("a", "b"), reports=("progress", "gradient norm per batch")),
+    ],
+)
+def test_a_plan_is_heard_as_it_was_said(plan: Plan) -> None:
+    heard = speech.hear_plan(pb.Plan.FromString(speech.say_plan(plan).SerializeToString()))
+    assert {*heard.reports} == {*plan.reports}
+    assert heard == Plan(**{**{f: getattr(plan, f) for f in Plan.__slots__}, "reports": heard.reports})
+
+
+def test_layers() -> None:
+    said = speech.say_layers(["a", "b"], ["00" * 32, "ff" * 32])
+    assert [*speech.hear_layers(said).items()] == [("a", "00" * 32), ("b", "ff" * 32)]
+    with pytest.raises(Bad, match="layer 'a' twice"):
+        speech.hear_layers([said[0], said[0]])
+    with pytest.raises(Bad) as caught:
+        speech.hear_layers([pb.Layer(name="x" * 10**6, sha256=bytes(31))])
+    assert "a SHA-256 of 31 bytes for layer 'xxx" in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_moments() -> None:
+    x = torch.randn(20, 2, 3)
+    mine = moments(x, torch.arange(20))
+    heard = speech.hear_moments(speech.say_moments(mine), (2, 3))
+    assert heard.count == 20
+    assert torch.equal(heard.sum, mine.sum)
+    assert torch.equal(heard.squares, mine.squares)
+    with pytest.raises(Bad, match="sums of 6 features, expected 7"):
+        speech.hear_moments(speech.say_moments(mine), (7,))
+    for value in (np.nan, np.inf, 1e101):
+        said = speech.say_moments(mine)
+        said.sum = np.full(6, value).tobytes()
+        with pytest.raises(Bad, match="moments that are none"):
+            speech.hear_moments(said, (2, 3))
+
+
+@settings(max_examples=200, database=None)
+@given(st.binary(max_size=100))
+def test_any_bytes_as_moments(data: bytes) -> None:
+    said = pb.Moments(count=3, sum=data, squares=data)
+    try:
+        heard = speech.hear_moments(said, (2,))
+    except Bad:
+        return
+    assert bool(heard.deviation.isfinite().all())

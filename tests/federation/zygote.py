@@ -1,0 +1,54 @@
+"""Has imported all that a controller needs, and forks one for every line it reads: a start takes no second then.
+
+What the controller does from there on is what the command does. A line is a JSON object: arguments of the command, a
+law to break or none (`sabotage.py`), and a file for what it says. The answer is the process's id.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+
+from sabotage import CRIMES
+
+from archipel.cli import main
+
+for module in ("cli.controller", "study.federate", "study.files", "engines.federation.processes"):
+    importlib.import_module(f"archipel.{module}")
+
+
+def live(arguments: list[str], crime: str | None, log: str) -> int:
+    """In the new process: its exit code."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it does not outlive whoever forked it
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream, end in ((0, nothing), (1, nothing), (2, said)):
+        os.dup2(end, stream)
+    sys.argv[1:] = arguments
+    try:
+        if crime is not None:
+            CRIMES[crime]()
+        main()
+    except SystemExit as end:
+        return int(end.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the dead are nobody's business here
+    for line in sys.stdin:
+        pid = os.fork()
+        if pid == 0:
+            code = live(**json.loads(line))
+            os.write(2, f"exit code {code}\n".encode())
+            os._exit(code)
+        print(pid, flush=True)
