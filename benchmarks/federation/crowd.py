@@ -140,7 +140,7 @@ def crowd(
 
 def _learn(study: Path, papers: Path, port: int, learners: Sequence[str], file: Path, echo: bool) -> None:
     narrowed = one_run(read_study(study))
-    layout = host(narrowed).work.layout
+    layout = host(narrowed).layout
     hello = pb.Hello(protocol=PROTOCOL, study=hashes_of(narrowed), layout=layout_hash(layout), examples=100, fresh=True)
     receipts: list[Receipt] = []
 

@@ -101,7 +101,7 @@ def measure(learners: int, parameters: int, kills: int, algorithm: str, delay: f
             process.kill()
     return {
         "learners": learners,
-        "parameters": stage.hosting.work.layout.size,
+        "parameters": stage.hosting.layout.size,
         "algorithm": algorithm,
         "seconds": [round(one, 3) for one in times],
         "steps": {name: round(statistics.median(one[name] for one in steps), 3) for name in STEPS},

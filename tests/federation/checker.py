@@ -136,7 +136,7 @@ def _acknowledged(
 
 def _body(state: Path, delivery: Delivery, hosting: Hosting) -> bytes | None:
     """An update as it came, out of its file, which may hold others too; None if it is not there."""
-    bodies, path = Bodies(hosting.work.layout), state / "blobs" / delivery.blob
+    bodies, path = Bodies(hosting.layout), state / "blobs" / delivery.blob
     size, begin = bodies.size(delivery.inside), delivery.start - len(bodies.header(delivery.inside))
     if not path.exists():
         return None
@@ -165,8 +165,8 @@ def _audited(
 
 def _made_up_again(state: Path, lines: Sequence[Line], hosting: Hosting) -> None:
     """Write the updates anew that the controller has removed: whoever knows the task's key can make them up."""
-    bodies, there = Bodies(hosting.work.layout), Blobs(state / "blobs").digests()
-    models = StoredModels(hosting.work.layout, Blobs(state / "blobs"))
+    bodies, there = Bodies(hosting.layout), Blobs(state / "blobs").digests()
+    models = StoredModels(hosting.layout, Blobs(state / "blobs"))
     course = Course(hosting.make(models, None), models)
     with threads(hosting.study.simulation.threads), contextlib.suppress(Exception):  # what is wrong is found soon
         for line in lines:
@@ -185,7 +185,7 @@ def _made_up_again(state: Path, lines: Sequence[Line], hosting: Hosting) -> None
 
 
 def _numbers(vector: np.ndarray, delivery: Delivery, hosting: Hosting) -> bytes:
-    layers = [hosting.work.layout.layers[place] for place in delivery.inside]
+    layers = [hosting.layout.layers[place] for place in delivery.inside]
     return b"".join(vector[layer.start : layer.stop].tobytes() for layer in layers)
 
 
@@ -206,7 +206,7 @@ def _told_again(
     found: Findings, state: Path, lines: Sequence[Line], versions: Mapping[str, str], hosting: Hosting
 ) -> None:
     """Tell all of it to a controller here, and make every update up again before it hears of it."""
-    models = StoredModels(hosting.work.layout, Blobs(state / "blobs"))
+    models = StoredModels(hosting.layout, Blobs(state / "blobs"))
     course = Course(hosting.make(models, None), models)
     line = None
     try:
@@ -240,7 +240,7 @@ def _as_saved(found: Findings, run: Path, digest: str, hosting: Hosting) -> None
     """The model in the finished run's folder, which the last process wrote, is the last version of the journal."""
     if not (run / "run.json").exists():
         return
-    layout = hosting.work.layout
+    layout = hosting.layout
     vector = layout.joined(load_file(run / "model.safetensors"))
     layers = tuple(hashlib.sha256(as_bytes(vector[layer.start : layer.stop])).hexdigest() for layer in layout.layers)
     if digest_of(layers) != digest:

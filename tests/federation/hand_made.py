@@ -247,7 +247,7 @@ async def _run(
     hosting = host(study_of(raw))
     federation = hosting.open(folder)
     server, port = await serve(federation, "127.0.0.1:0", None)
-    layout = hosting.work.layout
+    layout = hosting.layout
     lights: list[Light] = []
     for name in NAMES:
         link = Link(f"127.0.0.1:{port}", None, f"learner/{name}")
@@ -307,7 +307,7 @@ def hello(hosting: Hosting) -> pb.Hello:
         moments=moments() if everybodys else None,
         protocol=speech.PROTOCOL,
         study=hashes_of(hosting.study),
-        layout=layout_hash(hosting.work.layout),
+        layout=layout_hash(hosting.layout),
         examples=EXAMPLES,
         validation=VALIDATION,
         test=TEST,

@@ -126,7 +126,7 @@ class Scene:
 
     @property
     def layout(self) -> Any:
-        return self.hosting.work.layout
+        return self.hosting.layout
 
     @property
     def version(self) -> int:

@@ -305,7 +305,7 @@ class Crowd:
         return self._taking_part.exception() if ended else None
 
     async def _take_part(self) -> None:
-        stage, layout = self.stage, self.stage.hosting.work.layout
+        stage, layout = self.stage, self.stage.hosting.layout
         hello = pb.Hello(
             protocol=speech.PROTOCOL,
             study=hashes_of(stage.hosting.study),

@@ -75,7 +75,7 @@ def test_features_are_standardised_as_in_the_simulator(standardise: str, tmp_pat
 def test_a_federations_events_told_to_a_simulators_controller(method: str, tmp_path: Path) -> None:
     raw = study(algorithms=[{**SYNCHRONOUS, **ASYNCHRONOUS}[method]], ending={"rounds": 4})
     held = hold(raw, tmp_path)
-    told_again = replay(tmp_path / "state", held.hosting.work.layout, held.hosting.make)
+    told_again = replay(tmp_path / "state", held.hosting.layout, held.hosting.make)
     journal = Journal(tmp_path / "state" / "journal.sqlite")
     controller = held.hosting.make(MemoryModels(), None)  # type: ignore[arg-type]
     course = held.federation.book.course
@@ -93,7 +93,7 @@ def test_a_federations_events_told_to_a_simulators_controller(method: str, tmp_p
 
 def received(hosting: Any, folder: Path, delivery: Delivery, controller: Any, event: Trained) -> torch.Tensor:
     """An update as a simulator would have put it into its store."""
-    layout = hosting.work.layout
+    layout = hosting.layout
     vector = controller.models.read(controller.state.out[event.task].model.name).clone()
     if delivery.blob:
         numbers = (folder / "state" / "blobs" / delivery.blob).read_bytes()[delivery.start :]
@@ -116,7 +116,7 @@ def test_a_simulators_events_told_to_a_federations_book(method: str, tmp_path: P
     from archipel.study.federate import host
 
     hosting = host(study_of(raw))
-    layout = hosting.work.layout
+    layout = hosting.layout
     book = Book(tmp_path, layout, hosting.make, snapshot_every=2)
 
     class Scribe:

@@ -46,6 +46,7 @@ def controller(
     Killed at any moment and started again with the same --state, it goes on as if nothing had happened.
     """
     from archipel.durability.lock import alone_in
+    from archipel.durability.run_folder import save_run
     from archipel.engines.execution import threads
     from archipel.engines.federation.logs import say_on_stderr
     from archipel.engines.federation.processes import run_controller
@@ -60,7 +61,7 @@ def controller(
 
     def when_over(federation: Federation) -> None:
         run = hosting.run(federation)
-        run.save(place)
+        save_run(run, place, parquet=False)
         out.print(escape(run.summary()), highlight=False)
         out.print(f"Run: {escape(nearby(place))}", soft_wrap=True, highlight=False)
 

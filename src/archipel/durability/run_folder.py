@@ -52,13 +52,16 @@ KINDS: dict[str, TypeAdapter[Any]] = {
 }
 
 
-def save_run(run: Run, folder: str | os.PathLike[str]) -> None:
-    """Write the folder; run.json comes last, so that a folder with one is whole."""
+def save_run(run: Run, folder: str | os.PathLike[str], parquet: bool = True) -> None:
+    """Write the folder; run.json comes last, so that a folder with one is whole.
+
+    Without `parquet` the flat table is left out: pyarrow takes as much memory as some hundred learners' connections.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").unlink(missing_ok=True)
     write(folder / "records.jsonl", "".join(line(stamped) + "\n" for stamped in run.records))
-    if importlib.util.find_spec("pyarrow"):
+    if parquet and importlib.util.find_spec("pyarrow"):
         write_parquet(run, folder / "records.parquet")
     tensors = run.state_dict()
     save_file({name: tensors[name] for name in tensors if name not in run.layout.tied}, folder / "model.safetensors")

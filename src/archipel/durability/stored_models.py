@@ -22,6 +22,9 @@ from archipel.layout import Layout, empty
 Digest: TypeAlias = str
 """SHA-256 of a layer's numbers, in hexadecimal."""
 
+IN_MEMORY = 1 << 26
+"""Bytes of versions that stay in memory beside the newest one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -102,6 +105,7 @@ class StoredModels:
             kept.digests = tuple(self._digest(vector, layer) for layer in range(len(self.layout.layers)))
             self.fresh[name] = digest_of(kept.digests)
         self._kept[name] = kept
+        self._file_older_ones(name)
 
     def complete(self, name: str, base: str, pieces: Sequence[slice]) -> None:
         starts = {layer.start: place for place, layer in enumerate(self.layout.layers)}
@@ -200,6 +204,20 @@ class StoredModels:
         return files | {kept.blob for kept in self._kept.values() if kept.blob is not None}
 
     # -------------------------------------------------------------------------------------------------- small things
+
+    def _file_older_ones(self, newest: str) -> None:
+        """In a stream every learner may be at a version of its own: those that are many bytes together go to files."""
+        inside = [
+            kept for name, kept in self._kept.items() if kept.tensor is not None and name != newest and "/" not in name
+        ]
+        room = IN_MEMORY
+        for kept in reversed(inside):  # the latest first
+            whole = kept.tensor
+            assert whole is not None
+            room -= whole.nbytes
+            if room < 0:
+                kept.blob = kept.blob or self._put(whole, None)
+                kept.runs = (Run(0, len(whole), kept.blob, 0),)
 
     def _span(self, layer: int) -> tuple[int, int]:
         return self.layout.layers[layer].start, self.layout.layers[layer].stop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -109,28 +109,28 @@ class Hosting:
 
     study: Study
     algorithm: Algorithm
-    work: Work
+    layout: Layout
     terms: Terms
     ending: Ending
     evaluation: Evaluation
     seed: int
-    initial: Tensor
-    """The model it begins with; the network itself is lent to whoever tries a model."""
+    initial: Callable[[], Tensor]
+    """Makes the model it begins with; needed once, so it is not kept."""
     data: Islands
-    at_home: bool
-    """The controller has data of its own."""
+    work: Work | None
+    """For trying models at home, if the controller has data of its own."""
 
     def make(self, models: StoredModels, state: State | None) -> Controller:
         return Controller(
             self.algorithm,
-            self.work.layout,
+            self.layout,
             models,
             ending=self.ending,
             evaluation=self.evaluation,
             learners=self.terms.wait_for,
             seed=self.seed,
-            classes=self.work.classes,
-            initial=self.initial if state is None else None,
+            classes=self.data.classes,
+            initial=self.initial() if state is None else None,
             state=state,
         )
 
@@ -140,13 +140,13 @@ class Hosting:
         folder.mkdir(parents=True, exist_ok=True)
         book = Book(
             folder,
-            self.work.layout,
+            self.layout,
             self.make,
             snapshot_every=section.snapshot_every,
             keep_updates=section.keep_updates,
         )
         self._same_study(book)
-        home = Home(copy.copy(self.work), self.data.test, self.data.stimuli) if self.at_home else None
+        home = None if self.work is None else Home(self.work, self.data.test, self.data.stimuli)
         if home is not None:
             home.models = book.course.models
         everybodys = self.study.data.standardise == "global"
@@ -154,7 +154,7 @@ class Hosting:
             book,
             self.terms,
             study=hashes_of(self.study),
-            layout=layout_hash(self.work.layout),
+            layout=layout_hash(self.layout),
             features=tuple(self.data.x.shape[1:]) if everybodys else None,
             home=home,
         )
@@ -174,7 +174,7 @@ class Hosting:
 
     def replay(self, folder: Path) -> Course:
         """Tell a new controller the whole journal."""
-        return replay(folder, self.work.layout, self.make)
+        return replay(folder, self.layout, self.make)
 
     def run(self, federation: Federation) -> Run:
         """What a federation that is over leaves behind: the same as a simulation."""
@@ -188,7 +188,7 @@ class Hosting:
                 Participant(name, member.group or "learners", member.role, member.examples or member.test)
                 for name, member in sorted(state.members.items())
             ),
-            layout=self.work.layout,
+            layout=self.layout,
             model=course.models.read(state.model.name),
             private={},
             records=tuple(federation.book.records()),
@@ -231,8 +231,13 @@ def host(study: Study) -> Hosting:
     )
     terms = _terms(study, data if at_home else None)
     ending = settings.get("ending") or Ending(rounds=20)
-    initial = work.layout.vector(work.module)
-    return Hosting(study, algorithm, work, terms, ending, evaluation, seed, initial, data, at_home)
+    layout = work.layout
+
+    def initial() -> Tensor:
+        made = work_of(data, settings.get("model"), settings.get("loss"), seed, "cpu")
+        return layout.vector(made.module)
+
+    return Hosting(study, algorithm, layout, terms, ending, evaluation, seed, initial, data, work if at_home else None)
 
 
 def _evaluation(algorithm: Algorithm, data: Islands, layout: Layout, at_home: bool) -> Evaluation:

@@ -17,7 +17,15 @@ from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation import speech
 from archipel.engines.federation.body import Bad
 from archipel.engines.federation.line import CHUNK
-from archipel.engines.federation.reception import SMALL, Examination, Reception, announced, received
+from archipel.engines.federation.reception import (
+    BROKEN_OFF,
+    SMALL,
+    TOO_MUCH,
+    Examination,
+    Reception,
+    announced,
+    received,
+)
 from archipel.engines.federation.terms import Busy, Rejected, Seat
 from archipel.types import AUC_BINS, Evaluate, Event, Failed, Progress, Train, Trained
 
@@ -68,15 +76,15 @@ class Answers:
 
     async def reply(self, name: str, portion: pb.Portion) -> pb.Receipt:
         """An answer in one piece."""
-        return await self._hear(name, *_apart(portion), _nothing_more())
+        return await self._hear(name, *self._apart(portion, _nothing_more()))
 
     async def answer(self, name: str, portions: AsyncIterator[pb.Portion]) -> pb.Receipt:
         """An answer in many pieces."""
-        receipt = await self._hear(name, *_apart(await self._next(portions)), portions)
+        receipt = await self._hear(name, *self._apart(await self._next(portions), portions))
         await self._hear_out(portions)
         return receipt
 
-    async def _hear(self, name: str, head: pb.Head, data: bytes, portions: AsyncIterator[pb.Portion]) -> pb.Receipt:
+    async def _hear(self, name: str, head: pb.Head, pieces: AsyncIterator[bytes]) -> pb.Receipt:
         began = time.monotonic()
         federation, seat = self.federation, self.federation.seats[name]
         seat.seen = federation.now
@@ -85,15 +93,13 @@ class Answers:
             return await self._unexpected(name, head)
         if isinstance(command, Evaluate):
             return federation.opinions.came(name, command, head)
-        receipt = await self._update(seat, command, head, data, portions)
+        receipt = await self._update(seat, command, head, pieces)
         federation.meters.latency.observe(time.monotonic() - began)
         return receipt
 
     # ------------------------------------------------------------------------------------------------------ updates
 
-    async def _update(
-        self, seat: Seat, command: Train, head: pb.Head, data: bytes, portions: AsyncIterator[pb.Portion]
-    ) -> pb.Receipt:
+    async def _update(self, seat: Seat, command: Train, head: pb.Head, pieces: AsyncIterator[bytes]) -> pb.Receipt:
         traffic, out = self.federation.orders.traffic(command.task), self.book.out.get(command.task)
         moved: Moved = {"train down": dict(seat.given.get(command.task, {}))}
         delivery: Delivery | None = None
@@ -102,7 +108,7 @@ class Answers:
         try:
             match head.WhichOneof("result"):
                 case "trained":
-                    event, delivery, body = await self._arrive(seat, command, head, data, portions)
+                    event, delivery, body = await self._arrive(seat, command, head, pieces)
                     names = self.book.layout.names
                     moved["train up"] = {names[at]: self.book.layout.bytes((at,)) for at in delivery.inside}
                 case "failed":
@@ -131,7 +137,7 @@ class Answers:
         return self._receipt(taken)
 
     async def _arrive(
-        self, seat: Seat, command: Train, head: pb.Head, data: bytes, portions: AsyncIterator[pb.Portion]
+        self, seat: Seat, command: Train, head: pb.Head, pieces: AsyncIterator[bytes]
     ) -> tuple[Trained, Delivery, bytes]:
         """From an update's announcement to its file on disk; raises `Bad` with what is wrong with it.
 
@@ -151,11 +157,11 @@ class Answers:
         expected = announced(bodies, models, command.model.name, layers, digests, head.size, head.sha256.hex())
         examination = Examination(expected, bodies, models, federation.terms.norm_bound)
         body = b""
-        if head.offset == 0 and expected.size == len(data) <= SMALL:
-            body = data
+        if head.offset == 0 and expected.size <= SMALL:
+            body = await _whole(pieces, expected.size)
             delivery = received(body, examination)
         else:
-            delivery = await self._piece_by_piece(seat, head, examination, data, portions)
+            delivery = await self._piece_by_piece(seat, head, examination, pieces)
         up = self.book.layout.bytes(delivery.inside)
         federation.meters.bytes.labels("up").inc(up)
         traffic = federation.orders.traffic(command.task, up)
@@ -163,7 +169,7 @@ class Answers:
         return event, delivery, body
 
     async def _piece_by_piece(
-        self, seat: Seat, head: pb.Head, examination: Examination, data: bytes, portions: AsyncIterator[pb.Portion]
+        self, seat: Seat, head: pb.Head, examination: Examination, pieces: AsyncIterator[bytes]
     ) -> Delivery:
         federation, expected = self.federation, examination.expected
         label = _label(seat.name, head.task, head.sha256)
@@ -175,11 +181,12 @@ class Answers:
         reception = Reception(self.book.blobs, label, examination)
         try:
             reception.begin_at(head.offset)
-            while True:
-                await federation.in_hand(partial(reception.take, data))
-                if reception.parcel.size >= expected.size or (portion := await self._next(portions)) is None:
-                    break
-                seat.seen, data = federation.now, portion.data
+            while reception.parcel.size < expected.size:
+                async with federation.large_pieces.one():
+                    if (data := await anext(pieces, None)) is None:
+                        break
+                    await federation.in_hand(partial(reception.take, data))
+                    seat.seen = federation.now
             delivery = await federation.in_hand(reception.finish)
         except BaseException as error:
             if isinstance(error, Bad) or self._unfinished[seat.name] != label:
@@ -219,6 +226,28 @@ class Answers:
 
     # ------------------------------------------------------------------------------------------------------ portions
 
+    def _apart(
+        self, first: pb.Portion | None, portions: AsyncIterator[pb.Portion]
+    ) -> tuple[pb.Head, AsyncIterator[bytes]]:
+        """What an answer says, and its data, piece by piece; nothing of the message itself stays in memory."""
+        if first is None or not first.HasField("head"):
+            raise Rejected("An answer begins with its head.")
+        if first.head.sequence > LARGEST:
+            raise Rejected(f"An answer with the sequence {first.head.sequence}; the largest is {LARGEST}.")
+        head = pb.Head()
+        head.CopyFrom(first.head)  # a part of a message keeps the whole of it alive
+        return head, self._pieces(first.data, portions)
+
+    async def _pieces(self, data: bytes, portions: AsyncIterator[pb.Portion]) -> AsyncIterator[bytes]:
+        while True:
+            yield data
+            del data  # it is somebody else's now
+            portion = await self._next(portions)
+            if portion is None:
+                return
+            data = portion.data
+            del portion
+
     async def _next(self, portions: AsyncIterator[pb.Portion]) -> pb.Portion | None:
         """The next piece of an answer, or None at its end."""
         seconds = self.federation.terms.silence
@@ -242,15 +271,16 @@ async def _nothing_more() -> AsyncIterator[pb.Portion]:
     yield
 
 
-def _apart(first: pb.Portion | None) -> tuple[pb.Head, bytes]:
-    """What an answer says, and the first of its data; a head of its own, for a part keeps the whole message alive."""
-    if first is None or not first.HasField("head"):
-        raise Rejected("An answer begins with its head.")
-    if first.head.sequence > LARGEST:
-        raise Rejected(f"An answer with the sequence {first.head.sequence}; the largest is {LARGEST}.")
-    head = pb.Head()
-    head.CopyFrom(first.head)
-    return head, first.data
+async def _whole(pieces: AsyncIterator[bytes], size: int) -> bytes:
+    """A body of so many bytes."""
+    body = bytearray()
+    async for piece in pieces:
+        body += piece
+        if len(body) > size:
+            raise Bad(TOO_MUCH.format(size))
+    if len(body) < size:
+        raise Busy(BROKEN_OFF.format(len(body), size))
+    return bytes(body)
 
 
 def _label(learner: str, task: int, sha256: bytes) -> str:

@@ -37,6 +37,7 @@ from archipel.engines.federation.operators import Operators
 from archipel.engines.federation.opinions import Opinions
 from archipel.engines.federation.orders import Orders
 from archipel.engines.federation.terms import Home, Seat, Terms
+from archipel.engines.federation.turns import Turns
 from archipel.records import Scores
 from archipel.types import (
     Cancel,
@@ -91,6 +92,8 @@ class Federation:
         self.home = home
         self.meters = meters or Meters()
         self.bodies = Bodies(book.layout)
+        self.large_pieces = Turns(8, 0.05)
+        """Pieces of models on their way down or up: each is in memory several times over."""
         self.seats = {name: Seat(name) for name in terms.learners}
         self.name = self._name()
         self.finished = asyncio.Event()

@@ -10,6 +10,7 @@ CHUNK = 1 << 20
 LIMITS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", 4 * CHUNK),
     ("grpc.max_send_message_length", 4 * CHUNK),
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),

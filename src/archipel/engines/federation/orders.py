@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation import speech
 from archipel.engines.federation.line import CHUNK
 from archipel.engines.federation.terms import Missing, Rejected, Seat
+from archipel.engines.federation.turns import Turns
 from archipel.types import Evaluate, Score, Traffic, Train
 
 if TYPE_CHECKING:
@@ -186,9 +186,13 @@ class Orders:
         body = self._body(model, layers, want.offset)
         seat.fetching += 1
         try:
-            while (piece := await self.federation.in_hand(lambda: next(body, None))) is not None:
-                seat.seen = self.federation.now
-                yield pb.Piece(data=bytes(piece))
+            while True:
+                async with self.federation.large_pieces.one():
+                    piece = await self.federation.in_hand(lambda: next(body, None))
+                    if piece is None:
+                        return
+                    seat.seen = self.federation.now
+                    yield pb.Piece(data=bytes(piece))
         except KeyError:
             raise Missing(f"Task {want.task} was closed in the meantime.") from None
         finally:
@@ -213,32 +217,6 @@ class Orders:
     def traffic(self, task: int, up: int = 0) -> Traffic:
         given = self.given(task)
         return Traffic(sum(sum(layers.values()) for layers in given), up, max(1, len(given)))
-
-
-class Turns:
-    """So many at a time; who takes longer than a turn lasts keeps nobody waiting for it."""
-
-    def __init__(self, count: int, seconds: float) -> None:
-        self._free = asyncio.Semaphore(count)
-        self._seconds = seconds
-
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        await self._free.acquire()
-        over = False
-
-        def end() -> None:
-            nonlocal over
-            if not over:
-                over = True
-                self._free.release()
-
-        timer = asyncio.get_running_loop().call_later(self._seconds, end)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            end()
 
 
 def _next_training(seat: Seat, command: Train | Evaluate) -> Train | None:

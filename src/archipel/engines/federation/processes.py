@@ -62,7 +62,7 @@ async def _controller(
         await asyncio.wait({run, ended}, return_when=asyncio.FIRST_COMPLETED)
         if run.done():
             run.result()
-            when_over(federation)
+            await federation.in_clerk(lambda: when_over(federation))
             await _say_goodbye(federation, linger)
     finally:
         run.cancel()

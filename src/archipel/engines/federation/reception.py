@@ -18,6 +18,8 @@ from archipel.layout import Layer
 
 SMALL = 1 << 18
 """Bytes of a body that is taken in as a whole, and brought to the disk together with others."""
+TOO_MUCH = "more than the {:,} bytes that were announced"
+BROKEN_OFF = "The answer broke off after {:,} of {:,} bytes: bring the rest."
 DAMAGED = "the SHA-256 of the body is not the one that was announced: it was damaged on its way"
 
 
@@ -81,7 +83,7 @@ class Reception:
     def take(self, data: bytes) -> None:
         """Look at the next piece, and keep it."""
         if self.parcel.size + len(data) > self.expected.size:
-            raise Bad(f"more than the {self.expected.size:,} bytes that were announced")
+            raise Bad(TOO_MUCH.format(self.expected.size))
         with self._beginning_on_trial():
             if self.resumed and not self.examination.seen:
                 for block in self.parcel.blocks():
@@ -112,7 +114,7 @@ class Reception:
             return Delivery("", 0, (), dict(expected.digests))
         if self.parcel.size != expected.size:
             # a line that broke looks like a caller who has said everything
-            raise Busy(f"The answer broke off after {self.parcel.size:,} of {expected.size:,} bytes: bring the rest.")
+            raise Busy(BROKEN_OFF.format(self.parcel.size, expected.size))
         if self.parcel.digest() != expected.sha256:
             raise Bad(DAMAGED)
         start = self.examination.passed()
