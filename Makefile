@@ -30,6 +30,7 @@ bench: $(READY)  ## Race Archipel against its peers and the machine's limits, on
 
 chaos: $(READY)  ## Kill the controller of a real federation 100 times under each protocol; about half an hour
 	$(VENV)/bin/python tests/federation/chaos.py --kills 100 --out benchmarks/measured/chaos.json
+	ARCHIPEL_CHAOS=1 $(RUN) pytest tests/federation/test_faults.py
 
 check: $(READY)  ## Format, lint, types and the fast tests
 	$(RUN) ruff format --check src tests examples benchmarks

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 
 from archipel.engines.federation import authority
@@ -117,14 +118,21 @@ def cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def crowd(
-    folder: Path, study: Path, papers: Path, port: int, learners: Sequence[str], processes: int, echo: bool = False
+    folder: Path,
+    study: Path,
+    papers: Path,
+    port: int,
+    learners: Sequence[str],
+    processes: int,
+    echo: bool = False,
+    parrot: bool = False,
 ) -> Iterator[list[Path]]:
     """Learners in so many processes; each process writes its receipts to a file when it ends."""
     context = multiprocessing.get_context("spawn")
     shares = [learners[i::processes] for i in range(processes)]
     files = [folder / f"receipts-{i}.jsonl" for i in range(processes)]
     workers = [
-        context.Process(target=_learn, args=(study, papers, port, share, file, echo))
+        context.Process(target=_learn, args=(study, papers, port, share, file, echo, parrot))
         for share, file in zip(shares, files, strict=True)
     ]
     for worker in workers:
@@ -138,7 +146,7 @@ def crowd(
                 worker.kill()
 
 
-def _learn(study: Path, papers: Path, port: int, learners: Sequence[str], file: Path, echo: bool) -> None:
+def _learn(study: Path, papers: Path, port: int, learners: Sequence[str], file: Path, echo: bool, parrot: bool) -> None:
     narrowed = one_run(read_study(study))
     layout = host(narrowed).layout
     hello = pb.Hello(protocol=PROTOCOL, study=hashes_of(narrowed), layout=layout_hash(layout), examples=100, fresh=True)
@@ -149,11 +157,27 @@ def _learn(study: Path, papers: Path, port: int, learners: Sequence[str], file: 
         for name in learners:
             link = Timed(f"localhost:{port}", channel_credentials(papers / name), receipts, name)
             make = (lambda carried, _: carried * 1.0000001) if echo else made_up
-            crowd.append(Light(name, link, layout, hello, lambda *_: None, make=make))
+            crowd.append((Parrot if parrot else Light)(name, link, layout, hello, lambda *_: None, make=make))
         await asyncio.gather(*(light.run() for light in crowd))
 
     asyncio.run(go())
     file.write_text("".join(json.dumps(vars(receipt)) + "\n" for receipt in receipts))
+
+
+class Parrot(Light):
+    """Says the same whatever it is given: what is left is the work of the line and of the controller."""
+
+    said: tuple[pb.Head, bytes] | None = None
+
+    async def _work_at(self, order: pb.Train) -> tuple[pb.Head, bytes]:
+        self.sequence += 1
+        if self.said is None:
+            self.said = self._made(order, self.sequence, np.zeros(self.layout.size, np.float32))
+        head, body = self.said
+        again = pb.Head()
+        again.CopyFrom(head)
+        again.task, again.sequence = order.task, self.sequence
+        return again, body
 
 
 class Timed(Link):

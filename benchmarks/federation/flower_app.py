@@ -3,6 +3,7 @@
 It is copied into a project of its own and runs in Flower's environment, so it imports nothing of ours.
 """
 
+import json
 import time
 from pathlib import Path
 
@@ -29,11 +30,20 @@ def train(message: Message, context: Context) -> Message:
 def serve(grid: Grid, context: Context) -> None:
     given = context.run_config
     model = np.random.default_rng(0).standard_normal(given["parameters"], dtype=np.float32)
-    ticks = Path(given["ticks"])
-
-    def tick(_round: int, _model: ArrayRecord) -> None:
-        with ticks.open("a") as file:
-            file.write(f"{time.monotonic()!r}\n")
-
-    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=given["nodes"], min_available_nodes=given["nodes"])
-    strategy.start(grid, ArrayRecord([model]), num_rounds=given["rounds"], evaluate_fn=tick)
+    ticks: list[float] = []
+    strategy = FedAvg(
+        fraction_evaluate=0.0,
+        min_train_nodes=given["nodes"],
+        min_available_nodes=given["nodes"],
+        train_metrics_aggr_fn=lambda replies, _weight: MetricRecord({"updates": len(replies)}),
+    )
+    result = strategy.start(
+        grid,
+        ArrayRecord([model]),
+        num_rounds=given["rounds"],
+        evaluate_fn=lambda _round, _model: ticks.append(time.monotonic()),  # before the first round, and after each
+    )
+    updates = [metrics["updates"] for metrics in result.train_metrics_clientapp.values()]
+    if updates != [given["nodes"]] * given["rounds"]:
+        raise RuntimeError(f"Updates of each round: {updates}. Of each, {given['nodes']} were asked for.")
+    Path(given["ticks"]).write_text(json.dumps(ticks))

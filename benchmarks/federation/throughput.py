@@ -35,7 +35,7 @@ def measure(learners: int, rounds: int, kib: int, processes: int, method: str) -
         papers, port = certify(folder, names), free_port()
         with (
             controller(folder, study, papers, port) as process,
-            crowd(folder, study, papers, port, names, processes) as files,
+            crowd(folder, study, papers, port, names, processes, parrot=True) as files,
         ):
             peak = cpu = 0.0
             while process.poll() is None:

@@ -252,7 +252,8 @@ class Answers:
         """The next piece of an answer, or None at its end."""
         seconds = self.federation.terms.silence
         try:
-            return await asyncio.wait_for(anext(portions), seconds)
+            async with asyncio.timeout(seconds):
+                return await anext(portions)
         except StopAsyncIteration:
             return None
         except TimeoutError:

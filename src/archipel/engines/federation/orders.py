@@ -87,7 +87,8 @@ class Orders:
         try:
             while True:
                 try:
-                    what, task = await asyncio.wait_for(queue.get(), federation.terms.heartbeat)
+                    async with asyncio.timeout(federation.terms.heartbeat):
+                        what, task = await queue.get()
                 except TimeoutError:
                     yield pb.Order(ping=pb.Ping())
                     continue

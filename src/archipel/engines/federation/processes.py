@@ -76,7 +76,7 @@ def _give_memory_back() -> None:
     as they use."""
     if sys.platform == "linux" and "glibc" in platform.libc_ver():
         library = ctypes.CDLL(None)
-        for setting, value in ((M_ARENA_MAX, 2), (M_MMAP_THRESHOLD, 1 << 15), (M_TRIM_THRESHOLD, 1 << 16)):
+        for setting, value in ((M_ARENA_MAX, 2), (M_MMAP_THRESHOLD, 1 << 19), (M_TRIM_THRESHOLD, 1 << 22)):
             library.mallopt(setting, value)
 
 
