@@ -149,7 +149,7 @@ def test_federation_with_a_table_each(tmp_path: Path) -> None:
     (folder / "all.csv").unlink()
     study = read_study(folder / "study.toml")
     hosting = host(study)
-    assert not hosting.at_home
+    assert hosting.work is None
     assert (hosting.evaluation.at, hosting.terms.wait_for) == ("learners", 2)
     for name in hosting.terms.learners:
         island, narrowed = take_part(study, name, folder / f"{name}.csv")

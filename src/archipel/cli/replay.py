@@ -28,6 +28,7 @@ def replay(
     federation.keep_updates = true in the study, or updates that are still there.
     """
     from archipel.durability.journal import Journal
+    from archipel.durability.lock import alone_in
     from archipel.durability.stored_models import digest_of
     from archipel.engines.execution import threads
     from archipel.study.federate import host
@@ -36,11 +37,11 @@ def replay(
     if not (state / "journal.sqlite").exists():
         raise FileNotFoundError(f"{state} holds no journal; give the --state folder of a controller.")
     hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or []))
-    journal = Journal(state / "journal.sqlite")
-    rows = journal.look_at_audit()
-    events, _ = journal.last()
-    journal.close()
-    with threads(hosting.study.simulation.threads):
+    with alone_in(state), threads(hosting.study.simulation.threads):
+        journal = Journal(state / "journal.sqlite")
+        rows = journal.look_at_audit()
+        events, _ = journal.last()
+        journal.close()
         course = hosting.replay(state)
     model = course.controller.state.model.name
     told = {

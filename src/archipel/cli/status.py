@@ -34,6 +34,7 @@ def status(
         f"version {told['version']}, {told['rounds']} local rounds, {told['seconds']} s, score {score}, "
         f"{told['updates waiting']} updates waiting{'; ' + doing if doing else ''}",
         highlight=False,
+        soft_wrap=True,
     )
     table = Table("learner", "state", "examples", "training", "evaluating", "seen")
     for one in told["learners"]:

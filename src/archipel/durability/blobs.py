@@ -38,7 +38,7 @@ class Blobs:
     def put(self, pieces: Iterable[Buffer]) -> str:
         """Keep these bytes; the name they have from now on."""
         self._own += 1
-        parcel = Parcel(self, f"own.{self._own}")
+        parcel = Parcel(self, f"own.{os.getpid()}.{self._own}")
         parcel.begin_anew()
         for piece in pieces:
             parcel.write(piece)

@@ -21,6 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from archipel.durability.blobs import sync_folder
+
 TEXT = "text"
 """Name of the tensor that holds everything but tensors, as UTF-8."""
 
@@ -61,6 +63,7 @@ class Codec:
         with open(unfinished, "rb") as file:
             os.fsync(file.fileno())
         os.replace(unfinished, path)
+        sync_folder(path.parent)
 
     def load(self, path: Path) -> Any:
         try:

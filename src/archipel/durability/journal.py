@@ -94,8 +94,9 @@ class Journal:
             yield
             self._base.execute("COMMIT")
         except BaseException:
-            self._base.execute("ROLLBACK")
             self._chain = chain
+            if self._base.in_transaction:  # where the disk is full, SQLite has gone back already
+                self._base.execute("ROLLBACK")
             raise
 
     # -------------------------------------------------------------------------------------------------------- events

@@ -104,8 +104,8 @@ class StoredModels:
         if "/" not in name:
             kept.digests = tuple(self._digest(vector, layer) for layer in range(len(self.layout.layers)))
             self.fresh[name] = digest_of(kept.digests)
+            self._file_older_ones()
         self._kept[name] = kept
-        self._file_older_ones(name)
 
     def complete(self, name: str, base: str, pieces: Sequence[slice]) -> None:
         starts = {layer.start: place for place, layer in enumerate(self.layout.layers)}
@@ -198,18 +198,11 @@ class StoredModels:
             else:
                 self._kept[name] = Kept(runs, digests)
 
-    def in_files(self) -> set[Digest]:
-        """The files that something here lies in."""
-        files = {run.source for kept in self._kept.values() for run in kept.runs if isinstance(run.source, str)}
-        return files | {kept.blob for kept in self._kept.values() if kept.blob is not None}
-
     # -------------------------------------------------------------------------------------------------- small things
 
-    def _file_older_ones(self, newest: str) -> None:
+    def _file_older_ones(self) -> None:
         """In a stream every learner may be at a version of its own: those that are many bytes together go to files."""
-        inside = [
-            kept for name, kept in self._kept.items() if kept.tensor is not None and name != newest and "/" not in name
-        ]
+        inside = [kept for name, kept in self._kept.items() if kept.tensor is not None and "/" not in name]
         room = IN_MEMORY
         for kept in reversed(inside):  # the latest first
             whole = kept.tensor

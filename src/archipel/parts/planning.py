@@ -78,10 +78,10 @@ class ValidationCycle(Planner):
 
     def __post_init__(self) -> None:
         for group in self._groups():
-            self._cycle(group)  # bad thresholds show here, not in mid-run
+            self.cycle_of(group)  # bad thresholds show here, not in mid-run
 
     def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
-        return replace(plan, cycle=self._cycle(learner.group), reports=(*plan.reports, "losses"))
+        return replace(plan, cycle=self.cycle_of(learner.group), reports=(*plan.reports, "losses"))
 
     def _groups(self) -> list[str]:
         groups = [set(value) for value in (self.loss, self.tombstones) if isinstance(value, Mapping)]
@@ -91,7 +91,8 @@ class ValidationCycle(Planner):
         )
         return sorted(groups[0]) if groups else [""]
 
-    def _cycle(self, group: str) -> Cycle:
+    def cycle_of(self, group: str) -> Cycle:
+        """The thresholds of a group."""
         loss = self.loss[self._known(group)] if isinstance(self.loss, Mapping) else self.loss
         tombstones = self.tombstones
         if isinstance(tombstones, Mapping):

@@ -21,6 +21,7 @@ from archipel.data import Island as Part
 from archipel.data import Islands
 from archipel.data.standardise import Moments, moments, standardised_by
 from archipel.durability.book import Book, Course, replay
+from archipel.durability.journal import Journal
 from archipel.durability.stored_models import StoredModels
 from archipel.engines.federation.agent import Island
 from archipel.engines.federation.authority import check_name
@@ -33,6 +34,7 @@ from archipel.learner.probes import consistency, score
 from archipel.learner.training import advance
 from archipel.parts.ending import Ending
 from archipel.parts.evaluation import Evaluation
+from archipel.parts.planning import ValidationCycle
 from archipel.run import Participant, Run
 from archipel.state import State
 from archipel.study.build import build_algorithm, build_data, build_settings, build_source
@@ -138,43 +140,64 @@ class Hosting:
         """The federation in a folder: begun, or taken up where it was."""
         section = self.study.federation
         folder.mkdir(parents=True, exist_ok=True)
+        begun = self._as_begun(folder)
         book = Book(
             folder,
             self.layout,
-            self.make,
+            begun.make,
             snapshot_every=section.snapshot_every,
             keep_updates=section.keep_updates,
         )
-        self._same_study(book)
         home = None if self.work is None else Home(self.work, self.data.test, self.data.stimuli)
         if home is not None:
             home.models = book.course.models
         everybodys = self.study.data.standardise == "global"
         return Federation(
             book,
-            self.terms,
+            begun.terms,
             study=hashes_of(self.study),
             layout=layout_hash(self.layout),
             features=tuple(self.data.x.shape[1:]) if everybodys else None,
             home=home,
         )
 
-    def _same_study(self, book: Book) -> None:
-        mine, before = hashes_of(self.study), book.journal.fact("study")
-        if before is not None:
-            theirs = json.loads(before)
-            differ = sorted(key for key in mine.keys() | theirs.keys() if mine.get(key) != theirs.get(key))
-            require(
-                not differ,
-                f"The state was begun with another study: they differ in {', '.join(differ)}. Go on with the study it "
-                "was begun with, or give another --state.",
-            )
-        with book.journal.write():
-            book.journal.settle("study", json.dumps(mine))
+    def _as_begun(self, folder: Path) -> Hosting:
+        """With what was settled when the state was begun, whatever the list of learners says now.
+
+        A journal told to a controller that begins at another event, or is scored elsewhere, would lead elsewhere.
+        """
+        journal = Journal(folder / "journal.sqlite")
+        try:
+            before = journal.fact("begun")
+            mine: dict[str, Any] = {
+                "study": hashes_of(self.study),
+                "scored at": self.evaluation.at,
+                "threads": self.study.simulation.threads,
+                "wait for": self.terms.wait_for,
+            }
+            if before is None:
+                with journal.write():
+                    journal.settle("begun", json.dumps(mine))
+                return self
+        finally:
+            journal.close()
+        theirs = json.loads(before)
+        differ = [what for what in ("scored at", "threads") if mine[what] != theirs[what]]
+        differ += sorted(
+            key
+            for key in mine["study"].keys() | theirs["study"].keys()
+            if mine["study"].get(key) != theirs["study"].get(key)
+        )
+        require(
+            not differ,
+            f"The state was begun with another study: they differ in {', '.join(differ)}. Go on with the study it was "
+            "begun with, or give another --state.",
+        )
+        return replace(self, terms=replace(self.terms, wait_for=theirs["wait for"]))
 
     def replay(self, folder: Path) -> Course:
         """Tell a new controller the whole journal."""
-        return replay(folder, self.layout, self.make)
+        return replay(folder, self.layout, self._as_begun(folder).make)
 
     def run(self, federation: Federation) -> Run:
         """What a federation that is over leaves behind: the same as a simulation."""
@@ -230,6 +253,10 @@ def host(study: Study) -> Hosting:
         not algorithm.pooled, f"{algorithm.name} pools all data in one place, which a federation is there to avoid."
     )
     terms = _terms(study, data if at_home else None)
+    for planner in algorithm.planners:
+        if isinstance(planner, ValidationCycle):
+            for guest in terms.learners.values():
+                planner.cycle_of(guest.group)  # says so if there are no thresholds for it
     ending = settings.get("ending") or Ending(rounds=20)
     layout = work.layout
 

@@ -34,6 +34,9 @@ from archipel.types import Plan
 Probes: TypeAlias = Literal["validation", "test", "moments"]
 """What a learner's operator may refuse to answer."""
 
+GOODBYE = 60.0
+"""Seconds in which the last model has to come."""
+
 log = logging.getLogger("archipel.learner")
 
 
@@ -227,11 +230,11 @@ class Agent:
         if owed is not None and owed.task == order.task:
             await self._settle(owed)
             return
-        plan = speech.hear_plan(order.plan)
         if self.training is not None:  # one task at a time: the controller has given up the one before
             self.training.cancelled = True
-        self.training = training = Training(order, plan)
+        training = None
         try:
+            self.training = training = Training(order, speech.hear_plan(order.plan))
             carried = await self._model(order.task, order.model, order.enclosed, keep=True)
             loop = asyncio.get_running_loop()
             owed = await loop.run_in_executor(self._trainer, lambda: self._work_at(training, carried))
@@ -261,9 +264,9 @@ class Agent:
         if training.cancelled:
             return None
         vector = job.vector.cpu()
+        metrics = report(work, job, vector.to(work.x.device), job.epochs)
         if not learner.keep_private(work.layout, plan.private, vector):
             raise ValueError("its private layers hold numbers that are not finite")
-        metrics = report(work, job, vector.to(work.x.device), job.epochs)
         layers = plan.sends(work.layout.names)
         had = {layer.name: layer.sha256.hex() for layer in training.order.model}
         digests = {name: _digest(self._slice(vector, name)) for name in layers}
@@ -330,11 +333,13 @@ class Agent:
         if order.part in self.refuses:
             head.failed = f"the operator refuses to try models on the {order.part} part"
         else:
-            vector = await self._model(order.task, order.model, order.enclosed, keep=order.keep)
-            loop = asyncio.get_running_loop()
             try:
+                vector = await self._model(order.task, order.model, order.enclosed, keep=order.keep)
+                loop = asyncio.get_running_loop()
                 scored = await loop.run_in_executor(self._evaluator, lambda: self._score(order, vector, private))
                 head.scored.CopyFrom(scored)
+            except TurnedAway:
+                raise
             except Exception as error:
                 log.exception("evaluating failed")
                 head.failed = _tactful(error)
@@ -350,28 +355,21 @@ class Agent:
 
     async def _model(self, task: int, model: Sequence[pb.Layer], enclosed: pb.Enclosed | None, keep: bool) -> Tensor:
         """A task's model: from what is at hand, what came with the order, and what has to be fetched."""
-        layout, private = self.island.work.layout, self.memory.private
+        layout, private = self.island.work.layout, set(self.memory.private)
         digests = {layer.name: layer.sha256.hex() for layer in model}
-        missing = [n for n in layout.names if digests[n] not in self._layers and n not in private]
-        found: dict[str, Tensor] = {}
+        # taken now: while something is fetched, another order may put other layers in their place
+        found = {name: self._layers[digests[name]] for name in layout.names if digests[name] in self._layers}
         if enclosed is not None and enclosed.body:
-            found = self._unpack(bytearray(enclosed.body), enclosed.layers, digests)
-            missing = [name for name in missing if name not in found]
+            found |= self._unpack(bytearray(enclosed.body), enclosed.layers, digests)
+        missing = [name for name in layout.names if name not in found and name not in private]
         if missing:
             size = self.bodies.size(layout.indices(missing))
             found |= self._unpack(await self.link.fetch(task, missing, size), missing, digests)
-        vector = torch.zeros(layout.size)
-        for name in layout.names:
-            layer = layout.layers[layout.index(name)]
-            source = found.get(name, self._layers.get(digests[name]))
-            if source is not None:
-                vector[layer.start : layer.stop] = source
+        vector = torch.zeros(layout.size)  # where it is zero, the learner's own layers will stand
+        for name, numbers in found.items():
+            self._slice(vector, name).copy_(numbers)
         if keep:
-            self._layers = {
-                digests[name]: self._slice(vector, name)
-                for name in layout.names
-                if name in found or digests[name] in self._layers
-            }
+            self._layers = {digests[name]: self._slice(vector, name) for name in found}
         return vector
 
     def _unpack(self, body: bytearray, names: Sequence[str], digests: Mapping[str, str]) -> dict[str, Tensor]:
@@ -394,8 +392,9 @@ class Agent:
 
     async def _keep_last(self, stop: pb.Stop) -> None:
         try:
-            vector = await self._model(stop.task, stop.model, None, keep=False)
-        except (TurnedAway, ValueError) as error:
+            async with asyncio.timeout(GOODBYE):  # the controller may be gone
+                vector = await self._model(stop.task, stop.model, None, keep=False)
+        except (TurnedAway, ValueError, TimeoutError) as error:
             log.warning("the last model did not come", extra={"reason": str(error)})
             return
         self.last_model = self.island.learner.with_private(self.island.work.layout, vector)

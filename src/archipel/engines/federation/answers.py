@@ -45,6 +45,8 @@ class Answers:
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
         self.book = federation.book
+        self._bringing: set[str] = set()
+        """Learners that are at it."""
         self._arriving: set[str] = set()
         """Updates that a call is bringing now."""
         self._in_memory = 0
@@ -131,6 +133,7 @@ class Answers:
             self._in_memory -= bool(body)
         if out is not None:
             self.federation.meters.turnaround.observe(self.federation.now - out.since)
+        self.federation.orders.came_to(seat, delivery is not None)
         if delivery is not None:
             seat.holds |= set(delivery.digests.values())
             seat.private |= set(command.plan.private)
@@ -173,8 +176,9 @@ class Answers:
     ) -> Delivery:
         federation, expected = self.federation, examination.expected
         label = _label(seat.name, head.task, head.sha256)
-        if label in self._arriving:
-            raise Busy("Another call is bringing this update.")
+        if seat.name in self._bringing:
+            raise Busy("Another call is bringing an update.")
+        self._bringing.add(seat.name)
         self._arriving.add(label)
         self._supersede(seat.name, label)
         self.book.blobs.pin(expected.sha256)
@@ -196,6 +200,7 @@ class Answers:
         finally:
             reception.put_aside()
             self._arriving.discard(label)
+            self._bringing.discard(seat.name)
         if not delivery.blob:
             self.book.blobs.unpin(expected.sha256)  # no layer had changed: there is no file
         return delivery
@@ -212,6 +217,8 @@ class Answers:
         if head.WhichOneof("result") == "scored":
             return pb.Receipt(verdict=pb.Receipt.LATE)  # opinions are not in the journal one by one
         owner = await self.federation.in_clerk(lambda: self.book.journal.handed_to(head.task))
+        if owner == name and head.task in self.book.out:
+            raise Busy(f"Task {head.task} is being handed out: come again.")
         if owner != name:
             self.federation.meters.refusals.labels("unknown task").inc()
             self.federation.note(name, "refused", task=head.task, reason="unknown task")

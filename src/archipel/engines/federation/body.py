@@ -14,6 +14,8 @@ from archipel.layout import Layout
 
 HEADER = 1 << 20
 """Bytes that a header may have: some ten thousand tensors."""
+REMEMBERED = 64
+"""Headers that are kept: a run's plans ask for a few choices of layers again and again."""
 WIDTH = 8
 """Bytes of the number that says how long the header is."""
 
@@ -33,6 +35,8 @@ class Bodies:
         """The beginning of a body that holds these layers, up to the first number."""
         key = tuple(layers)
         if key not in self._headers:
+            if len(self._headers) >= REMEMBERED:  # whoever asks for every choice of layers must not fill the memory
+                self._headers.clear()
             text = json.dumps(self._expected(key), separators=(",", ":")).encode()
             text += b" " * (-len(text) % WIDTH)  # so that the numbers are aligned
             self._headers[key] = len(text).to_bytes(WIDTH, "little") + text

@@ -1,9 +1,10 @@
 """The engine of a real federation: carries the controller's commands to learners elsewhere, and brings events back.
 
 Who runs where:
-    the event loop   calls of learners, clocks and deadlines, who is there; it never reads or writes a model
+    the event loop   calls of learners, clocks and deadlines, who is there; of models it looks at small ones only
     the clerk        one thread that writes the journal and tells the controller, batch after batch
-    the hands        threads that write, hash, check and read models, and try them at HOME
+    the hands        threads that write, hash, check and read models
+    home             one thread that tries models at HOME
 
 Law: journal, then handle, then send. A learner hears that its update is safe when it is; a command leaves when the
 event it follows from, and the digest of the version it carries, are on disk.
@@ -108,7 +109,9 @@ class Federation:
         self._bell = asyncio.Event()
         self._clerk = ThreadPoolExecutor(1, "clerk")
         self._hands = ThreadPoolExecutor(4, "hand")
+        self._at_home = ThreadPoolExecutor(1, "home")
         self._errands: set[asyncio.Task[None]] = set()
+        self._open = False
         self._opened = time.monotonic()
         self._before = book.time
 
@@ -138,8 +141,7 @@ class Federation:
 
     async def run(self) -> None:
         """Go on until the controller stops the run; those who come later are answered until `close`."""
-        await self.joining.remember()
-        self._resume()
+        await self.open()
         works = [self._pump(), self._watch(), self._over()]
         tasks = {asyncio.create_task(work) for work in works}
         self._errands |= tasks
@@ -155,9 +157,16 @@ class Federation:
             task.cancel()
         await asyncio.gather(*self._errands, return_exceptions=True)
         await self.in_clerk(partial(self.book.take, [], self._notes, self.now))
-        for pool in (self._clerk, self._hands):
+        for pool in (self._clerk, self._hands, self._at_home):
             pool.shutdown(wait=True, cancel_futures=True)
         self.book.close()
+
+    async def open(self) -> None:
+        """Be ready for calls: whoever calls before this would be told of a federation that knows nothing."""
+        if not self._open:
+            self._open = True
+            await self.joining.remember()
+            self._resume()
 
     def _resume(self) -> None:
         """Go on with what was out when the last process ended."""
@@ -170,6 +179,10 @@ class Federation:
             self._carry_out(out.command)
             if out.cancelled:
                 self.post(Failed(task, "cancelled"))
+        for name in (*self.operators.paused, *self.operators.withdrawn):
+            member = self.book.controller.state.members.get(name)
+            if member is not None and member.active:  # it was told, and the process ended before the journal was
+                self.post(Left(name))
         self._bell.set()
 
     async def _pump(self) -> None:
@@ -302,6 +315,10 @@ class Federation:
         except asyncio.CancelledError:
             await asyncio.wait({done})
             raise
+
+    async def in_home(self, work: Callable[[], T]) -> T:
+        """One at a time: whoever tries a model takes the network for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._at_home, work)
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -30,6 +31,7 @@ class Joining:
         self._told: dict[str, Moments] = {}
         """Moments of those who wait for the others'."""
         self._everybodys: Moments | None = None
+        self._one_at_a_time = asyncio.Lock()
 
     async def remember(self) -> None:
         """Everybody's statistics, if they were settled in an earlier process."""
@@ -44,7 +46,8 @@ class Joining:
         seat.seen = federation.now
         welcome = pb.Welcome(heartbeat=terms.heartbeat, silence=terms.silence, federation=federation.name)
         if self.features is not None:
-            wait = await self._gather(name, hello)
+            async with self._one_at_a_time:  # what is settled is settled once
+                wait = await self._gather(name, hello)
             if wait is not None:
                 welcome.wait = wait
                 return welcome
@@ -122,11 +125,10 @@ class Joining:
         training = [who for who in sorted(self._told) if terms.learners[who].role == "train"]
         if len(training) < terms.wait_for:
             return f"{len(training)} of {terms.wait_for} learners have told the moments of their features"
-        together = combine(self._told[who] for who in training)
+        together = speech.say_moments(combine(self._told[who] for who in training))
         self.federation.note("controller", "combined moments", learners=training, count=together.count)
-        await self.federation.settle(moments=speech.say_moments(together).SerializeToString().hex())
-        if self._everybodys is None:  # not while it was written
-            self._settle(together)
+        await self.federation.settle(moments=together.SerializeToString().hex())
+        self._settle(speech.hear_moments(together, self.features))
         return None
 
     def _settle(self, everybodys: Moments) -> None:

@@ -48,7 +48,7 @@ class Opinions:
     async def _try_at_home(self, command: Evaluate) -> None:
         home = self.federation.home
         assert home is not None, "a study that is scored at home has data there"
-        self.take(command.task, HOME, await self.federation.in_hand(lambda: home.answer(command)))
+        self.take(command.task, HOME, await self.federation.in_home(lambda: home.answer(command)))
 
     def came(self, name: str, command: Evaluate, head: pb.Head) -> pb.Receipt:
         """A learner's answer to a question."""

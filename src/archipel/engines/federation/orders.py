@@ -28,6 +28,8 @@ AT_A_TIME = 32
 """Orders on their way out: a thousand at once would take as much memory, and bring a thousand answers at once."""
 LONGEST = 1.0
 """Seconds that an order counts among them: a learner that does not read must not hold up the others."""
+LONGEST_REST = 300.0
+"""Seconds that a learner whose tasks fail again and again is left alone."""
 REMEMBERED = 8
 """Bodies that are kept: a round's orders enclose the same one."""
 
@@ -48,7 +50,21 @@ class Orders:
         seat = self.federation.seats[learner]
         seat.orders[command.task] = command
         self._holders.setdefault(command.task, []).append(seat)
-        _tell(seat, "do", command.task)
+        self._do(seat, command)
+
+    def _do(self, seat: Seat, command: Train | Evaluate) -> None:
+        """Tell a learner of a task, now or when it has rested."""
+        rest = seat.rests_until - self.federation.now
+        if isinstance(command, Train) and rest > 0:
+            asyncio.get_running_loop().call_later(rest, _tell, seat, "do", command.task)
+        else:
+            _tell(seat, "do", command.task)
+
+    def came_to(self, seat: Seat, something: bool) -> None:
+        """A training task of a learner has brought an update, or nothing."""
+        seat.failures = 0 if something else seat.failures + 1
+        if seat.failures > 1:  # once can happen to anybody
+            seat.rests_until = self.federation.now + min(LONGEST_REST, 0.5 * 2 ** min(seat.failures, 20))
 
     def say(self, task: int, what: str) -> None:
         """Tell those who are at a task to finish it, or that nobody waits for it any more."""
@@ -78,12 +94,13 @@ class Orders:
         seat.seen = federation.now
         seat.holds = set()
         for task in sorted(seat.orders):
-            _tell(seat, "do", task)
+            self._do(seat, seat.orders[task])
             out = federation.book.out.get(task)
             if out is not None and out.finishing:
                 _tell(seat, "finish", task)
         if federation.finished.is_set():
             _tell(seat, "stop", LAST_MODEL)
+        said_stop = False
         try:
             while True:
                 try:
@@ -99,10 +116,9 @@ class Orders:
                     order = await self._order(seat, what, task)
                     if order is not None:
                         yield order
-                if what == "stop":
-                    seat.told_end = True
-                    return
+                said_stop = said_stop or what == "stop"
         finally:
+            seat.told_end = seat.told_end or said_stop  # it has hung up: it has what it wanted
             if seat.queue is queue:
                 seat.queue = None
 
@@ -182,8 +198,6 @@ class Orders:
             raise Missing(f"Task {want.task} is not one of {name}'s, or not any more.")
         model = self.federation.book.controller.state.model.name if command is None else command.model.name
         layers = self.layout.indices(want.layers)
-        if command is not None and want.offset == 0:
-            self._sent(seat, command, layers)
         body = self._body(model, layers, want.offset)
         seat.fetching += 1
         try:
@@ -191,13 +205,15 @@ class Orders:
                 async with self.federation.large_pieces.one():
                     piece = await self.federation.in_hand(lambda: next(body, None))
                     if piece is None:
-                        return
+                        break
                     seat.seen = self.federation.now
                     yield pb.Piece(data=bytes(piece))
         except KeyError:
             raise Missing(f"Task {want.task} was closed in the meantime.") from None
         finally:
             seat.fetching -= 1
+        if command is not None:  # whoever hangs up before the end has not had it
+            self._sent(seat, command, layers)
 
     # ------------------------------------------------------------------------------------------------------ counting
 

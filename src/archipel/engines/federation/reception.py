@@ -85,9 +85,7 @@ class Reception:
         if self.parcel.size + len(data) > self.expected.size:
             raise Bad(TOO_MUCH.format(self.expected.size))
         with self._beginning_on_trial():
-            if self.resumed and not self.examination.seen:
-                for block in self.parcel.blocks():
-                    self.examination.look_at(block)
+            self._look_at_the_beginning()
             self.parcel.write(data)
             self.examination.look_at(data)
 
@@ -107,8 +105,15 @@ class Reception:
             self.parcel.discard()
             raise Busy(f"What came before was damaged ({bad}): begin at byte 0.") from None
 
+    def _look_at_the_beginning(self) -> None:
+        """What an earlier call has brought."""
+        if self.resumed and not self.examination.seen:
+            for block in self.parcel.blocks():
+                self.examination.look_at(block)
+
     def _finish(self) -> Delivery:
         expected = self.expected
+        self._look_at_the_beginning()  # all of it, if that call was broken off behind its last byte
         if not expected.inside:
             self.parcel.discard()
             return Delivery("", 0, (), dict(expected.digests))
@@ -181,7 +186,8 @@ class Examination:
         if self._bound is not None and math.sqrt(self._squares) > self._bound:
             moved = math.sqrt(self._squares)
             raise Bad(f"the update moves the model by {moved:.4g}, the study allows {self._bound:g}")
-        assert self._start is not None
+        if self._start is None:
+            raise Bad("no numbers")
         return self._start
 
     def _header(self, view: memoryview) -> memoryview:

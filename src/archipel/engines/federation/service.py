@@ -34,6 +34,7 @@ async def serve(
         federation.meters.refusals.labels("caller").inc()
         log.warning("a caller was turned away", extra={"reason": reason})
 
+    await federation.open()
     gate = Gate(federation.operators.objection, on_refusal=refused, insecure=credentials is None)
     server = grpc.aio.server(interceptors=(gate,), options=LIMITS)
     server.add_generic_rpc_handlers((_handlers(federation),))

@@ -20,8 +20,8 @@ PROTOCOL = 1
 """Raised when an older side would misunderstand a newer one."""
 MOST = 2**40
 """Examples, or steps, that anybody may claim to have or to have made: sums of such counts are exact."""
-HUGE = 1e100
-"""Sums of that many squares of float32, and more, are below: what is above would not be finite when combined."""
+LARGEST = 1e39
+"""Features are float32, which ends before this: moments of such features stay finite when they are combined."""
 LOSSES = 10_000
 """Of one task."""
 
@@ -169,7 +169,8 @@ def hear_moments(said: pb.Moments, shape: Sequence[int]) -> Moments:
     total, squares = _numbers(said.sum, shape), _numbers(said.squares, shape)
     if not 1 <= said.count <= MOST:
         raise Bad(f"moments of {said.count} examples")
-    if not bool((total.abs() + squares).le(HUGE).all()) or bool((squares < 0).any()):
+    means, variances = total / said.count, squares / said.count
+    if not bool(((means.abs() <= LARGEST) & (variances >= 0) & (variances <= LARGEST**2)).all()):
         raise Bad("moments that are none: numbers that are not finite, or too large, or negative squares")
     return Moments(said.count, total, squares)
 

@@ -78,5 +78,9 @@ class Seat:
     """Bytes of each layer that were put on the wire for a task."""
     fetching: int = 0
     """Models it is fetching now."""
+    failures: int = 0
+    """Training tasks in a row that came to nothing."""
+    rests_until: float = 0.0
+    """It is given nothing to train before: what fails at once must not fail a thousand times a minute."""
     told_end: bool = False
     """It knows that the run is over."""
