@@ -153,7 +153,7 @@ def test_federation_with_a_table_each(tmp_path: Path) -> None:
     assert (hosting.evaluation.at, hosting.terms.wait_for) == ("learners", 2)
     for name in hosting.terms.learners:
         island, narrowed = take_part(study, name, folder / f"{name}.csv")
-        assert layout_hash(island.work.layout) == layout_hash(hosting.work.layout)
+        assert layout_hash(island.work.layout) == layout_hash(hosting.layout)
         assert hashes_of(narrowed) == hashes_of(hosting.study)
         assert try_out(narrowed, island)[-1] == "nothing was sent; leave --dry-run out to take part"
     # a table that names the site is as good: nobody looks at the column

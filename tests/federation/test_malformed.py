@@ -497,11 +497,16 @@ async def broken_off(bad: Bad, update: Update, body: bytes) -> int:
         yield pb.Portion(head=update.head, data=body[:CHUNK])
         await asyncio.sleep(60)
 
-    call = bad.link._answer(said(), metadata=bad.link._metadata, timeout=20)
+    def begin() -> Any:
+        return bad.link._answer(said(), metadata=bad.link._metadata, timeout=20)
+
+    call = begin()
     parcel = pb.Parcel(task=update.head.task, sha256=update.head.sha256)
     async with asyncio.timeout(10):
         while not (known := await bad.link._stored(parcel, metadata=bad.link._metadata)).offset:
             await asyncio.sleep(0.01)
+            if call.done():  # the controller had not seen yet that the call before is dead
+                call = begin()
         call.cancel()
         return int(known.offset)
 
