@@ -46,9 +46,7 @@ class Answers:
         self.federation = federation
         self.book = federation.book
         self._bringing: set[str] = set()
-        """Learners that are at it."""
-        self._arriving: set[str] = set()
-        """Updates that a call is bringing now."""
+        """Learners whose update is arriving piece by piece."""
         self._in_memory = 0
         """Small updates that are here and not on disk yet."""
         self._unfinished: dict[str, str] = {}
@@ -179,7 +177,6 @@ class Answers:
         if seat.name in self._bringing:
             raise Busy("Another call is bringing an update.")
         self._bringing.add(seat.name)
-        self._arriving.add(label)
         self._supersede(seat.name, label)
         self.book.blobs.pin(expected.sha256)
         reception = Reception(self.book.blobs, label, examination)
@@ -193,13 +190,12 @@ class Answers:
                     seat.seen = federation.now
             delivery = await federation.in_hand(reception.finish)
         except BaseException as error:
-            if isinstance(error, Bad) or self._unfinished[seat.name] != label:
+            if isinstance(error, Bad):
                 reception.discard()
             self.book.blobs.unpin(expected.sha256)
             raise
         finally:
             reception.put_aside()
-            self._arriving.discard(label)
             self._bringing.discard(seat.name)
         if not delivery.blob:
             self.book.blobs.unpin(expected.sha256)  # no layer had changed: there is no file
@@ -208,7 +204,7 @@ class Answers:
     def _supersede(self, learner: str, label: str) -> None:
         """One upload of each learner may be unfinished: the one before is not gone on with any more."""
         before = self._unfinished.get(learner)
-        if before is not None and before != label and before not in self._arriving:
+        if before is not None and before != label:
             (self.book.blobs.unfinished / before).unlink(missing_ok=True)
         self._unfinished[learner] = label
 
