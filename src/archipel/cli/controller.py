@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from archipel.checks import require
 from archipel.cli.console import nearby, out, told
-from archipel.cli.federation import AsJsonLines, listening
+from archipel.cli.federation import AsJsonLines, Changes, Method, listening
 
 if TYPE_CHECKING:
     from archipel.engines.federation.engine import Federation
@@ -32,13 +32,8 @@ def controller(
     metrics: Annotated[
         str | None, typer.Option(help="Address of the metrics for Prometheus.", metavar="HOST:PORT")
     ] = None,
-    algorithm: Annotated[
-        str | None, typer.Option("--algorithm", "-a", help="Which of the study's methods, if it has several.")
-    ] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a setting, such as training.rate=0.1."),
-    ] = None,
+    algorithm: Method = None,
+    change: Changes = None,
     json_log: AsJsonLines = False,
 ) -> None:
     """Hold a real federation: learners elsewhere train, and nothing that they sent is ever lost.

@@ -35,6 +35,13 @@ Insecure = Annotated[
     ),
 ]
 WARNING = "[yellow]note:[/] insecure: nothing is encrypted, and anybody on this machine can pose as anybody."
+Method = Annotated[
+    str | None, typer.Option("--algorithm", "-a", help="Which of the study's methods, if it has several.")
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a setting, such as training.rate=0.1, on all sides."),
+]
 AsJsonLines = Annotated[bool, typer.Option("--json-log", help="Log one JSON object a line.")]
 
 

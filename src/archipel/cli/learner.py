@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from archipel.cli.console import nearby, out, told
-from archipel.cli.federation import Address, AsJsonLines, Insecure, Papers, identity, link, on_the_line
+from archipel.cli.federation import Address, AsJsonLines, Changes, Insecure, Method, Papers, identity, link, on_the_line
 
 
 class Probe(StrEnum):
@@ -40,13 +40,8 @@ def learner(
         list[Probe] | None,
         typer.Option("--refuse", help="Do not try others' models on this part, or do not tell moments."),
     ] = None,
-    algorithm: Annotated[
-        str | None, typer.Option("--algorithm", "-a", help="Which of the study's methods, if it has several.")
-    ] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a setting, as the controller does."),
-    ] = None,
+    algorithm: Method = None,
+    change: Changes = None,
     json_log: AsJsonLines = False,
 ) -> None:
     """Take part in a real federation with one's own data, which stay here.

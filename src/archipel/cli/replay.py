@@ -8,18 +8,14 @@ from typing import Annotated
 import typer
 
 from archipel.cli.console import AsJson, out, print_json
+from archipel.cli.federation import Changes, Method
 
 
 def replay(
     study: Annotated[Path, typer.Argument(help="The study of the federation.")],
     state: Annotated[Path, typer.Option(help="Folder of its journal and models.")] = Path("state"),
-    algorithm: Annotated[
-        str | None, typer.Option("--algorithm", "-a", help="Which of the study's methods, if it has several.")
-    ] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a setting, as the controller did."),
-    ] = None,
+    algorithm: Method = None,
+    change: Changes = None,
     json: AsJson = False,
 ) -> None:
     """Tell a new controller the journal of a federation, and see that it comes to the same models.
