@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sqlite3
 from functools import partial
 from pathlib import Path
 
 import pytest
+import tomli_w
 import torch
-from in_one_process import hold, study
+from in_one_process import agent, hold, study
 
+from archipel.cli.replay import replay
 from archipel.data.standardise import Moments
 from archipel.durability.book import Entry, ReplayDiffers
 from archipel.durability.journal import Journal
+from archipel.durability.lock import alone_in
+from archipel.durability.stored_models import as_bytes
 from archipel.engines.federation.body import Bad
-from archipel.engines.federation.speech import hear_moments, say_moments
+from archipel.engines.federation.speech import hear_moments, say_layers, say_moments
 from archipel.study.federate import host
 from archipel.study.files import study_of
-from archipel.types import HOME, Evaluate, Joined, Model, Score
+from archipel.types import HOME, Evaluate, Joined, Left, Model, Plan, Score, Train
 
 
 def test_the_list_of_learners_may_change_before_the_first_snapshot(tmp_path: Path) -> None:
@@ -93,3 +98,81 @@ def test_models_tried_at_home_do_not_mix(tmp_path: Path) -> None:
         await federation.close()
 
     asyncio.run(go())
+
+
+def test_a_learner_without_thresholds_is_named_before_anything_is_opened() -> None:
+    thresholds = {"name": "async_dvw", "loss": {"fast": 1.0}, "tombstones": {"fast": 1}}
+    named = study(algorithms=[thresholds], federation={"learners": [{"name": "a", "group": "fast"}, "b"]})
+    with pytest.raises(ValueError, match="no thresholds for learners of group ''"):
+        host(study_of(named))
+
+
+def test_who_fails_again_and_again_is_left_alone_for_longer_and_longer(tmp_path: Path) -> None:
+    async def go() -> None:
+        federation = host(study_of(study())).open(tmp_path)
+        orders, seat = federation.orders, next(iter(federation.seats.values()))
+        rests = []
+        for _ in range(12):
+            orders.came_to(seat, False)
+            rests.append(max(0.0, seat.rests_until - federation.now))
+        assert rests[0] == 0.0
+        assert rests[1] < rests[4] < rests[8]
+        assert rests[-1] <= 300.0
+        seat.queue = asyncio.Queue()
+        orders.give(seat.name, Train(0, seat.name, Model("v0", ()), Plan()))
+        assert seat.queue.empty()
+        seat.rests_until = 0.0
+        orders.give(seat.name, Train(1, seat.name, Model("v0", ()), Plan()))
+        assert seat.queue.get_nowait() == ("do", 1)
+        await federation.close()
+
+    asyncio.run(go())
+
+
+def test_a_pause_that_the_journal_had_not_heard_of_is_told_at_the_next_start(tmp_path: Path) -> None:
+    async def go() -> None:
+        federation = host(study_of(study())).open(tmp_path)
+        name = next(iter(federation.seats))
+        federation.book.take([Entry(Joined(name, 10, 0, 10))], [], 0.0)
+        federation.book.handle()
+        federation.operators.paused.add(name)
+        await federation.open()
+        assert [pending.entry.event for pending in federation._desk] == [Left(name)]
+        await federation.close()
+
+    asyncio.run(go())
+
+
+def test_layers_at_hand_are_taken_before_others_are_fetched(tmp_path: Path) -> None:
+    """While a question's model is on its way, a task may put other layers in the place of those it stands on."""
+    raw = study()
+    learner = next(iter(host(study_of(raw)).terms.learners))
+
+    async def go() -> None:
+        one = agent(raw, learner, tmp_path, port=1)
+        layout = one.island.work.layout
+        numbers = {name: torch.full((layout.layers[layout.index(name)].size,), 7.0) for name in layout.names}
+        first, *rest = layout.names
+        digests = {name: hashlib.sha256(as_bytes(numbers[name])).hexdigest() for name in layout.names}
+        one._layers = {digests[first]: numbers[first]}
+
+        async def fetch(task: int, layers: list[str], size: int) -> bytearray:
+            one._layers = {}  # a task has come meanwhile
+            header = one.bodies.header(layout.indices(layers))
+            return bytearray(header + b"".join(bytes(as_bytes(numbers[name])) for name in layers))
+
+        one.link.fetch = fetch  # type: ignore[method-assign]
+        model = say_layers(layout.names, [digests[name] for name in layout.names])
+        vector = await one._model(0, model, None, keep=False)
+        assert rest
+        assert torch.equal(vector, torch.full((layout.size,), 7.0))
+        await one.link.close()
+
+    asyncio.run(go())
+
+
+def test_a_folder_that_a_controller_is_at_is_not_replayed(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(tomli_w.dumps(study()))
+    host(study_of(study())).open(tmp_path / "state").book.close()
+    with alone_in(tmp_path / "state"), pytest.raises(ValueError, match="at work in another process"):
+        replay(tmp_path / "study.toml", tmp_path / "state")
