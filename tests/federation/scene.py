@@ -170,14 +170,18 @@ class Scene:
                 await asyncio.sleep(0.02)
 
     async def at_work(self, name: str) -> int:
-        """Wait until it has been told to train; the task."""
+        """Wait until it has been told to train and has not answered yet; the task."""
+        found: list[int] = []
 
-        def told() -> bool:
+        async def told() -> bool:
+            # an answer is in the journal a moment before its order is off the list
+            answered = {event.task for event in await self.updates(name)}
             seat = self.federation.seats[name]
-            return bool(seat.given and any(task >= 0 for task in seat.orders))
+            found[:] = [task for task in seat.orders if task >= 0 and seat.given and task not in answered]
+            return bool(found)
 
         await self.until(told)
-        return next(task for task in self.federation.seats[name].orders if task >= 0)
+        return found[0]
 
 
 @asynccontextmanager
