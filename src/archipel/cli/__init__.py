@@ -1,4 +1,4 @@
-"""The command line: `archipel run`, `report`, `algorithms`, `data`, `new`, `doctor`, and of a real
+"""The command line: `archipel run`, `reproduce`, `report`, `algorithms`, `data`, `new`, `doctor`, and of a real
 federation `ca`, `controller`, `learner`, `status`, `operator`, `replay`.
 
 Exit codes: 0 done; 1 a run failed; 2 what was asked for cannot be done as it was asked; 130 stopped by Ctrl-C.
@@ -24,6 +24,7 @@ EXPECTED = (ValueError, OSError, ImportError)
 
 COMMANDS = {
     "run": "Run a study, watch it, and get a table and a report.",
+    "reproduce": "Run a table of a paper, and set the paper's figures beside ours.",
     "report": "Put finished runs side by side: a page with figures, and a table here.",
     "algorithms": "List the methods and the parts they are made of; with a name, tell everything about one.",
     "new": "Make a project to start from: a study, a network, made-up data and a test, all of which run.",

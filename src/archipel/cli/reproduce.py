@@ -1,0 +1,138 @@
+"""`archipel reproduce`: a paper's table beside ours."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, get_args
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from archipel.cli.console import AsJson, nearby, out, print_json, told
+from archipel.reproduce.catalogue import NAMES, reproduction
+from archipel.reproduce.records import Cell, Column, Figures, Reproduction, ScaleName
+
+if TYPE_CHECKING:
+    from archipel.reproduce.outcome import Outcome
+
+HOLDS = {True: "[green]holds[/]", False: "[red]does not hold[/]", None: "[yellow]not judged[/]"}
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="Which table or figure, such as dvw-table1.")] = None,
+    scale: Annotated[
+        ScaleName, typer.Option(help="smoke: seconds, does it run? small: what decides the claims. full: the paper's.")
+    ] = "small",
+    folder: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder of the results; default: results/<name>-<scale>."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each core.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Name all there are, with what they claim.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Run a table of a paper, and set the paper's figures beside ours.
+
+    What was begun in the folder is gone on with. A claim that does not hold is a result, not an error.
+    """
+    if list_ or name is None:
+        _list(json)
+        return
+    from archipel.cli.live import Display
+    from archipel.reproduce.outcome import as_data, reproduce
+
+    chosen = reproduction(name)
+    place = folder or Path("results") / f"{name}-{scale}"
+    display = Display(told)
+    told.print(f"{escape(chosen.title)}\n{scale}: {escape(chosen.scales[scale].says)}", highlight=False, soft_wrap=True)
+    try:
+        outcome = reproduce(chosen, scale, place, processes=jobs, watcher=display)
+    finally:
+        display.close()
+    if outcome is None:
+        if display.broken:
+            told.print(f"[red]{len(display.broken)} runs failed:[/] error.txt in their folders tells where.")
+            raise typer.Exit(1)
+        where = f" --out {shlex.quote(str(folder))}" if folder else ""
+        told.print(f"stopped; go on with: archipel reproduce {name} --scale {scale}{where}", highlight=False)
+        raise typer.Exit(130)
+    if json:
+        print_json(as_data(outcome))
+    else:
+        show(outcome)
+
+
+def _list(json: bool) -> None:
+    known = [reproduction(name) for name in NAMES]
+    if json:
+        print_json([_entry(one) for one in known])
+        return
+    paper = ""
+    for one in known:
+        if one.paper != paper:
+            paper = one.paper
+            out.print(f"\n[bold]{escape(paper)}[/]", highlight=False)
+        out.print(f"  {one.name:15}{escape(one.title)}", highlight=False, soft_wrap=True)
+        for claim in one.claims:
+            out.print(f"{'':19}{escape(claim.text)}", highlight=False, soft_wrap=True, style="dim")
+    out.print(f"\narchipel reproduce NAME --scale {'|'.join(get_args(ScaleName))} runs one.", highlight=False)
+
+
+def _entry(one: Reproduction) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "paper": one.paper,
+        "title": one.title,
+        "claims": [claim.text for claim in one.claims],
+        "scales": {name: scale.says for name, scale in one.scales.items()},
+    }
+
+
+def show(outcome: Outcome) -> None:
+    """Tables and verdicts, in 80 columns."""
+    for figures in outcome.figures:
+        out.print(drawn(figures))
+        out.print()
+    for claim, verdict in outcome.verdicts:
+        out.print(f"{HOLDS[verdict.holds]}: {escape(claim.text)}", highlight=False, soft_wrap=True)
+        out.print(f"    {escape(verdict.why)}", highlight=False, soft_wrap=True, style="dim")
+    seeds = ", ".join(map(str, outcome.seeds))
+    out.print(
+        f"\n{outcome.scale}: {escape(outcome.reproduction.scales[outcome.scale].says)} "
+        f"{'Seeds ' + seeds + ', ' if seeds else ''}{outcome.seconds / 60:.1f} minutes.\n"
+        f"Runs and reports: {escape(nearby(outcome.folder.resolve()))}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def drawn(figures: Figures) -> Table:
+    """The paper's figure, ours, and the difference, a line for each cell: wide tables do not fit a terminal."""
+    table = Table(
+        title=escape(figures.table.title), title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
+    for heading in ("", "", "paper", "ours", "difference"):
+        table.add_column(heading, justify="left" if not heading else "right", no_wrap=bool(heading), overflow="fold")
+    for row in figures.table.rows:
+        for place, column in enumerate(figures.table.columns):
+            cell = figures.cells[row.name, column.name]
+            table.add_row(escape(row.name) if not place else "", escape(column.name), *shown(cell, column))
+    return table
+
+
+def shown(cell: Cell, column: Column) -> tuple[str, str, str]:
+    """The paper's figure, ours with its deviation, and how far apart they are, as text."""
+    digits = column.digits
+    paper = "" if cell.paper is None else f"{cell.paper:,.{digits}f}"
+    if cell.ours is None:
+        return paper, "not run", ""
+    if not cell.ours.n:
+        return paper, "not reached", ""
+    ours = f"{cell.ours.mean:,.{digits}f}"
+    if cell.ours.n > 1:
+        ours += f" ± {cell.ours.deviation:.{digits}f}"
+    return paper, ours, "" if cell.paper is None else f"{cell.ours.mean - cell.paper:+,.{digits}f}"

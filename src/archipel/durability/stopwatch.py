@@ -1,0 +1,30 @@
+"""How long the work in a folder took, over all the times that it was begun, stopped and taken up again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from archipel.durability.run_folder import write
+
+FILE = "seconds.json"
+
+
+@contextlib.contextmanager
+def timed(folder: Path) -> Iterator[None]:
+    """What is done meanwhile counts, also if it is broken off."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder / FILE, json.dumps(seconds_spent(folder) + time.monotonic() - began) + "\n")
+
+
+def seconds_spent(folder: Path) -> float:
+    """Real seconds so far."""
+    path = folder / FILE
+    return float(json.loads(path.read_text())) if path.exists() else 0.0

@@ -1,0 +1,128 @@
+"""What may be claimed of a table, and whether it holds on ours: orderings, and the rough size of gaps.
+
+A claim is judged row by row on our means, in the unit of the table. Where the side that something is compared with has
+not left its plateau (`floor`: a score that guessing reaches), nothing is judged; the verdict says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from archipel.reproduce.evidence import Evidence
+from archipel.reproduce.records import Claim, Figures, Verdict
+
+
+def higher(
+    text: str,
+    table: str,
+    column: str,
+    than: Sequence[str] | str,
+    *,
+    rows: Sequence[str] | None = None,
+    by: float = 0.0,
+    floor: float | None = None,
+    share: float = 1.0,
+) -> Claim:
+    """The column is above all others named, by at least so much, in that share of the rows."""
+    others = (than,) if isinstance(than, str) else tuple(than)
+
+    def look(figures: Figures, row: str) -> tuple[bool | None, str]:
+        mine, theirs = figures.ours(row, column), [figures.ours(row, other) for other in others]
+        known = [value for value in theirs if value is not None]
+        if mine is None or not known:
+            return None, f"{row}: not run"
+        best = max(known)
+        told = f"{row}: {mine:.1f} against {best:.1f}"
+        if floor is not None and best < floor:
+            return None, f"{told}, which is still guessing"
+        return mine - best >= by, told
+
+    return _each_row(text, table, rows, share, look)
+
+
+def level(
+    text: str,
+    table: str,
+    column: str,
+    other: str,
+    *,
+    within: float,
+    rows: Sequence[str] | None = None,
+    share: float = 1.0,
+) -> Claim:
+    """The two columns differ by no more than that."""
+
+    def look(figures: Figures, row: str) -> tuple[bool | None, str]:
+        mine, theirs = figures.ours(row, column), figures.ours(row, other)
+        if mine is None or theirs is None:
+            return None, f"{row}: not run"
+        return abs(mine - theirs) <= within, f"{row}: {mine:.1f} and {theirs:.1f}"
+
+    return _each_row(text, table, rows, share, look)
+
+
+def below(text: str, table: str, column: str, limit: float, *, rows: Sequence[str]) -> Claim:
+    """The column stays below a limit: a method that fails to learn."""
+
+    def look(figures: Figures, row: str) -> tuple[bool | None, str]:
+        mine = figures.ours(row, column)
+        return (None, f"{row}: not run") if mine is None else (mine < limit, f"{row}: {mine:.1f}")
+
+    return _each_row(text, table, rows, 1.0, look)
+
+
+def rows_higher(
+    text: str,
+    table: str,
+    row: str,
+    than: Sequence[str],
+    *,
+    columns: Sequence[str] | None = None,
+    by: float = 0.0,
+    floor: float | None = None,
+    lower: bool = False,
+) -> Claim:
+    """The row is above (or, with `lower`, below) all others named, in every column: for tables with a row a method."""
+
+    def judge(tables: Mapping[str, Figures], evidence: Evidence) -> Verdict:
+        figures = tables[table]
+        seen: list[tuple[bool | None, str]] = []
+        for column in columns or [one.name for one in figures.table.columns]:
+            mine, theirs = figures.ours(row, column), [figures.ours(other, column) for other in than]
+            known = [value for value in theirs if value is not None]
+            if mine is None or not known:
+                seen.append((None, f"{column}: not run or not reached"))
+                continue
+            best = min(known) if lower else max(known)
+            told = f"{column}: {mine:.4g} against {best:.4g}"
+            if floor is not None and best < floor:
+                seen.append((None, f"{told}, which is still guessing"))
+            else:
+                seen.append(((best - mine if lower else mine - best) >= by, told))
+        return _together(seen, 1.0)
+
+    return Claim(text, judge)
+
+
+def _each_row(
+    text: str,
+    table: str,
+    rows: Sequence[str] | None,
+    share: float,
+    look: Callable[[Figures, str], tuple[bool | None, str]],
+) -> Claim:
+    def judge(tables: Mapping[str, Figures], evidence: Evidence) -> Verdict:
+        figures = tables[table]
+        return _together([look(figures, row) for row in rows or [one.name for one in figures.table.rows]], share)
+
+    return Claim(text, judge)
+
+
+def _together(seen: Sequence[tuple[bool | None, str]], share: float) -> Verdict:
+    """One verdict over all rows that could be judged."""
+    judged = [holds for holds, _ in seen if holds is not None]
+    marks = {True: "", False: " (no)", None: " (not judged)"}
+    why = "; ".join(f"{told}{marks[holds]}" for holds, told in seen)
+    if not judged:
+        return Verdict(None, why)
+    return Verdict(sum(judged) >= share * len(judged), why)

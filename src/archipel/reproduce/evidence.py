@@ -1,0 +1,84 @@
+"""The studies of a reproduction: run, or taken up where they were left, and their runs by method."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from archipel.durability.run_folder import write
+from archipel.durability.stopwatch import timed
+from archipel.report.measures import Marks, marks
+from archipel.reproduce.records import Part, Reproduction, ScaleName
+from archipel.run import Run
+from archipel.study.files import put, read_study, study_of
+from archipel.study.results import Results, Watcher, load_results, run_study
+from archipel.study.schema import Study
+
+
+class Evidence:
+    """What figures are taken from. The runs of a study are read when they are first asked for."""
+
+    def __init__(self, reproduction: Reproduction, scale: ScaleName, folder: Path) -> None:
+        self.reproduction, self.scale, self.folder = reproduction, scale, folder
+        self._results: dict[str, Results] = {}
+
+    # ------------------------------------------------------------------------------------------------- to gather it
+
+    def gather(self, processes: int | None = None, watcher: Watcher | None = None) -> bool:
+        """Run all studies, or what is left of them, each with its report; False if one did not come to its end."""
+        for part in self.reproduction.parts_at(self.scale):
+            with timed(self.folder):
+                results = run_study(self.study(part), self.folder / part.name, processes=processes, watcher=watcher)
+                if results.unfinished:
+                    return False
+                if not (results.folder / "report").exists():
+                    results.report()
+            self._results[part.name] = results
+        return True
+
+    def study(self, part: Part) -> Study:
+        """The study of a part at this scale."""
+        at = self.reproduction.scales[self.scale]
+        raw = copy.deepcopy(read_study(self.reproduction.folder / part.file).raw)
+        raw["title"] = f"{self.reproduction.name} {part.name}, {self.scale}"
+        for changes in (part.changes, at.changes, at.files.get(part.file, {})):
+            for key, value in changes.items():
+                put(raw, key, copy.deepcopy(value))
+        return study_of(raw, f"{self.reproduction.name}, {part.name}, {self.scale}")
+
+    # ---------------------------------------------------------------------------------------------- to take from it
+
+    def has(self, part: str) -> bool:
+        """Whether this scale runs a part."""
+        return part in [one.name for one in self.reproduction.parts_at(self.scale)]
+
+    def results(self, part: str) -> Results:
+        if part not in self._results:
+            self._results[part] = load_results(self.folder / part)
+        return self._results[part]
+
+    def runs(self, part: str, method: str) -> list[Run]:
+        """The runs of a method: one for each seed and fold; none if the study does not have it at this scale."""
+        return [run for run in self.results(part) if run.name == method]
+
+    def marks(self, part: str) -> Marks:
+        """What the methods of a part are compared at."""
+        results = self.results(part)
+        at = results.compared
+        return marks(results.runs, target=at.target, seconds=at.seconds, rounds=at.rounds)
+
+    def once(self, name: str, find: Callable[[], Any]) -> Any:
+        """What is found without a study, as JSON can hold it; kept in the folder, so that it is found only once."""
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            with timed(self.folder):
+                found = find()
+            write(path, json.dumps(found) + "\n")
+        return json.loads(path.read_text())
+
+    def seeds(self) -> Sequence[int]:
+        parts = self.reproduction.parts_at(self.scale)
+        return sorted({run.seed for part in parts for run in self.results(part.name)})

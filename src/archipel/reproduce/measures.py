@@ -1,0 +1,34 @@
+"""How a figure of a table is taken from the runs of a method. Scores are in per cent, as the papers print them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from archipel.report.measures import Measured, Spread, measured
+from archipel.reproduce.evidence import Evidence
+from archipel.reproduce.records import Measure
+from archipel.run import Run
+
+
+def scaled(spread: Spread, factor: float) -> Spread:
+    return Spread(spread.mean * factor, spread.deviation * factor, spread.n)
+
+
+def compared(evidence: Evidence, part: str, method: str) -> Measured:
+    """The report's own measures of a method."""
+    return measured(method, evidence.runs(part, method), evidence.marks(part))
+
+
+def score(name: str = "last") -> Measure:
+    """A score of the report in per cent: last (the mean of each run's last five), best, at_seconds, at_rounds."""
+    return lambda evidence, part, method: scaled(compared(evidence, part, method)[name], 100)
+
+
+def amount(name: str, factor: float = 1.0) -> Measure:
+    """Another measure of the report: target_rounds, target_commits, target_megabytes, up, down, models, commits …"""
+    return lambda evidence, part, method: scaled(compared(evidence, part, method)[name], factor)
+
+
+def of_runs(find: Callable[[Run], float]) -> Measure:
+    """A figure of one's own, of each run."""
+    return lambda evidence, part, method: Spread.of(find(run) for run in evidence.runs(part, method))

@@ -1,0 +1,91 @@
+"""From a name and a scale to the paper's figures beside ours, and whether its claims hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from archipel.durability.run_folder import versions, write
+from archipel.durability.stopwatch import seconds_spent
+from archipel.engines.processes import cores
+from archipel.report.measures import real
+from archipel.reproduce.evidence import Evidence
+from archipel.reproduce.records import Cell, Claim, Figures, Reproduction, ScaleName, Table, Verdict
+from archipel.study.results import Watcher
+
+FILE = "reproduction.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    reproduction: Reproduction
+    scale: ScaleName
+    folder: Path
+    seeds: Sequence[int]
+    seconds: float
+    figures: tuple[Figures, ...]
+    verdicts: tuple[tuple[Claim, Verdict], ...]
+
+
+def reproduce(
+    reproduction: Reproduction,
+    scale: ScaleName,
+    folder: Path,
+    *,
+    processes: int | None = None,
+    watcher: Watcher | None = None,
+) -> Outcome | None:
+    """Run what is left of it, and set it beside the paper; None if it was stopped or a run failed."""
+    evidence = Evidence(reproduction, scale, folder)
+    if not evidence.gather(processes, watcher):
+        return None
+    figures = {table.title: Figures(table, _cells(table, evidence)) for table in reproduction.tables}
+    verdicts = tuple((claim, claim.judge(figures, evidence)) for claim in reproduction.claims)
+    outcome = Outcome(
+        reproduction, scale, folder, evidence.seeds(), seconds_spent(folder), tuple(figures.values()), verdicts
+    )
+    write(folder / FILE, json.dumps(as_data(outcome), indent=2, ensure_ascii=False) + "\n")
+    return outcome
+
+
+def _cells(table: Table, evidence: Evidence) -> Mapping[tuple[str, str], Cell]:
+    cells = {}
+    for row in table.rows:
+        for place, column in enumerate(table.columns):
+            part, method, measure = table.picked(row, column)
+            run = not part or (evidence.has(part) and (not method or bool(evidence.runs(part, method))))
+            ours = measure(evidence, part, method) if run else None
+            cells[row.name, column.name] = Cell(row.paper[place] if row.paper else None, ours)
+    return cells
+
+
+def as_data(outcome: Outcome) -> dict[str, Any]:
+    """All of it as JSON can hold it, in figures alone: words are the reproduction's own."""
+    return {
+        "name": outcome.reproduction.name,
+        "scale": outcome.scale,
+        "seeds": list(outcome.seeds),
+        "seconds": round(outcome.seconds, 1),
+        "cores": cores(),
+        "versions": versions(),
+        "tables": {
+            one.table.title: {
+                row.name: {column.name: _told(one.cells[row.name, column.name]) for column in one.table.columns}
+                for row in one.table.rows
+            }
+            for one in outcome.figures
+        },
+        "claims": [
+            {"claim": claim.text, "holds": verdict.holds, "why": verdict.why} for claim, verdict in outcome.verdicts
+        ],
+    }
+
+
+def _told(cell: Cell) -> dict[str, Any]:
+    if cell.ours is None or not cell.ours.n:
+        return {"paper": cell.paper, "ours": None, "n": 0}
+    ours, deviation = cell.ours.mean, real(cell.ours.deviation)
+    return {"paper": cell.paper, "ours": ours, "deviation": deviation, "n": cell.ours.n}

@@ -1,0 +1,170 @@
+"""From studies to the paper's figures beside ours: a table that no paper has, on digits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from archipel.report.measures import Spread
+from archipel.reproduce import claims
+from archipel.reproduce.catalogue import NAMES, reproduction
+from archipel.reproduce.evidence import Evidence
+from archipel.reproduce.measures import amount, score
+from archipel.reproduce.outcome import as_data, reproduce
+from archipel.reproduce.records import Cell, Column, Figures, Part, Reproduction, Row, Scale, Table
+
+STUDY = """
+algorithms = ["fedavg", { name = "hdafl", fraction = 1.0 }]
+[data]
+source = "digits"
+split = { learners = 4, test = "own" }
+[training]
+epochs = 1
+batch = 32
+rate = 0.1
+[ending]
+rounds = 20
+[evaluation]
+at = "learners"
+mean = "learners"
+"""
+
+TABLE = Table(
+    "Scores",
+    (Column("FedAvg", method="fedavg"), Column("HDAFL", method="hdafl")),
+    (
+        Row("iid", (90.0, None), part="iid", measure=score()),
+        Row("disjoint", (20.0, 97.0), part="disjoint", measure=score()),
+        Row("rounds", part="iid", measure=amount("rounds")),
+    ),
+)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Reproduction:
+    (tmp_path / "study.toml").write_text(STUDY)
+    return Reproduction(
+        name="made-table1",
+        paper="Nobody's",
+        title="A table that no paper has",
+        folder=tmp_path,
+        parts=(
+            Part("iid", "study.toml", {"data.split.classes": "iid"}),
+            Part("disjoint", "study.toml", {"data.split.classes": "disjoint(2)", "data.split.learners": 5}),
+        ),
+        tables=(TABLE,),
+        claims=(claims.higher("HDAFL is ahead", "Scores", "HDAFL", "FedAvg", rows=("disjoint",), by=1.0),),
+        scales={
+            "smoke": Scale("two rounds", {"ending.rounds": 2}),
+            "small": Scale("one part", {"seeds": [0, 1]}, {"study.toml": {"ending.rounds": 3}}, ("iid",)),
+        },
+    )
+
+
+def test_the_papers_figures_stand_beside_ours(made: Reproduction, tmp_path: Path) -> None:
+    outcome = reproduce(made, "smoke", tmp_path / "out", processes=1)
+    assert outcome is not None
+    (figures,) = outcome.figures
+    cell = figures.cells["disjoint", "HDAFL"]
+    run = Evidence(made, "smoke", tmp_path / "out").runs("disjoint", "hdafl")[0]
+    scores = [scores.metrics["accuracy"] for _, scores in run.scores if scores.version > 0]
+    assert cell.paper == 97.0
+    assert cell.ours is not None
+    assert cell.ours.mean == pytest.approx(100 * sum(scores) / len(scores))
+    assert figures.ours("rounds", "FedAvg") == 2
+    told = json.loads((tmp_path / "out" / "reproduction.json").read_text())
+    assert told == json.loads(json.dumps(as_data(outcome)))
+    assert told["tables"]["Scores"]["iid"]["FedAvg"]["paper"] == 90.0
+    assert told["seeds"] == [0]
+    assert (tmp_path / "out" / "iid" / "report" / "index.html").exists()
+
+
+def test_it_is_taken_up_where_it_was_left(made: Reproduction, tmp_path: Path) -> None:
+    first = reproduce(made, "smoke", tmp_path / "out", processes=1)
+    stamp = (tmp_path / "out" / "iid" / "fedavg" / "seed-0" / "run.json").stat().st_mtime_ns
+    again = reproduce(made, "smoke", tmp_path / "out", processes=1)
+    assert first is not None
+    assert again is not None
+    assert (tmp_path / "out" / "iid" / "fedavg" / "seed-0" / "run.json").stat().st_mtime_ns == stamp
+    assert again.seconds > first.seconds, "the time of both counts"
+    assert as_data(again)["tables"] == as_data(first)["tables"]
+
+
+def test_a_scale_runs_what_it_names(made: Reproduction, tmp_path: Path) -> None:
+    outcome = reproduce(made, "small", tmp_path / "out", processes=1)
+    assert outcome is not None
+    (figures,) = outcome.figures
+    assert figures.cells["disjoint", "HDAFL"] == Cell(97.0, None)
+    assert figures.ours("rounds", "HDAFL") == 3
+    assert outcome.seeds == [0, 1]
+    ((_, verdict),) = outcome.verdicts
+    assert verdict.holds is None
+
+
+# ------------------------------------------------------------------------------------------------------------ claims
+
+
+def figures(**rows: tuple[float, float]) -> dict[str, Figures]:
+    table = Table("t", (Column("a"), Column("b")), tuple(Row(name) for name in rows))
+    cells = {
+        (name, column): Cell(None, Spread(value, float("nan"), 1))
+        for name, values in rows.items()
+        for column, value in zip("ab", values, strict=True)
+    }
+    return {"t": Figures(table, cells)}
+
+
+def holds(claim: claims.Claim, tables: dict[str, Figures]) -> bool | None:
+    return claim.judge(tables, None).holds  # type: ignore[arg-type]  (these do not look at the runs)
+
+
+def test_an_ordering_with_a_gap() -> None:
+    assert holds(claims.higher("", "t", "a", "b", by=5), figures(x=(50, 45), y=(60, 50)))
+    assert not holds(claims.higher("", "t", "a", "b", by=6), figures(x=(50, 45), y=(60, 50)))
+    assert holds(claims.higher("", "t", "a", "b", by=6, share=0.5), figures(x=(50, 45), y=(60, 50)))
+    assert holds(claims.higher("", "t", "a", "b", by=6, rows=("y",)), figures(x=(50, 45), y=(60, 50)))
+
+
+def test_nothing_is_judged_against_one_that_guesses() -> None:
+    assert holds(claims.higher("", "t", "a", "b", floor=20), figures(x=(50, 10))) is None
+    assert not holds(claims.higher("", "t", "a", "b", floor=20), figures(x=(50, 10), y=(30, 40)))
+
+
+def test_level_and_below() -> None:
+    assert holds(claims.level("", "t", "a", "b", within=2), figures(x=(50, 48.5)))
+    assert not holds(claims.level("", "t", "a", "b", within=1), figures(x=(50, 48.5)))
+    assert holds(claims.below("", "t", "b", 20, rows=("x",)), figures(x=(50, 12)))
+
+
+def test_rows_against_rows() -> None:
+    told = figures(best=(70, 3), other=(60, 5))
+    assert holds(claims.rows_higher("", "t", "best", ("other",), columns=("a",), by=10), told)
+    assert holds(claims.rows_higher("", "t", "best", ("other",), columns=("b",), lower=True), told)
+    assert not holds(claims.rows_higher("", "t", "other", ("best",), columns=("a",)), told)
+
+
+# --------------------------------------------------------------------------------------------------------- catalogue
+
+
+def test_a_name_that_is_not_there_says_the_nearest() -> None:
+    with pytest.raises(ValueError, match="did you mean 'dvw-table1'"):
+        reproduction("dwv-table1")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_reproduction_has_studies_that_are_valid_at_every_scale(name: str) -> None:
+    one = reproduction(name)
+    assert set(one.scales) == {"smoke", "small", "full"}
+    assert one.claims
+    for scale in one.scales:
+        evidence = Evidence(one, scale, Path("nowhere"))
+        for part in one.parts_at(scale):
+            evidence.study(part)
+    known = {part.name for part in one.parts}
+    for table in one.tables:
+        for row in table.rows:
+            for column in table.columns:
+                part, _, _ = table.picked(row, column)
+                assert not part or part in known
