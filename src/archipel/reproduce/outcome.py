@@ -12,6 +12,8 @@ from archipel.durability.run_folder import versions, write
 from archipel.durability.stopwatch import seconds_spent
 from archipel.engines.processes import cores
 from archipel.report.measures import real
+from archipel.report.style import save
+from archipel.reproduce.curves import draw
 from archipel.reproduce.evidence import Evidence
 from archipel.reproduce.records import Cell, Claim, Figures, Reproduction, ScaleName, Table, Verdict
 from archipel.study.results import Watcher
@@ -47,6 +49,9 @@ def reproduce(
     outcome = Outcome(
         reproduction, scale, folder, evidence.seeds(), seconds_spent(folder), tuple(figures.values()), verdicts
     )
+    drawing = draw(evidence)
+    if drawing is not None:
+        save(drawing, folder)
     write(folder / FILE, json.dumps(as_data(outcome), indent=2, ensure_ascii=False) + "\n")
     return outcome
 
@@ -85,7 +90,7 @@ def as_data(outcome: Outcome) -> dict[str, Any]:
 
 
 def _told(cell: Cell) -> dict[str, Any]:
-    if cell.ours is None or not cell.ours.n:
-        return {"paper": cell.paper, "ours": None, "n": 0}
-    ours, deviation = cell.ours.mean, real(cell.ours.deviation)
+    if cell.ours is None:  # this scale does not run it
+        return {"paper": cell.paper}
+    ours, deviation = real(cell.ours.mean), real(cell.ours.deviation)  # none where no run has such a number
     return {"paper": cell.paper, "ours": ours, "deviation": deviation, "n": cell.ours.n}
