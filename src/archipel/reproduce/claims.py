@@ -6,9 +6,11 @@ not left its plateau (`floor`: a score that guessing reaches), nothing is judged
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 
 from archipel.reproduce.evidence import Evidence
+from archipel.reproduce.measures import paired
 from archipel.reproduce.records import Claim, Figures, Verdict
 
 
@@ -61,6 +63,20 @@ def level(
     return _each_row(text, table, rows, share, look)
 
 
+def near_paper(
+    text: str, table: str, column: str, *, within: float, rows: Sequence[str] | None = None, share: float = 1.0
+) -> Claim:
+    """Our figure and the paper's differ by no more than that."""
+
+    def look(figures: Figures, row: str) -> tuple[bool | None, str]:
+        mine, paper = figures.ours(row, column), figures.cells[row, column].paper
+        if mine is None or paper is None:
+            return None, f"{row}: not run"
+        return abs(mine - paper) <= within, f"{row}: {mine:.4g}, in the paper {paper:.4g}"
+
+    return _each_row(text, table, rows, share, look)
+
+
 def below(text: str, table: str, column: str, limit: float, *, rows: Sequence[str]) -> Claim:
     """The column stays below a limit: a method that fails to learn."""
 
@@ -69,6 +85,55 @@ def below(text: str, table: str, column: str, limit: float, *, rows: Sequence[st
         return (None, f"{row}: not run") if mine is None else (mine < limit, f"{row}: {mine:.1f}")
 
     return _each_row(text, table, rows, 1.0, look)
+
+
+def wider(
+    text: str, table: str, column: str, other: str, *, rows: Sequence[str], than: Sequence[str], share: float = 1.0
+) -> Claim:
+    """The column is further above the other in these rows than in any of those that it is compared with."""
+
+    def gap(figures: Figures, row: str) -> float | None:
+        mine, theirs = figures.ours(row, column), figures.ours(row, other)
+        return None if mine is None or theirs is None else mine - theirs
+
+    def look(figures: Figures, row: str) -> tuple[bool | None, str]:
+        mine, widest = gap(figures, row), max((g for one in than if (g := gap(figures, one)) is not None), default=None)
+        if mine is None or widest is None:
+            return None, f"{row}: not run"
+        return mine > widest, f"{row}: {mine:+.1f} against {widest:+.1f}"
+
+    return _each_row(text, table, rows, share, look)
+
+
+def significant(
+    text: str, parts: Sequence[str], method: str, than: Sequence[str], *, level: float = 0.05, pairs: int = 6
+) -> Claim:
+    """The method is above each of the others by the Wilcoxon signed-rank test (two-sided) over all paired runs.
+
+    With fewer than six pairs no difference can be significant at 0.05, so nothing is judged.
+    """
+
+    def look(evidence: Evidence, other: str) -> tuple[bool | None, str]:
+        # imported late: it takes a second, and only finished runs need it
+        from scipy.stats import wilcoxon
+
+        differences = [
+            mine - theirs
+            for part in parts
+            if evidence.has(part)
+            for mine, theirs in paired(evidence, part, method, other)
+        ]
+        if len(differences) < pairs:
+            return None, f"{other}: {len(differences)} pairs of runs"
+        found = float(wilcoxon(differences).pvalue)
+        median = 100 * statistics.median(differences)
+        told = f"{other}: median {median:+.1f} in {len(differences)} pairs, p = {found:.4f}"
+        return median > 0 and found < level, told
+
+    def judge(tables: Mapping[str, Figures], evidence: Evidence) -> Verdict:
+        return _together([look(evidence, other) for other in than], 1.0)
+
+    return Claim(text, judge)
 
 
 def rows_higher(

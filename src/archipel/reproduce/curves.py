@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 @look()
 def draw(evidence: Evidence) -> Drawing | None:
     """Every method's score against virtual time; None if nothing was scored."""
-    scored = {
-        part.name: [run for run in evidence.results(part.name) if curves(run)]
-        for part in evidence.reproduction.parts_at(evidence.scale)
-    }
+    scored = {part.name: [run for run in evidence.results(part.name) if curves(run)] for part in evidence.trained()}
     scored = {part: runs for part, runs in scored.items() if runs}
     if not scored:
         return None

@@ -29,7 +29,7 @@ class Evidence:
 
     def gather(self, processes: int | None = None, watcher: Watcher | None = None) -> bool:
         """Run all studies, or what is left of them, each with its report; False if one did not come to its end."""
-        for part in self.reproduction.parts_at(self.scale):
+        for part in self.trained():
             with timed(self.folder):
                 results = run_study(self.study(part), self.folder / part.name, processes=processes, watcher=watcher)
                 if results.unfinished:
@@ -54,6 +54,10 @@ class Evidence:
     def has(self, part: str) -> bool:
         """Whether this scale runs a part."""
         return part in [one.name for one in self.reproduction.parts_at(self.scale)]
+
+    def trained(self) -> list[Part]:
+        """The parts that have runs."""
+        return [part for part in self.reproduction.parts_at(self.scale) if part.trained]
 
     def results(self, part: str) -> Results:
         if part not in self._results:
@@ -81,4 +85,4 @@ class Evidence:
 
     def seeds(self) -> Sequence[int]:
         parts = self.reproduction.parts_at(self.scale)
-        return sorted({run.seed for part in parts for run in self.results(part.name)})
+        return sorted({seed for part in parts for seed in self.study(part).seeds})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from archipel.report.measures import Measured, Spread, measured
+from archipel.report.measures import Measured, Spread, last_score, measured
 from archipel.reproduce.evidence import Evidence
 from archipel.reproduce.records import Measure
 from archipel.run import Run
@@ -32,3 +32,17 @@ def amount(name: str, factor: float = 1.0) -> Measure:
 def of_runs(find: Callable[[Run], float]) -> Measure:
     """A figure of one's own, of each run."""
     return lambda evidence, part, method: Spread.of(find(run) for run in evidence.runs(part, method))
+
+
+def paired(evidence: Evidence, part: str, method: str, other: str) -> list[tuple[float, float]]:
+    """The last scores of two methods in their runs of the same seed and the same held-out learners."""
+    theirs = {(run.seed, run.fold): last_score(run) for run in evidence.runs(part, other)}
+    mine = {(run.seed, run.fold): last_score(run) for run in evidence.runs(part, method)}
+    return [(mine[key], theirs[key]) for key in sorted(mine.keys() & theirs.keys(), key=str)]
+
+
+def gain_over(other: str) -> Measure:
+    """By how many per cent of the other method's last score ours is above it, run by run."""
+    return lambda evidence, part, method: Spread.of(
+        100 * (mine - theirs) / theirs for mine, theirs in paired(evidence, part, method, other)
+    )

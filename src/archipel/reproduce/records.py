@@ -31,6 +31,8 @@ class Part:
     """Beside the module that names it."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """By dotted key, as after `--set`: {"data.split.sizes": "powerlaw"}."""
+    trained: bool = True
+    """False: only its data are looked at, and nothing is run."""
 
 
 @dataclass(frozen=True)
