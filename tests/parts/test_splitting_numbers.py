@@ -35,6 +35,12 @@ def test_eq3_by_hand():
     assert pair_divergence(vector(A), vector(B), "cosine") == pytest.approx(0.008, rel=1e-12)
 
 
+def test_eq3_without_the_norm_does_not_know_how_long_the_vectors_are():
+    long = [30.0, 40.0]
+    assert pair_divergence(vector(A), vector(B), "direction") == pytest.approx(0.04, rel=1e-12)
+    assert pair_divergence(vector(long), vector(B), "direction") == pytest.approx(0.04, rel=1e-12)
+
+
 def test_the_norm_is_that_of_the_first():
     twice = [6.0, 8.0]
     assert pair_divergence(vector(A), vector(twice), "euclidean") == 1.0  # 5 / 5
@@ -259,7 +265,7 @@ def test_private_layers_train_in_every_round_and_are_never_sent():
         ({"prepass": -1}, "prepass should be at least 0, got -1"),
         ({"tuning_epochs": 0}, "tuning_epochs should be at least 1, got 0"),
         ({"tuning_rate": 0}, "tuning_rate should be more than 0, got 0"),
-        ({"divergence": "cosin"}, "divergence should be one of cosine, euclidean, got 'cosin'. Did you mean 'cosine'"),
+        ({"divergence": "cosin"}, "divergence should be one of cosine, euclidean, direction, got 'cosin'. Did you mean 'cosine'"),
         ({"threshold": 0}, "threshold should be above 0 and at most 1, got 0"),
     ],
 )

@@ -29,7 +29,7 @@ def divide_and_conquer(
     split: str | int | None = None,
     tuning_epochs: int = 4,
     tuning_rate: float = 0.5,
-    divergence: Literal["cosine", "euclidean"] = "cosine",
+    divergence: Literal["cosine", "euclidean", "direction"] = "cosine",
     threshold: float = 0.5,
     decay: float = 0.9,
     fraction: float = 1.0,
@@ -41,7 +41,8 @@ def divide_and_conquer(
     split: the last feature layer, by name or by number from 1; None: found where weights diverge.
     tuning_epochs: epochs of a fine-tuning round; `epochs` is those of the others.
     tuning_rate: rate of fine-tuning rounds, relative to that of the others.
-    divergence: how far two learners' weights are apart, by cosine (EQ3) or euclidean distance (EQ2).
+    divergence: how far two learners' weights are apart: "cosine" (EQ3), "euclidean" (EQ2) or "direction", which is EQ3
+        without its division by the norm.
     threshold: how far up from the lowest to the highest divergence a layer counts as diverging.
     decay: factor of the rate at every round; fraction: share of the learners that takes part in a round.
     """

@@ -39,7 +39,8 @@ def pair_divergence(a: Tensor, b: Tensor, kind: str) -> float:
         return float((a - b).norm()) / norm  # EQ2
     other = float(b.norm())
     cosine = float(a @ b) / (norm * other) if other else 0.0
-    return (1 - cosine) / norm  # EQ3
+    # EQ3, or its numerator alone: the norm grows with a layer's size, and the quotient falls with it
+    return (1 - cosine) / norm if kind == "cosine" else 1 - cosine
 
 
 def first_divergent(layout: Layout, divergence: Sequence[float], threshold: float) -> int:

@@ -195,8 +195,8 @@ class DivideAndConquer(Planner):
     """Epochs of fine-tuning."""
     tuning_rate: float = 0.5
     """Rate of fine-tuning relative to that of feature learning."""
-    divergence: Literal["cosine", "euclidean"] = "cosine"
-    """EQ3: cosine distance / ||W_1||, or EQ2: ||W_1 - W_2|| / ||W_1||."""
+    divergence: Literal["cosine", "euclidean", "direction"] = "cosine"
+    """EQ3: cosine distance / ||W_1||, EQ2: ||W_1 - W_2|| / ||W_1||, or the cosine distance as it is."""
     threshold: float = 0.5
     """A layer has left the low plateau when its divergence exceeds this share of the way from the lowest layer's to the
     highest's; the split is before the first such layer. There is a plateau if the lowest is below this share of the
@@ -207,7 +207,7 @@ class DivideAndConquer(Planner):
         at_least(1, "DivideAndConquer", epochs=self.epochs)
         at_least(1, "DivideAndConquer", tuning_epochs=self.tuning_epochs)
         more_than(0, "DivideAndConquer", tuning_rate=self.tuning_rate)
-        one_of("DivideAndConquer", "divergence", self.divergence, ("cosine", "euclidean"))
+        one_of("DivideAndConquer", "divergence", self.divergence, ("cosine", "euclidean", "direction"))
         share("DivideAndConquer", "threshold", self.threshold)
         require(
             self.split is not None or self.prepass > 0,
