@@ -265,7 +265,10 @@ def test_private_layers_train_in_every_round_and_are_never_sent():
         ({"prepass": -1}, "prepass should be at least 0, got -1"),
         ({"tuning_epochs": 0}, "tuning_epochs should be at least 1, got 0"),
         ({"tuning_rate": 0}, "tuning_rate should be more than 0, got 0"),
-        ({"divergence": "cosin"}, "divergence should be one of cosine, euclidean, direction, got 'cosin'. Did you mean 'cosine'"),
+        (
+            {"divergence": "cosin"},
+            "divergence should be one of cosine, euclidean, direction, got 'cosin'. Did you mean 'cosine'",
+        ),
         ({"threshold": 0}, "threshold should be above 0 and at most 1, got 0"),
     ],
 )
