@@ -34,7 +34,7 @@ def higher(
         if mine is None or not known:
             return None, f"{row}: not run"
         best = max(known)
-        told = f"{row}: {mine:.1f} against {best:.1f}"
+        told = f"{row}: {mine:.4g} against {best:.4g}"
         if floor is not None and best < floor:
             return None, f"{told}, which is still guessing"
         return mine - best >= by, told
@@ -77,6 +77,16 @@ def near_paper(
     return _each_row(text, table, rows, share, look)
 
 
+def above(text: str, table: str, column: str, limit: float, *, rows: Sequence[str] | None = None) -> Claim:
+    """The column is at least at a limit."""
+
+    def look(figures: Figures, row: str) -> tuple[bool | None, str]:
+        mine = figures.ours(row, column)
+        return (None, f"{row}: not run") if mine is None else (mine >= limit, f"{row}: {mine:.4g}")
+
+    return _each_row(text, table, rows, 1.0, look)
+
+
 def below(text: str, table: str, column: str, limit: float, *, rows: Sequence[str]) -> Claim:
     """The column stays below a limit: a method that fails to learn."""
 
@@ -87,22 +97,17 @@ def below(text: str, table: str, column: str, limit: float, *, rows: Sequence[st
     return _each_row(text, table, rows, 1.0, look)
 
 
-def wider(
-    text: str, table: str, column: str, other: str, *, rows: Sequence[str], than: Sequence[str], share: float = 1.0
-) -> Claim:
-    """The column is further above the other in these rows than in any of those that it is compared with."""
-
-    def gap(figures: Figures, row: str) -> float | None:
-        mine, theirs = figures.ours(row, column), figures.ours(row, other)
-        return None if mine is None or theirs is None else mine - theirs
+def higher_rows(text: str, table: str, column: str, *, rows: Sequence[str], than: Sequence[str]) -> Claim:
+    """The column is higher in each of these rows than in any of those."""
 
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
-        mine, widest = gap(figures, row), max((g for one in than if (g := gap(figures, one)) is not None), default=None)
-        if mine is None or widest is None:
+        mine, theirs = figures.ours(row, column), [figures.ours(other, column) for other in than]
+        known = [value for value in theirs if value is not None]
+        if mine is None or not known:
             return None, f"{row}: not run"
-        return mine > widest, f"{row}: {mine:+.1f} against {widest:+.1f}"
+        return mine > max(known), f"{row}: {mine:.4g} against {max(known):.4g}"
 
-    return _each_row(text, table, rows, share, look)
+    return _each_row(text, table, rows, 1.0, look)
 
 
 def significant(
