@@ -1,11 +1,11 @@
-"""How long the work in a folder took, over all the times that it was begun, stopped and taken up again."""
+"""How long work took: one call, or all in a folder over the times that it was begun, stopped and taken up again."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from archipel.durability.run_folder import write
@@ -28,3 +28,10 @@ def seconds_spent(folder: Path) -> float:
     """Real seconds so far."""
     path = folder / FILE
     return float(json.loads(path.read_text())) if path.exists() else 0.0
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Real seconds of one call."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from archipel.report.measures import Measured, Spread, last_score, measured
+from archipel.report.measures import SLACK, Measured, Spread, history, last_score, mean, measured, scores_of, tail
 from archipel.reproduce.evidence import Evidence
 from archipel.reproduce.records import Measure
 from archipel.run import Run
@@ -22,6 +22,17 @@ def compared(evidence: Evidence, part: str, method: str) -> Measured:
 def score(name: str = "last") -> Measure:
     """A score of the report in per cent: last (the mean of each run's last five), best, at_seconds, at_rounds."""
     return lambda evidence, part, method: scaled(compared(evidence, part, method)[name], 100)
+
+
+def score_by_seconds() -> Measure:
+    """The mean of each run's last five scores by the time that the study names (`report.seconds`), in per cent."""
+
+    def measure(evidence: Evidence, part: str, method: str) -> Spread:
+        by = evidence.marks(part).seconds.value * (1 + SLACK)
+        found = ([point for point in history(run) if point.seconds <= by] for run in evidence.runs(part, method))
+        return scaled(Spread.of(mean(scores_of(tail(points))) for points in found), 100)
+
+    return measure
 
 
 def amount(name: str, factor: float = 1.0) -> Measure:
@@ -46,3 +57,12 @@ def gain_over(other: str) -> Measure:
     return lambda evidence, part, method: Spread.of(
         100 * (mine - theirs) / theirs for mine, theirs in paired(evidence, part, method, other)
     )
+
+
+def score_by(rounds: int) -> Measure:
+    """The score of the report in per cent as it was at that local round: the mean of each run's last five by then."""
+
+    def find(run: Run) -> float:
+        return 100 * mean(scores_of(tail([point for point in history(run) if point.rounds <= rounds])))
+
+    return of_runs(find)

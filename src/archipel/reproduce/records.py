@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from archipel.report.measures import Spread
     from archipel.reproduce.evidence import Evidence
 
-Measure: TypeAlias = "Callable[[Evidence, str, str], Spread]"
-"""A figure over the runs of one method in one study: (evidence, study, method)."""
+Measure: TypeAlias = "Callable[[Evidence, str, str], Spread | None]"
+"""A figure over the runs of one method in one study: (evidence, study, method); None where this scale has none."""
 ScaleName: TypeAlias = Literal["smoke", "small", "full"]
 
 

@@ -1,0 +1,37 @@
+"""A part of a known data set, for scales that cannot afford all of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from archipel import data
+from archipel.checks import one_of, require
+from archipel.data.source import Source
+from archipel.data.sources.catalogue import FILES
+
+
+def first_of_each(of: str, train: int, test: int) -> Source:
+    """The first training and the first test examples of each class, in the official order.
+
+    of: the data set, by name; it has an official test set.
+    train: examples of each class that are dealt out; test: those that models are scored on.
+    """
+    one_of("first_of_each", "of", of, FILES)
+    whole: Source = getattr(data, of)()
+    require(whole.test is not None, f"first_of_each: {of} has no official test set.")
+    assert whole.test is not None
+    tested = torch.zeros(len(whole.y), dtype=torch.bool)
+    tested[whole.test] = True
+    kept = torch.cat([_first(whole.y, ~tested, train), _first(whole.y, tested, test)])
+    return Source(
+        whole.x[kept],
+        whole.y[kept],
+        whole.classes,
+        f"{of}, first {train} + {test} of each class",
+        tested[kept].nonzero().flatten(),
+    )
+
+
+def _first(labels: Tensor, among: Tensor, each: int) -> Tensor:
+    return torch.cat([torch.nonzero((labels == label) & among).flatten()[:each] for label in labels.unique()])
