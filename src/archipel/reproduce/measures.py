@@ -35,6 +35,15 @@ def score_by_seconds() -> Measure:
     return measure
 
 
+def score_by_rounds(rounds: int) -> Measure:
+    """The mean of each run's last five scores by that local round, in per cent."""
+
+    def find(run: Run) -> float:
+        return 100 * mean(scores_of(tail([point for point in history(run) if point.rounds <= rounds])))
+
+    return of_runs(find)
+
+
 def amount(name: str, factor: float = 1.0) -> Measure:
     """Another measure of the report: target_rounds, target_commits, target_megabytes, up, down, models, commits …"""
     return lambda evidence, part, method: scaled(compared(evidence, part, method)[name], factor)
@@ -57,12 +66,3 @@ def gain_over(other: str) -> Measure:
     return lambda evidence, part, method: Spread.of(
         100 * (mine - theirs) / theirs for mine, theirs in paired(evidence, part, method, other)
     )
-
-
-def score_by(rounds: int) -> Measure:
-    """The score of the report in per cent as it was at that local round: the mean of each run's last five by then."""
-
-    def find(run: Run) -> float:
-        return 100 * mean(scores_of(tail([point for point in history(run) if point.rounds <= rounds])))
-
-    return of_runs(find)

@@ -1,0 +1,179 @@
+"""D&C figs. 4 to 6: epochs of fine-tuning, divergence by layer, and the net divided behind each of its layers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from archipel.records import Divergence
+from archipel.report.measures import Spread, last_score
+from archipel.reproduce import claims
+from archipel.reproduce.evidence import Evidence
+from archipel.reproduce.measures import of_runs, score
+from archipel.reproduce.papers.dnc import PAPER
+from archipel.reproduce.papers.dnc.rounds import bytes_beside, score_after
+from archipel.reproduce.papers.dnc.scales import FEDAVG, SMALL, SMOKE, divided
+from archipel.reproduce.records import Column, Measure, Part, Reproduction, Row, Scale, Table
+from archipel.run import Run
+
+EPOCHS = "Fig. 4: epochs of fine-tuning, as a share of those of feature learning (Divide5)"
+LAYERS = "Fig. 5: divergence of each layer at the end of the pre-pass"
+FOUND = "The split that divergence finds, and how it does in the sweep"
+SWEEP = "Fig. 6: accuracy by split"
+
+SPLITS = tuple(f"Divide{number}" for number in range(1, 9))
+NAMES = ("conv1", "conv2", "conv3", "conv4", "conv5", "conv6", "fc1", "fc2", "head")
+METRICS = {"EQ3": "cosine", "EQ3 without the norm": "direction", "EQ2": "euclidean"}
+
+
+def last_whole(run: Run) -> Divergence:
+    """The divergence in the last round that trained all layers."""
+    return [one for _, one in run.divergences if all(map(math.isfinite, one.values))][-1]
+
+
+def diverged(layer: int) -> Measure:
+    return of_runs(lambda run: last_whole(run).values[layer])
+
+
+def layers_before_the_split(run: Run) -> float:
+    one = last_whole(run)
+    return one.names.index(one.split) if one.split is not None else math.nan
+
+
+def in_the_sweep(evidence: Evidence, part: str, method: str) -> Spread:
+    """The score of the split that a metric finds: with the same seed its run would be that of the sweep, to the bit."""
+    found = []
+    for run in evidence.runs(part, method):
+        split = f"Divide{layers_before_the_split(run):.0f}"
+        found += [100 * last_score(one) for one in evidence.runs("sweep", split) if one.seed == run.seed]
+    return Spread.of(found)
+
+
+def best_of_the_sweep(evidence: Evidence, part: str, method: str) -> Spread:
+    """The best split's score, over the same seeds."""
+    spreads = [Spread.of(100 * last_score(run) for run in evidence.runs("sweep", split)) for split in SPLITS]
+    return max((spread for spread in spreads if spread.n), key=lambda spread: spread.mean)
+
+
+REPRODUCTION = Reproduction(
+    name="dnc-fig4-6",
+    paper=PAPER,
+    title="Figs. 4 to 6: epochs of fine-tuning, divergence by layer, and all splits of the net",
+    folder=Path(__file__).parent,
+    parts=(
+        Part("sweep", "sweep.toml"),
+        Part(
+            "pre-pass",
+            "sweep.toml",
+            {
+                "algorithms": [divided(label, divergence=kind) for label, kind in METRICS.items()],
+                "ending.rounds": 5,
+            },
+        ),
+        Part(
+            "epochs",
+            "sweep.toml",
+            {
+                "algorithms": [
+                    divided(label, split=5, tuning_epochs=epochs)
+                    for label, epochs in (("Ep0.1", 2), ("Ep0.5", 10), ("Ep1.0", 20))
+                ]
+            },
+        ),
+    ),
+    tables=(
+        Table(
+            SWEEP,
+            (
+                Column("accuracy", measure=score()),
+                Column("after feature learning", measure=score_after("features")),
+                Column("after fine-tuning", measure=score_after("tuning")),
+                Column("bytes, % of FedAvg's", measure=bytes_beside("FedAvg"), better="less"),
+                Column(
+                    "bytes without the pre-pass, % of FedAvg's",
+                    measure=bytes_beside("FedAvg", divided=True),
+                    better="less",
+                ),
+            ),
+            (
+                Row("FedAvg", method="FedAvg"),
+                *(Row(split, (None, None, None, None, 50.0), method=split) for split in SPLITS),
+            ),
+            part="sweep",
+        ),
+        Table(
+            LAYERS,
+            tuple(Column(label, method=label, digits=5, better="neither") for label in METRICS),
+            tuple(Row(f"L{number} {name}", measure=diverged(number - 1)) for number, name in enumerate(NAMES, start=1)),
+            part="pre-pass",
+        ),
+        Table(
+            FOUND,
+            (
+                Column("layers before the split", measure=of_runs(layers_before_the_split), better="neither"),
+                Column("accuracy there", measure=in_the_sweep),
+                Column("best of the sweep", measure=best_of_the_sweep),
+            ),
+            (
+                Row("EQ3", (5.0, None, None), method="EQ3"),
+                Row("EQ3 without the norm", method="EQ3 without the norm"),
+                Row("EQ2", method="EQ2"),
+            ),
+            part="pre-pass",
+        ),
+        Table(
+            EPOCHS,
+            (Column("accuracy", measure=score()),),
+            (
+                Row("Ep0.1", part="epochs", method="Ep0.1"),
+                Row("Ep0.2", part="sweep", method="Divide5"),
+                Row("Ep0.5", part="epochs", method="Ep0.5"),
+                Row("Ep1.0", part="epochs", method="Ep1.0"),
+            ),
+        ),
+    ),
+    claims=(
+        claims.level(
+            "The split that EQ3 finds is within 2 points of the best of all splits",
+            FOUND,
+            "accuracy there",
+            "best of the sweep",
+            within=2,
+            rows=("EQ3",),
+        ),
+        claims.near_paper(
+            "EQ3 divides the net where the paper does, behind layer 5 or beside it",
+            FOUND,
+            "layers before the split",
+            within=1,
+            rows=("EQ3",),
+        ),
+        claims.rows_higher(
+            "Fine-tuning for a fifth of the epochs is slightly better than for all of them",
+            EPOCHS,
+            "Ep0.2",
+            ("Ep1.0",),
+        ),
+        claims.near_paper(
+            "Without the pre-pass D&C moves half of FedAvg's bytes, to within 5 per cent of them, whatever the split",
+            SWEEP,
+            "bytes without the pre-pass, % of FedAvg's",
+            within=5,
+            rows=SPLITS,
+        ),
+    ),
+    scales={
+        "smoke": Scale(
+            "20 images a collaborator, 7 rounds of one epoch, a VGG9 of a quarter of the widths on images of half the "
+            "side; FedAvg, Divide5 and the split that EQ3 finds.",
+            {**SMOKE, "algorithms": [FEDAVG, divided("Divide5", split=5), divided("EQ3")]},
+            parts=("sweep", "pre-pass"),
+        ),
+        "small": Scale(
+            "95-5; FedAvg and all eight splits; a VGG9 of a quarter of the widths on images of half the side, 100 "
+            "images of each class, 18 rounds, 20 and 4 epochs as in the paper, two seeds.",
+            SMALL,
+        ),
+        "full": Scale("VGG9 on all of CIFAR-10, 18 rounds, three seeds.", {"seeds": [0, 1, 2]}),
+    },
+)

@@ -1,0 +1,111 @@
+"""D&C Table 2: five and ten collaborators with other sizes and other shares of every class of CIFAR-10."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from archipel.reproduce import claims
+from archipel.reproduce.measures import amount, score, score_by_rounds
+from archipel.reproduce.papers.dnc import PAPER
+from archipel.reproduce.papers.dnc.rounds import bytes_beside
+from archipel.reproduce.papers.dnc.scales import FEDAVG, divided, images
+from archipel.reproduce.records import Column, Part, Reproduction, Row, Scale, Table
+
+ACCURACY = "Table 2: accuracy after 18 rounds, and with FedAvg's bytes (D&C')"
+BYTES = "Bytes and rounds"
+ROUNDS = 18
+ROWS = ("5", "10")
+
+REPRODUCTION = Reproduction(
+    name="dnc-table2",
+    paper=PAPER,
+    title="Table 2: class-imbalanced CIFAR-10 on 5 and 10 collaborators",
+    folder=Path(__file__).parent,
+    parts=(Part("5", "imbalanced5.toml"), Part("10", "imbalanced10.toml")),
+    tables=(
+        Table(
+            ACCURACY,
+            (
+                Column("FedAvg", method="FedAvg"),
+                Column("FedProx", method="FedProx"),
+                Column("FedMA", method="FedMA"),
+                Column("D&C", method="D&C", measure=score_by_rounds(ROUNDS)),
+                Column("D&C'", method="D&C"),
+            ),
+            (
+                Row("5", (88.5, 87.5, 87.5, 87.1, 89.3), part="5"),
+                Row("10", (83.5, 80.0, 82.5, 76.8, 82.2), part="10"),
+            ),
+            measure=score(),
+        ),
+        Table(
+            BYTES,
+            (
+                Column(
+                    "D&C, % of FedAvg's bytes",
+                    measure=bytes_beside("FedAvg", rounds=ROUNDS),
+                    better="less",
+                ),
+                Column("rounds of D&C'", measure=amount("rounds"), digits=0, better="neither"),
+            ),
+            (Row("5", (50.0, None), part="5"), Row("10", (50.0, None), part="10")),
+            method="D&C",
+        ),
+    ),
+    claims=(
+        claims.near_paper(
+            "D&C moves about half of FedAvg's bytes in 18 rounds", BYTES, "D&C, % of FedAvg's bytes", within=5
+        ),
+        claims.higher(
+            "D&C is in line with FedAvg at half the bytes: at most 7 points behind, as in the paper's row of 10",
+            ACCURACY,
+            "D&C",
+            "FedAvg",
+            by=-7,
+            floor=20,
+        ),
+        claims.higher(
+            "With FedAvg's bytes D&C' is at FedAvg's accuracy or above it, or at most 1.5 points behind, as in the "
+            "paper's row of 10",
+            ACCURACY,
+            "D&C'",
+            "FedAvg",
+            by=-1.5,
+            floor=20,
+        ),
+    ),
+    scales={
+        "smoke": Scale(
+            "100 images, one epoch, a 2-CNN, the bytes of 2 rounds of FedAvg, one seed.",
+            {
+                "model": "small_cnn",
+                "data.source": images(10, 20),
+                "algorithms": [FEDAVG, divided("D&C", split=2, prepass=0)],
+                "training.epochs": 1,
+                "training.batch": 10,
+            },
+            {
+                "imbalanced5.toml": {"ending.bytes": 2 * 2 * 5 * 4 * 11_642},
+                "imbalanced10.toml": {"ending.bytes": 2 * 2 * 10 * 4 * 11_642},
+            },
+        ),
+        "small": Scale(
+            "A 2-CNN (11,642 parameters), 200 images of each class, 10 and 2 epochs, the bytes of 18 rounds of FedAvg, "
+            "two seeds; without FedProx.",
+            {
+                "seeds": [0, 1],
+                "model": "small_cnn",
+                "data.source": images(200, 200),
+                "algorithms": [FEDAVG, divided("D&C", split=2, prepass=0, tuning_epochs=2)],
+                "training.epochs": 10,
+                "training.batch": 16,
+                "training.rate": 0.01,
+            },
+            {
+                "imbalanced5.toml": {"ending.bytes": 18 * 2 * 5 * 4 * 11_642},
+                "imbalanced10.toml": {"ending.bytes": 18 * 2 * 10 * 4 * 11_642},
+            },
+        ),
+        "full": Scale("VGG9 on all of CIFAR-10, three seeds.", {"seeds": [0, 1, 2]}),
+    },
+)

@@ -1,0 +1,69 @@
+"""D&C Table 3: 66 roles of Shakespeare's plays, and the next character."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from archipel.reproduce import claims
+from archipel.reproduce.measures import score
+from archipel.reproduce.papers.dnc import PAPER
+from archipel.reproduce.papers.dnc.rounds import bytes_beside
+from archipel.reproduce.papers.dnc.scales import FEDAVG, divided
+from archipel.reproduce.records import Column, Part, Reproduction, Row, Scale, Table
+
+ACCURACY = "Table 3: accuracy after 9 rounds"
+BYTES = "D&C, % of FedAvg's bytes"
+
+REPRODUCTION = Reproduction(
+    name="dnc-table3",
+    paper=PAPER,
+    title="Table 3: the next character, on 66 speaking roles",
+    folder=Path(__file__).parent,
+    parts=(Part("66", "shakespeare.toml"),),
+    tables=(
+        Table(
+            ACCURACY,
+            (
+                Column("FedAvg", method="FedAvg"),
+                Column("FedProx", method="FedProx"),
+                Column("FedMA", method="FedMA"),
+                Column("D&C", method="D&C"),
+                Column(BYTES, method="D&C", measure=bytes_beside("FedAvg"), better="less"),
+            ),
+            (Row("66", (50.8, 44.6, 47.4, 49.6, 50.0)),),
+            part="66",
+            measure=score(),
+        ),
+    ),
+    claims=(
+        claims.higher("D&C is within 1.5 points of FedAvg, or above it", ACCURACY, "D&C", "FedAvg", by=-1.5, floor=20),
+        claims.near_paper("D&C moves half of FedAvg's bytes, to within 6 per cent of them", ACCURACY, BYTES, within=6),
+    ),
+    scales={
+        "smoke": Scale(
+            "Three roles of tinyshakespeare, 20 characters at a time, an LSTM of 64, 2 rounds of one epoch, one seed.",
+            {
+                "model": "small_lstm",
+                "data.source": {"name": "shakespeare", "length": 20, "step": 200, "at_least": 10_000},
+                "data.natural.learners": 3,
+                "training.epochs": 1,
+                "ending.rounds": 2,
+            },
+        ),
+        "small": Scale(
+            "20 of the roles, 20 characters before the next one, every 20th of them; an LSTM of 64; 9 rounds of 5 "
+            "epochs (fine-tuning 1), two seeds; without FedProx.",
+            {
+                "seeds": [0, 1],
+                "model": "small_lstm",
+                "data.source": {"name": "shakespeare", "text": "plays", "length": 20, "step": 20, "at_least": 10_000},
+                "data.natural.learners": 20,
+                "algorithms": [FEDAVG, divided("D&C", split=2, prepass=0, tuning_epochs=1)],
+                "training.epochs": 5,
+                "training.batch": 16,
+                "training.rate": 0.003,
+            },
+        ),
+        "full": Scale("An LSTM of 256 on all 66 roles, 9 rounds, three seeds.", {"seeds": [0, 1, 2]}),
+    },
+)
