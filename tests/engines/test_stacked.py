@@ -441,6 +441,7 @@ DECISIONS: list[tuple[str, Callable[[], nn.Module], tuple[int, ...], str]] = [
     ("an mlp of 3 million", lambda: models.mlp(12, 3, hidden=(1700, 1700)), FLAT, "workers"),
     ("small_cnn", models.small_cnn, IMAGE, "workers"),
     ("femnist_cnn", lambda: models.femnist_cnn(hidden=64), IMAGE, "workers"),
+    ("hdafl_cnn", models.hdafl_cnn, IMAGE, "workers"),
     ("fed2a_cnn_fmnist", models.fed2a_cnn_fmnist, IMAGE, "workers"),
     ("fed2a_cnn_germants", models.fed2a_cnn_germants, PICTURE, "workers"),
     ("cifar10_2cnn", models.cifar10_2cnn, PICTURE, "workers"),

@@ -30,6 +30,7 @@ NETWORKS: dict[str, Case] = {
     "cifar10_2cnn": (models.cifar10_2cnn, images(3, 32), 10),
     "cifar10_2cnn cropped": (lambda: models.cifar10_2cnn(size=24), images(3, 24), 10),
     "femnist_cnn": (models.femnist_cnn, images(1, 28), 62),
+    "hdafl_cnn": (models.hdafl_cnn, images(1, 28), 62),
     "fed2a_cnn_fmnist": (models.fed2a_cnn_fmnist, images(1, 28), 10),
     "fed2a_cnn_cifar10": (models.fed2a_cnn_cifar10, images(3, 32), 10),
     "fed2a_cnn_germants": (models.fed2a_cnn_germants, images(3, 32), 43),
