@@ -355,8 +355,12 @@ class Controller:
         self.state.queue.append(update)
         update.asked = True
         questions: dict[tuple[Probe, Model | None], dict[str, None]] = {}
+        alike: tuple[Probe, Model | None, dict[str, None]] | None = None
         for site, probe, reference in self.algorithm.weighting.ask(self._view("weighting"), update):
-            questions.setdefault((probe, reference), {})[site] = None  # asked twice, it would say the same
+            # a hundred sites are asked the same thing: to look it up takes longer than to see that it is the same
+            if alike is None or alike[0] is not probe or alike[1] is not reference:
+                alike = (probe, reference, questions.setdefault((probe, reference), {}))
+            alike[2][site] = None  # asked twice, it would say the same
         for (probe, reference), sites in questions.items():
             question = Evaluate(self._next_task(), tuple(sites), update.model, probe, reference)
             self._ask(question, update.task, len(update.evidence))

@@ -224,8 +224,9 @@ class View:
         return [name for name in self.active() if name not in busy]
 
     def others_with_validation(self, learner: str) -> Iterator[str]:
-        for name in self.active():
-            if name != learner and self.state.members[name].validation > 0:
+        members = self.state.members
+        for name in self.state.there.get("train", ()):
+            if name != learner and members[name].validation > 0:
                 yield name
 
 

@@ -463,11 +463,13 @@ class Simulator:
     def _evaluate(self, command: Evaluate) -> None:
         """Ask all sites at once: what they will say is known now, and when it will be there."""
         down = self._shown(command)
-        asked = Asked(command.sites, [], Traffic(sum(down), 0, sum(map(bool, down))))
-        for i, name in enumerate(command.sites):
-            asked.due.append(self.clock.now + self._opinion_seconds(command, name, down[i]))
-            if not command.record and name != HOME and self._is_lost(command.task, self.sites[name]):
-                asked.missing.append(i)
+        asked = Asked(command.sites, self._due(command, down), Traffic(sum(down), 0, sum(map(bool, down))))
+        if self._lossy and not command.record:
+            asked.missing += [
+                place
+                for place, name in enumerate(command.sites)
+                if name != HOME and self._is_lost(command.task, self.sites[name])
+            ]
         if isinstance(command.probe, Consistency):
             asked.opinions = [self._consistency(command, command.probe)] * len(command.sites)
         elif self._worth_an_errand(command, command.probe):
@@ -482,7 +484,7 @@ class Simulator:
         """Is there a core for it, time until it is needed, and enough to do? By its arithmetic, not by timing."""
         if command.record or self.execution.threads != 1 or self.cores < 2 or self._private(command.sites):
             return False
-        examples = sum(self._trials[name, probe.part][0] for name in command.sites)
+        examples = sum(map(self._part_sizes[probe.part].__getitem__, command.sites))
         return examples * self.work.layout.size > WORTH_AN_ERRAND
 
     def _private(self, sites: Sequence[str]) -> bool:
@@ -513,22 +515,44 @@ class Simulator:
         moved = iter(self.wire.show(away, command.model, kind))
         return [0 if name == HOME else next(moved) for name in command.sites]
 
-    def _opinion_seconds(self, command: Evaluate, name: str, down: int) -> float:
-        """Until a site's opinion is there; what is only written down costs no virtual time."""
-        if command.record or name == HOME:
-            return 0.0
-        assert isinstance(command.probe, Score)
-        group = self.sites[name].group
-        return self.wire.seconds(group, down) + group.latency + self._trials[name, command.probe.part][1]
+    def _due(self, command: Evaluate, down: Sequence[int]) -> list[float]:
+        """When each site's opinion is there; what is only written down costs no virtual time, nor does home."""
+        now = self.clock.now
+        if command.record or not isinstance(command.probe, Score):
+            return [now] * len(command.sites)
+        trials = self._trials[command.probe.part]
+        return [
+            now + (trial if group is None else self.wire.seconds(group, amount) + group.latency + trial)
+            for (trial, group), amount in zip(map(trials.__getitem__, command.sites), down, strict=True)
+        ]
 
     @cached_property
-    def _trials(self) -> dict[tuple[str, str], tuple[int, float]]:
-        """By site and part: its examples, and the seconds that trying a model on them takes."""
-        found = {(HOME, "test"): (len(self.test), 0.0)}
-        for name, site in self.sites.items():
-            for part, own in (("validation", site.learner.validation), ("test", site.learner.test)):
-                found[name, part] = (len(own), self._evaluation_seconds(site, len(own)))
+    def _trials(self) -> dict[str, dict[str, tuple[float, Group | None]]]:
+        """By part and site: the seconds until its opinion is there, without those of its group if that is given."""
+        found: dict[str, dict[str, tuple[float, Group | None]]] = {}
+        for part, sizes in self._part_sizes.items():
+            found[part] = {HOME: (0.0, None)}
+            for name, site in self.sites.items():
+                group, seconds = site.group, self._evaluation_seconds(site, sizes[name])
+                if group.bandwidth is None:  # it does not depend on what has to be sent
+                    found[part][name] = (self.wire.seconds(group, 0) + group.latency + seconds, None)
+                else:
+                    found[part][name] = (seconds, group)
         return found
+
+    @cached_property
+    def _part_sizes(self) -> dict[str, dict[str, int]]:
+        """Examples that a model is tried on, by part and site."""
+        learners = {name: site.learner for name, site in self.sites.items()}
+        return {
+            "validation": {HOME: 0, **{name: len(learner.validation) for name, learner in learners.items()}},
+            "test": {HOME: len(self.test), **{name: len(learner.test) for name, learner in learners.items()}},
+        }
+
+    @cached_property
+    def _lossy(self) -> bool:
+        """Does anything ever get lost?"""
+        return any(site.group.loss > 0 for site in self.sites.values())
 
     def _silence(self, name: str) -> None:
         """A site has gone: the opinions it has not given yet will not come, and nobody waits for them."""

@@ -6,7 +6,6 @@ sent. Private layers travel once, to a learner that has none yet.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -58,9 +57,20 @@ class Wire:
 
         The sites come with the private layers they have.
         """
-        needed = [self._needed(site, model, own) for site, own in sites]
-        weighs = {layers: self._move(kind, layers, times) for layers, times in Counter(needed).items()}
-        return [weighs[layers] for layers in needed]
+        stamps = frozenset(model.manifest)
+        everything = self.layout.indices(None)
+        weighs = self.layout.bytes(everything)
+        moved, whole = [], 0
+        for site, own in sites:
+            held = self.held.get(site)
+            if not own and (held is None or held.stamps.isdisjoint(stamps)):  # the many: it is new to them
+                moved.append(weighs)
+                whole += 1
+            else:
+                moved.append(self._move(kind, self._needed(site, model, own)))
+        if whole:
+            self._move(kind, everything, whole)
+        return moved
 
     def send(self, learner: str, name: str, sent: Iterable[str]) -> int:
         """Bytes of a learner's answer that holds these layers."""
