@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from archipel.report.measures import Spread
 from archipel.reproduce import claims
 from archipel.reproduce.catalogue import NAMES, reproduction
+from archipel.reproduce.document import document
 from archipel.reproduce.evidence import Evidence
 from archipel.reproduce.measures import amount, score
 from archipel.reproduce.outcome import as_data, reproduce
@@ -103,6 +106,36 @@ def test_a_scale_runs_what_it_names(made: Reproduction, tmp_path: Path) -> None:
     assert verdict.holds is None
 
 
+def test_nothing_begins_before_the_data_of_all_studies_are_there(
+    made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARCHIPEL_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    later = Part("letters", "study.toml", {"data.source": "femnist"})
+    with pytest.raises(FileNotFoundError, match="femnist: its files are not on this machine"):
+        reproduce(replace(made, parts=(*made.parts, later)), "smoke", tmp_path / "out", processes=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_it_needs_no_matplotlib(made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archipel.reproduce.evidence.PICTURES", False)
+    monkeypatch.setattr("archipel.reproduce.outcome.PICTURES", False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    outcome = reproduce(made, "smoke", tmp_path / "out", processes=1)
+    assert outcome is not None
+    assert outcome.figures[0].ours("iid", "HDAFL") is not None
+    assert not (tmp_path / "out" / "iid" / "report").exists()
+
+
+def test_a_smoke_run_decides_nothing(made: Reproduction, tmp_path: Path) -> None:
+    sure = claims.higher("HDAFL is ahead", "Scores", "HDAFL", "FedAvg", rows=("disjoint",), by=-100.0)
+    outcome = reproduce(replace(made, claims=(sure,)), "smoke", tmp_path / "out", processes=1)
+    assert outcome is not None
+    ((_, verdict),) = outcome.verdicts
+    assert verdict.holds is None
+    assert "against" in verdict.why
+
+
 # ------------------------------------------------------------------------------------------------------------ claims
 
 
@@ -168,3 +201,10 @@ def test_every_reproduction_has_studies_that_are_valid_at_every_scale(name: str)
             for column in table.columns:
                 part, _, _ = table.picked(row, column)
                 assert not part or part in known
+
+
+def test_the_page_of_all_papers_is_the_one_that_was_generated() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    assert (docs / "papers.md").read_text() == document(docs / "papers"), (
+        "python -m archipel.reproduce.document docs/papers > docs/papers.md"
+    )
