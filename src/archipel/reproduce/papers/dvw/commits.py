@@ -15,7 +15,7 @@ from archipel.durability.stopwatch import seconds_of
 from archipel.engines.execution import threads
 from archipel.engines.memory import MemoryModels
 from archipel.layout import Layout
-from archipel.parts.merge import Community, Mean, Merge
+from archipel.parts.merge import Community, Mean, Merge, Proposal
 from archipel.randomness import generator
 from archipel.state import Member, State, Update, View
 from archipel.types import Metrics, Model
@@ -39,7 +39,7 @@ class Federation:
             self.models.write(f"t{k}", torch.from_numpy(drawn) * (1 + k / learners))
         self.updates = [self._update(k, f"t{k}") for k in range(learners)]
         for update in self.updates:
-            self._merge(self.community, [update])
+            self.merge(self.community, [update])
         self.other = torch.ones(FAR_LARGER_THAN_CACHE)
 
     def with_cache(self, turn: int) -> float:
@@ -58,11 +58,11 @@ class Federation:
 
     def _timed(self, part: Merge, updates: Sequence[Update]) -> float:
         self.other.add_(1)
-        return seconds_of(lambda: self._merge(part, updates))
+        return seconds_of(lambda: self.merge(part, updates))
 
-    def _merge(self, part: Merge, updates: Sequence[Update]) -> None:
+    def merge(self, part: Merge, updates: Sequence[Update]) -> Proposal:
         weights = [(1.0,) * len(self.layout.layers)] * len(updates)
-        part.merge(View(self.state, self.layout, self.models, "merge"), updates, weights)
+        return part.merge(View(self.state, self.layout, self.models, "merge"), updates, weights)
 
     def _update(self, learner: int, name: str) -> Update:
         everything = tuple(range(len(self.layout.layers)))
