@@ -49,16 +49,23 @@ def reproduce(
     place = folder or Path("results") / f"{name}-{scale}"
     display = Display(told)
     told.print(f"{escape(chosen.title)}\n{scale}: {escape(chosen.scales[scale].says)}", highlight=False, soft_wrap=True)
+    outcome = None
     try:
         outcome = reproduce(chosen, scale, place, processes=jobs, watcher=display)
+    except KeyboardInterrupt:  # between two studies, or the second Ctrl-C
+        pass
     finally:
         display.close()
     if outcome is None:
         if display.broken:
-            told.print(f"[red]{len(display.broken)} runs failed:[/] error.txt in their folders tells where.")
+            told.print(
+                f"[red]{len(display.broken)} runs failed:[/] error.txt in their folders tells where.", soft_wrap=True
+            )
             raise typer.Exit(1)
-        where = f" --out {shlex.quote(str(folder))}" if folder else ""
-        told.print(f"stopped; go on with: archipel reproduce {name} --scale {scale}{where}", highlight=False)
+        where = f" --out {escape(shlex.quote(str(folder)))}" if folder else ""
+        told.print(
+            f"stopped; go on with: archipel reproduce {name} --scale {scale}{where}", highlight=False, soft_wrap=True
+        )
         raise typer.Exit(130)
     if json:
         print_json(as_data(outcome))

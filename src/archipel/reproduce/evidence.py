@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from archipel.data.fetch import fetch
+from archipel.data.sources.catalogue import FILES, wanted
 from archipel.durability.run_folder import write
 from archipel.durability.stopwatch import timed
 from archipel.report.measures import Marks, marks
@@ -16,6 +19,9 @@ from archipel.run import Run
 from archipel.study.files import put, read_study, study_of
 from archipel.study.results import Results, Watcher, load_results, run_study
 from archipel.study.schema import Study
+
+PICTURES = importlib.util.find_spec("matplotlib") is not None
+"""Matplotlib is an extra; without it there are figures in numbers only."""
 
 
 class Evidence:
@@ -29,25 +35,39 @@ class Evidence:
 
     def gather(self, processes: int | None = None, watcher: Watcher | None = None) -> bool:
         """Run all studies, or what is left of them, each with its report; False if one did not come to its end."""
+        self._fetch()
         for part in self.trained():
             with timed(self.folder):
                 results = run_study(self.study(part), self.folder / part.name, processes=processes, watcher=watcher)
                 if results.unfinished:
                     return False
-                if not (results.folder / "report").exists():
+                if PICTURES and not (results.folder / "report").exists():
                     results.report()
             self._results[part.name] = results
         return True
+
+    def _fetch(self) -> None:
+        """Have the data of all studies here before the first begins, not hours later."""
+        for part in self.trained():
+            if not (self.folder / part.name / "study.toml").exists():
+                source = self.study(part).data.source
+                files = wanted(source.name, source.given) if source.name in FILES else None
+                if files is not None:
+                    fetch(files)
 
     def study(self, part: Part) -> Study:
         """The study of a part at this scale."""
         at = self.reproduction.scales[self.scale]
         raw = copy.deepcopy(read_study(self.reproduction.folder / part.file).raw)
-        raw["title"] = f"{self.reproduction.name} {part.name}, {self.scale}"
+        raw["title"] = self.title(part.name)
         for changes in (part.changes, at.changes, at.files.get(part.file, {})):
             for key, value in changes.items():
                 put(raw, key, copy.deepcopy(value))
         return study_of(raw, f"{self.reproduction.name}, {part.name}, {self.scale}")
+
+    def title(self, part: str) -> str:
+        """What the study of a part is called."""
+        return f"{self.reproduction.name} {part}, {self.scale}"
 
     # ---------------------------------------------------------------------------------------------- to take from it
 

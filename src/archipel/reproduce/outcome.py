@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from archipel.checks import require
+from archipel.durability import stopwatch
 from archipel.durability.run_folder import versions, write
-from archipel.durability.stopwatch import seconds_spent
 from archipel.engines.processes import cores
 from archipel.report.measures import real
 from archipel.report.style import save
 from archipel.reproduce.curves import draw
-from archipel.reproduce.evidence import Evidence
+from archipel.reproduce.evidence import PICTURES, Evidence
 from archipel.reproduce.records import Cell, Claim, Figures, Reproduction, ScaleName, Table, Verdict
 from archipel.study.results import Watcher
 
@@ -42,18 +44,42 @@ def reproduce(
 ) -> Outcome | None:
     """Run what is left of it, and set it beside the paper; None if it was stopped or a run failed."""
     evidence = Evidence(reproduction, scale, folder)
+    look_whether_ours(evidence)
     if not evidence.gather(processes, watcher):
         return None
     figures = {table.title: Figures(table, _cells(table, evidence)) for table in reproduction.tables}
     verdicts = tuple((claim, claim.judge(figures, evidence)) for claim in reproduction.claims)
+    if scale == "smoke":  # a round or two decide nothing, whatever the figures happen to be
+        verdicts = tuple((claim, replace(verdict, holds=None)) for claim, verdict in verdicts)
     outcome = Outcome(
-        reproduction, scale, folder, evidence.seeds(), seconds_spent(folder), tuple(figures.values()), verdicts
+        reproduction,
+        scale,
+        folder,
+        evidence.seeds(),
+        stopwatch.seconds_spent(folder),
+        tuple(figures.values()),
+        verdicts,
     )
-    drawing = draw(evidence)
+    drawing = draw(evidence) if PICTURES else None
     if drawing is not None:
         save(drawing, folder)
     write(folder / FILE, json.dumps(as_data(outcome), indent=2, ensure_ascii=False) + "\n")
     return outcome
+
+
+def look_whether_ours(evidence: Evidence) -> None:
+    """Nothing is put beside what somebody else has in a folder."""
+    folder = evidence.folder
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    begun = sorted(folder.glob("*/study.toml"))
+    require(
+        bool(begun) or (folder / stopwatch.FILE).exists(),
+        f"{folder} is there already, and no reproduction was begun in it. Give another folder.",
+    )
+    for path in begun:
+        held, mine = tomllib.loads(path.read_text(encoding="utf-8"))["title"], evidence.title(path.parent.name)
+        require(held == mine, f"{folder} holds {held!r}, and {mine!r} would stand beside it. Give another folder.")
 
 
 def _cells(table: Table, evidence: Evidence) -> Mapping[tuple[str, str], Cell]:
