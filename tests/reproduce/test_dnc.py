@@ -14,9 +14,11 @@ from archipel.layout import Layout
 from archipel.reproduce.catalogue import reproduction
 from archipel.reproduce.evidence import Evidence
 from archipel.reproduce.outcome import reproduce
+from archipel.reproduce.papers.dnc import table2
 from archipel.reproduce.papers.dnc.fig4_6 import NAMES, last_whole, layers_before_the_split
 from archipel.reproduce.papers.dnc.network import half_side_vgg9
 from archipel.reproduce.papers.dnc.rounds import bytes_beside, bytes_of_rounds, kinds, score_after
+from archipel.reproduce.papers.dvw.network import half_side_cnn
 from archipel.run import Run
 from archipel.study.schema import Study
 
@@ -114,7 +116,7 @@ def test_table_2_ends_with_the_bytes_of_18_rounds_of_fedavg(scale: str, learners
 
 def parameters(study: Study) -> int:
     assert study.model is not None
-    module = {"vgg9": models.vgg9(), "small_cnn": models.small_cnn(channels=3, size=32)}[study.model.name]
+    module = {"vgg9": models.vgg9(), table2.CNN: half_side_cnn()}[study.model.name]
     return sum(one.numel() for one in module.parameters())
 
 

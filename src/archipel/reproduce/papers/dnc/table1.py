@@ -15,7 +15,8 @@ from archipel.reproduce.records import Column, Part, Reproduction, Row, Scale, T
 ACCURACY = "Table 1: accuracy after 18 rounds"
 COLOURS = "The last model on test images in other colours"
 SKEWS = ("95-5", "75-25", "50-50")
-ADAM = "95-5, Adam"
+SGD, STEADY = "95-5, SGD with momentum", "95-5, rate that does not fall"
+VARIANTS = (SGD, STEADY)
 
 REPRODUCTION = Reproduction(
     name="dnc-table1",
@@ -24,7 +25,16 @@ REPRODUCTION = Reproduction(
     folder=Path(__file__).parent,
     parts=(
         *(Part(skew, "colour.toml", {"data.colour_skew.share": skew}) for skew in SKEWS),
-        Part(ADAM, "colour.toml", {"training.optimiser": "Adam", "training.momentum": 0.0}),
+        Part(
+            SGD,
+            "variants.toml",
+            {"training.optimiser": "SGD", "training.momentum": 0.9, "training.rate": 0.01},
+        ),
+        Part(
+            STEADY,
+            "variants.toml",
+            {"algorithms": [{**FEDAVG, "more_planners": []}, divided("D&C", split=5, decay=1.0)]},
+        ),
     ),
     tables=(
         Table(
@@ -45,7 +55,7 @@ REPRODUCTION = Reproduction(
                 Row("95-5", (53.1, 56.2, 81.0, 80.1, None), part="95-5"),
                 Row("75-25", (52.8, 74.6, 78.8, 79.2, None), part="75-25"),
                 Row("50-50", (49.1, 67.2, 79.9, 81.8, None), part="50-50"),
-                Row(ADAM, part=ADAM),
+                *(Row(part, part=part) for part in VARIANTS),
             ),
             measure=score(),
         ),
@@ -54,7 +64,7 @@ REPRODUCTION = Reproduction(
             tuple(Column(colour, measure=scored_in(colour)) for colour in ("alike", "colour", "grey")),
             tuple(
                 Row(f"{part}: {method}", part=part, method=method)
-                for part in (*SKEWS, ADAM)
+                for part in (*SKEWS, *VARIANTS)
                 for method in ("FedAvg", "D&C")
             ),
         ),
@@ -65,7 +75,7 @@ REPRODUCTION = Reproduction(
             ACCURACY,
             "D&C",
             "FedAvg",
-            rows=(*SKEWS, ADAM),
+            rows=(*SKEWS, *VARIANTS),
             by=10,
             floor=20,
         ),
@@ -80,7 +90,8 @@ REPRODUCTION = Reproduction(
         "small": Scale(
             "A VGG9 of a quarter of the widths on images of half the side, 100 images of each class, 18 rounds, 20 and "
             "4 epochs as in the paper, two seeds; without FedProx.",
-            {**SMALL, "algorithms": [FEDAVG, divided("D&C", split=5)]},
+            SMALL,
+            {"colour.toml": {"algorithms": [FEDAVG, divided("D&C", split=5)]}},
         ),
         "full": Scale("VGG9 on all of CIFAR-10, 18 rounds, three seeds.", {"seeds": [0, 1, 2]}),
     },

@@ -51,17 +51,24 @@ REPRODUCTION = Reproduction(
             },
         ),
         "small": Scale(
-            "20 of the roles, 20 characters before the next one, every 20th of them; an LSTM of 64; 9 rounds of 5 "
-            "epochs (fine-tuning 1), two seeds; without FedProx.",
+            "10 of the roles, 20 characters before the next one, every 20th of them; an LSTM of 64; 9 rounds of 5 "
+            "epochs (fine-tuning 1), rates chosen on validation parts, two seeds; without FedProx.",
             {
                 "seeds": [0, 1],
                 "model": "small_lstm",
-                "data.source": {"name": "shakespeare", "text": "plays", "length": 20, "step": 20, "at_least": 10_000},
-                "data.natural.learners": 20,
+                "data.source": {
+                    "name": "shakespeare",
+                    "text": "plays",
+                    "length": 20,
+                    "step": 20,
+                    "at_least": 10_000,
+                    "test": 0.05,
+                },
+                "data.natural.learners": 10,
                 "algorithms": [FEDAVG, divided("D&C", split=2, prepass=0, tuning_epochs=1)],
                 "training.epochs": 5,
                 "training.batch": 16,
-                "training.rate": 0.003,
+                "tune": {"training": {"rate": [0.003, 0.01]}},
             },
         ),
         "full": Scale("An LSTM of 256 on all 66 roles, 9 rounds, three seeds.", {"seeds": [0, 1, 2]}),
