@@ -176,4 +176,15 @@ REPRODUCTION = Reproduction(
         ),
         "full": Scale("VGG9 on all of CIFAR-10, 18 rounds, three seeds.", {"seeds": [0, 1, 2]}),
     },
+    readings=(
+        "The figures have no numbers in the text, apart from Divide5 and half the bytes.",
+        "M4 is the model at the end of the pre-pass, so divergence is that of the local models of the fifth "
+        "round. The split is before the first layer above the middle between the lowest and the highest "
+        "divergence (docs/decisions/0012).",
+        "EQ3 divides the cosine distance by the norm of a layer, which grows with the number of its weights: a "
+        "layer of few weights diverges more by EQ3 at the same angle. The second column leaves the norm out.",
+        "Optimiser, FedAvg and test images are those of dnc-table1.",
+        "The last two columns of the sweep count bytes both ways: the first with the pre-pass, in which the whole"
+        " net moves.",
+    ),
 )
