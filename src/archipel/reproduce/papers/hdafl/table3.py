@@ -117,35 +117,35 @@ REPRODUCTION = Reproduction(
         ),
         "small": Scale(
             "10 and 20 of 100 learners, IID and non-IID: Fashion-MNIST on 100 learners of 150 images, a fifth of them "
-            "for the test, IID and Dirichlet(0.3), MLP of one hidden layer of 64, 120 rounds scored every fifth. "
+            "for the test, IID and Dirichlet(0.3), MLP of one hidden layer of 64, 100 rounds scored every fifth. "
             "Disjoint: GTSRB on 21 learners of two classes each, 6 and 13 of them selected (the paper's shares), "
-            "scored on the official test images, MLP of one hidden layer of 32, 30 rounds scored every second; and "
-            "Fashion-MNIST on 5 learners of 1,000 images, 30 rounds. Two seeds, the rate of each method and cell "
+            "scored on the official test images, MLP of one hidden layer of 32, 24 rounds scored every second; and "
+            "Fashion-MNIST on 5 learners of 1,000 images, 24 rounds. Two seeds, the rate of each method and cell "
             "chosen of two on validation parts.",
             {"seeds": [0, 1], "model": MLP},
             {
                 "iid.toml": {
                     "data": groups("iid", 150),
-                    "ending.rounds": 120,
+                    "ending.rounds": 100,
                     "evaluation.every": 5,
                     "tune": {"training.rate": [0.05, 0.2]},
                 },
                 "noniid.toml": {
                     "data": groups("dirichlet(0.3)", 150),
-                    "ending.rounds": 120,
+                    "ending.rounds": 100,
                     "evaluation.every": 5,
                     "tune": {"training.rate": [0.05, 0.2]},
                 },
                 "disjoint.toml": {
                     "data": SIGNS,
                     "model": {"name": "mlp", "hidden": [32]},
-                    "ending.rounds": 30,
+                    "ending.rounds": 24,
                     "evaluation.every": 2,
                     "tune": {"training.rate": [0.01, 0.03]},
                 },
                 "clothes.toml": {
                     "data": groups("disjoint(2)", 1000, 5),
-                    "ending.rounds": 30,
+                    "ending.rounds": 24,
                     "evaluation.every": 2,
                     "tune": {"training.rate": [0.05, 0.2]},
                 },

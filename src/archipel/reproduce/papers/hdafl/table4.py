@@ -95,13 +95,13 @@ REPRODUCTION = Reproduction(
         ),
         "small": Scale(
             "Fashion-MNIST on 100 learners of 150 images, a fifth of them for the test, Dirichlet(0.3), MLP of one "
-            "hidden layer of 64, 120 rounds scored at each, two seeds, the rate of each method and cell chosen of two "
+            "hidden layer of 64, 100 rounds scored at each, two seeds, the rate of each method and cell chosen of two "
             "on validation parts.",
             {
                 "seeds": [0, 1],
                 "model": MLP,
                 "data": groups("dirichlet(0.3)", 150),
-                "ending.rounds": 120,
+                "ending.rounds": 100,
                 "tune": {"training.rate": [0.05, 0.2]},
             },
         ),
