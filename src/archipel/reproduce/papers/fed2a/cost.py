@@ -1,0 +1,57 @@
+"""What Fed2A counts as communication (formula 12): the upload of one learner a round.
+
+Shallow layers are counted in every round, deep ones in those in which PLU uploads them: all of the first period, then
+the last D of each. Every cost of Table 4 follows from its round so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from archipel.parts.planning import PeriodicLayers
+from archipel.report.measures import Spread, history, reached
+from archipel.reproduce.evidence import Evidence
+from archipel.study.files import method_label, methods
+from archipel.study.schema import Study
+
+PERIOD = 10
+"""P of all rows of Table 4."""
+BYTES = 4
+GIGABYTE = 2**30
+
+
+@dataclass(frozen=True)
+class Network:
+    """Parameters of the paper's network for a data set (Table 3)."""
+
+    shallow: int
+    deep: int
+
+
+TABLE_3 = {
+    "fmnist": Network(206_592, 3_413_770),
+    "cifar10": Network(829_184, 9_574_154),
+    "gtsrb": Network(209_792, 2_403_499),
+}
+
+
+def gigabytes(network: Network, rounds: int, last: int = PERIOD) -> float:
+    """cost_all of formula 12 up to a round, with deep layers in the last D rounds of a period."""
+    layers = PeriodicLayers(PERIOD, last)
+    deep = sum(layers.uploads_deep(number) for number in range(1, rounds + 1))
+    return BYTES * (rounds * network.shallow + deep * network.deep) / GIGABYTE
+
+
+def last_rounds(study: Study, method: str) -> int:
+    """D of a method as its study has it; methods without PLU upload deep layers in all rounds of a period."""
+    (entry,) = (entry for entry in methods(study.raw) if method_label(entry) == method)
+    return int(entry.get("last", PERIOD)) if isinstance(entry, dict) else PERIOD
+
+
+def gigabytes_to_target(evidence: Evidence, part: str, method: str) -> Spread:
+    """I3: what the paper's network would cost until our runs reach the target."""
+    (study,) = (evidence.study(one) for one in evidence.reproduction.parts if one.name == part)
+    last, targets = last_rounds(study, method), evidence.marks(part).targets
+    runs = evidence.runs(part, method)
+    arrivals = [reached(run, history(run), targets[run.metric].value) for run in runs]
+    return Spread.of(gigabytes(TABLE_3[part], point.version, last) for point in arrivals if point is not None)

@@ -1,0 +1,71 @@
+"""Fed2A's Table 4: its costs follow from its rounds, and formula 12 counts what a learner really uploads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import archipel as ap
+from archipel.data import digits
+from archipel.reproduce.catalogue import reproduction
+from archipel.reproduce.evidence import Evidence
+from archipel.reproduce.outcome import reproduce
+from archipel.reproduce.papers.fed2a.cost import GIGABYTE, TABLE_3, Network, gigabytes, last_rounds
+from archipel.reproduce.papers.fed2a.table4 import GIGABYTES, ROUNDS, SETS, TABLE_4
+
+REAL = Path(os.environ.get("ARCHIPEL_DATA") or Path(__file__).parents[3] / "shared" / "data")
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+
+def test_all_48_costs_of_the_table_follow_from_its_rounds() -> None:
+    """With D as our studies set it: a wrong D in a study would show here as well."""
+    one = reproduction("fed2a-table4")
+    evidence = Evidence(one, "full", Path("nowhere"))
+    studies = {part.name: evidence.study(part) for part in one.parts if part.name in SETS}
+    places = {column.name: place for place, column in enumerate(TABLE_4.columns)}
+    found = {}
+    for row in TABLE_4.rows:
+        for part, rounds, cost in zip(SETS, ROUNDS, GIGABYTES, strict=True):
+            printed = row.paper[places[cost]] if row.paper else None
+            if printed is not None:
+                number = row.paper[places[rounds]]
+                assert number is not None
+                last = last_rounds(studies[part], row.method or "")
+                found[row.name, part] = gigabytes(TABLE_3[part], int(number), last) - printed
+    assert len(found) == 48
+    assert {cell: off for cell, off in found.items() if abs(off) > 0.01} == {}
+
+
+def test_formula_12_counts_the_upload_of_one_of_the_learners() -> None:
+    """Where all commit together nobody's task begins in one round and ends in another, and the bytes are the same."""
+    learners, rounds = 4, 23
+    run = ap.simulate(
+        ap.plu(buffer=learners, last=3, epochs=1, batch=64, rate=0.1),
+        digits().split(learners=learners),
+        ending=ap.Ending(commits=rounds),
+    )
+    names = run.layout.select("test", "deep")
+    deep = sum(layer.size for layer in run.layout.layers if layer.name in names)
+    network = Network(run.layout.size - deep, deep)
+    assert [commit.traffic["train up bytes"] for _, commit in run.commits] == [
+        pytest.approx(learners * gigabytes(network, number, 3) * GIGABYTE) for number in range(1, rounds + 1)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (FASHION.is_dir() or (REAL / "fashion-mnist").is_dir()),
+    reason="no Fashion-MNIST: neither Debian's dataset-fashion-mnist nor $ARCHIPEL_DATA holds it",
+)
+@pytest.mark.skipif(
+    not ((REAL / "cifar10").is_dir() and (REAL / "gtsrb").is_dir()),
+    reason="no real files: neither $ARCHIPEL_DATA nor ../shared/data beside the repository holds cifar10/ and gtsrb/",
+)
+def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARCHIPEL_DATA", str(REAL))
+    outcome = reproduce(reproduction("fed2a-table4"), "smoke", tmp_path, processes=1)
+    assert outcome is not None
+    for figures in outcome.figures:
+        assert any(cell.ours is not None and cell.ours.n for cell in figures.cells.values()), figures.table.title
