@@ -239,8 +239,8 @@ REPRODUCTION = Reproduction(
             "An MLP 32-32 in place of the CNNs, 30 learners with half of them 20 times slower, K of 5, 300 rounds, "
             "scored every 5, 2 seeds. Fashion-MNIST: 200 to 300 samples a learner, rate 0.2, four of the nine PLU. "
             "GTSRB and CIFAR-10: standardised, 450 to 750 and 300 to 450 samples, rates 0.1 and 0.05, one PLU. Of the "
-            "rates 0.05, 0.1, 0.2 and 0.4 (CIFAR-10: 0.02, 0.05 and 0.1) they are the ones with FedAvg's best score on "
-            "validation parts. The map: 7 places, 4 methods, 200 rounds.",
+            "rates 0.05, 0.1, 0.2 and 0.4 (CIFAR-10: 0.02, 0.05 and 0.1) they are the ones with FedAvg's best score "
+            "on validation parts. The map: 7 places, 4 methods, 200 rounds.",
             {"seeds": [0, 1], "model": {"name": "mlp", "hidden": [32, 32]}, "evaluation.every": 5},
             {
                 "fmnist.toml": {
@@ -275,25 +275,25 @@ REPRODUCTION = Reproduction(
         "which is called no optimisation, is not in the table and FedAvg stands in its place, PLU(300,10,9) is within "
         "0.2 points of it on all three sets, and a FedAvg without stale updates could not need 94 rounds where TVW, "
         "which only weakens stale ones, needs 39. The synchronous reading is a row of ours.",
-        "FedAsync (poly, a = 0.5, mu = 1; alpha is not given, 0.6) updates the model with every single update, so that "
-        "300 rounds are 300 updates, a fifth of the others' work; section 3.2 says so. A row of ours mixes in 5 updates "
-        "a round.",
-        "K, delays, rate, batch, epochs and optimiser are not given: K 5, half of the learners 20 times slower, one epoch "
-        "of plain SGD in mini-batches of 50. The second table shows what hangs on them.",
+        "FedAsync (poly, a = 0.5, mu = 1; alpha is not given, 0.6) updates the model with every single update, so "
+        "that 300 rounds are 300 updates, a fifth of the others' work; section 3.2 says so. A row of ours mixes in 5 "
+        "updates a round.",
+        "K, delays, rate, batch, epochs and optimiser are not given: K 5, half of the learners 20 times slower, one "
+        "epoch of plain SGD in mini-batches of 50. The second table shows what hangs on them.",
         "I1 is the mean of the last five scores, not the one at the 300th round: single ones swing by several points.",
         "I3 is formula 12 with the paper's networks (Table 3) at every scale, so that gigabytes can be compared: one "
-        "learner's upload a round, deep layers in rounds 1 to 10 and then in the last D of each 10. All 48 costs of the "
-        "table follow from its rounds to 0.01 GB (a test).",
-        "A PLU round is the version that would follow when a task is handed out (decision 0008); formula 12 counts by the "
-        "collaborator's rounds instead. Two rows of ours have it so (arriving.py): in a round either all updates hold "
-        "deep layers or none does.",
-        "Targets are 65, 35 and 85 % at full scale. They were chosen by the baselines' performance, and so they are at "
-        "small: 70 % on Fashion-MNIST, else the largest multiple of 5 that half of the methods reach.",
+        "learner's upload a round, deep layers in rounds 1 to 10 and then in the last D of each 10. All 48 costs of "
+        "the table follow from its rounds to 0.01 GB (a test).",
+        "A PLU round is the version that would follow when a task is handed out (decision 0008); formula 12 counts by "
+        "the collaborator's rounds instead. Two rows of ours have it so (arriving.py): in a round either all updates "
+        "hold deep layers or none does.",
+        "Targets are 65, 35 and 85 % at full scale. They were chosen by the baselines' performance, and so they are "
+        "at small: 70 % on Fashion-MNIST, else the largest multiple of 5 that half of the methods reach.",
         "The paper's 30 x 1,600 to 2,400 CIFAR-10 samples are more than there are, and GermanTS is the 34,799 of its "
         "source; sizes are scaled to 20,000 and 19,605 samples here.",
-        "RCE's layers are compared by what their modules put out, before the activation, and with the current model at "
-        "the update's arrival (decision 0009); stimuli are 5 of each class (GTSRB: 2) out of the test set, which are "
-        "not scored.",
+        "RCE's layers are compared by what their modules put out, before the activation, and with the current model "
+        "at the update's arrival (decision 0009); stimuli are 5 of each class (GTSRB: 2) out of the test set, which "
+        "are not scored.",
     ),
     remarks=REMARKS,
 )
