@@ -244,9 +244,10 @@ REPRODUCTION = Reproduction(
         ),
         "small": Scale(
             "Three rows on ten fast learners, one on five fast and five slow ones; a 2-CNN of 10,218 parameters on "
-            "images of half their side; the first 400 training and 100 test images of each class, batches of 20; 15 "
-            "rounds, or 24 virtual seconds at 0.01 (fast) and 0.1 (slow) a training step. Fashion-MNIST: 200 training "
-            "and 100 test images of each class, 10 rounds. Centralised: 6 epochs for each of three rates.",
+            "images of half their side; batches of 20, 100 test images of each class. Ten fast: the first 400 training "
+            "images of each class, 15 rounds. Five fast, five slow: 200 of each class, 24 virtual seconds at 0.01 and "
+            "0.1 a training step, which are three synchronous rounds. Fashion-MNIST: 200 of each class, 10 rounds. "
+            "Centralised: 400 of each class, 6 epochs for each of three rates.",
             {"seeds": [0, 1], "model": SMALL_CNN, "training.batch": 20},
             {
                 "homogeneous.toml": {
@@ -256,7 +257,7 @@ REPRODUCTION = Reproduction(
                     "report": {"seconds": 40, "rounds": 15},
                 },
                 "heterogeneous.toml": {
-                    "data.source": first_of_each("cifar10", 400, 100),
+                    "data.source": first_of_each("cifar10", 200, 100),
                     "fleet": {"fast": 5, "slow": 5},
                     "ending.seconds": 24,
                     "evaluation.seconds": 1,
