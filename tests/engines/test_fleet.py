@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pytest
 import torch
 from engine_cases import begun, islands, small_islands
@@ -60,6 +61,7 @@ def test_the_short_form_is_metis_gpus_and_cpus():
         (lambda: Fleet(Group("fast", 2), fast=3), "two groups have the same name: fast, fast"),
         (lambda: Fleet(fast=-1), "Group 'fast': count should be at least 0, got -1"),
         (lambda: Group("a", 1, train_seconds=-1), "train_seconds should be at least 0, got -1"),
+        (lambda: Group("a", 1, varies=-1), "varies should be at least 0, got -1"),
         (lambda: Group("a", 1, bandwidth=0), "bandwidth should be more than 0, got 0"),
         (lambda: Group("a", 1, loss=1.0), "loss should be at least 0 and below 1, got 1.0"),
         (lambda: Group("a", 1, up=0), "up should be more than 0, got 0"),
@@ -97,6 +99,26 @@ def test_a_task_lasts_as_long_as_its_way_and_its_steps():
 def test_steps_instead_of_epochs_last_so_many_steps():
     run = ap.simulate(ap.fedavg(steps=7, batch=16), small_islands(2, each=40), ending=ap.Ending(rounds=1))
     assert times(run) == pytest.approx([7 * 0.01])
+
+
+def test_a_task_may_take_another_time_than_the_one_before():
+    def lasted(seed: int) -> np.ndarray:
+        group = Group("all", 2, varies=0.5)
+        run = ap.simulate(
+            ap.async_fedavg(steps=7, batch=16),
+            small_islands(2, each=40),
+            fleet=Fleet(group),
+            ending=ap.Ending(commits=400),
+            evaluation=ap.Evaluation(every=400),
+            seed=seed,
+        )
+        return np.diff([0.0, *(time for time, record in run.cycles if record.learner == "00")])
+
+    logarithms = np.log(lasted(seed=1) / (7 * 0.01))
+    assert logarithms.mean() == pytest.approx(0, abs=0.12)
+    assert logarithms.std() == pytest.approx(0.5, abs=0.1)
+    assert lasted(seed=1) == pytest.approx(np.exp(logarithms) * 7 * 0.01)
+    assert lasted(seed=2)[0] != lasted(seed=1)[0]
 
 
 def test_a_synchronous_round_lasts_as_long_as_its_slowest_learner():

@@ -30,11 +30,14 @@ class Group:
     """Mean seconds a learner stays before it goes away; None: it never does."""
     down: float = 60.0
     """Mean seconds it stays away."""
+    varies: float = 0.0
+    """How much training seconds vary from task to task: deviation of their logarithm; 0: not at all."""
 
     def __post_init__(self) -> None:
         owner = f"Group {self.name!r}"
         at_least(0, owner, count=self.count)
         at_least(0, owner, train_seconds=self.train_seconds)
+        at_least(0, owner, varies=self.varies)
         at_least(0, owner, evaluate_seconds=self.evaluate_seconds)
         at_least(0, owner, latency=self.latency)
         between(owner, "loss", self.loss, 0, 1)

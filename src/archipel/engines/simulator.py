@@ -8,6 +8,7 @@ are out are built together.
 from __future__ import annotations
 
 import heapq
+import math
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -376,7 +377,15 @@ class Simulator:
         steps = steps_after(plan, examples, epoch + 1) - steps_after(plan, examples, epoch)
         watching = plan.cycle is not None or "losses" in plan.reports
         looks = (2 if epoch == 0 else 1) if watching else 0  # the first epoch also looks at the received model
-        return steps * site.group.train_seconds + looks * self._evaluation_seconds(site, len(site.learner.validation))
+        seconds = steps * site.group.train_seconds * self._pace(flight.train.task, site)
+        return seconds + looks * self._evaluation_seconds(site, len(site.learner.validation))
+
+    def _pace(self, task: int, site: Site) -> float:
+        """How many times its usual seconds a learner needs for this task."""
+        varies = site.group.varies
+        if not varies:
+            return 1.0
+        return math.exp(varies * generator(self.seed, "pace", task, site.learner.name).standard_normal())
 
     def _evaluation_seconds(self, site: Site, examples: int) -> float:
         return steps_of_epoch(examples, self.controller.algorithm.plan.batch) * site.group.evaluate_seconds
