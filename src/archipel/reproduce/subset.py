@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from functools import lru_cache
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -30,6 +34,29 @@ def first_of_each(of: str, train: int, test: int) -> Source:
         whole.classes,
         f"{of}, first {train} + {test} of each class",
         tested[kept].nonzero().flatten(),
+    )
+
+
+def thinned(of: str, each: int, **options: Any) -> Source:
+    """One in so many examples, with their categories, of a data set without an official test set.
+
+    of: the data set, by name; each: of so many one is kept; options: arguments of the data set itself.
+    """
+    one_of("thinned", "of", of, FILES)
+    return _thinned(of, each, json.dumps(options, sort_keys=True))
+
+
+@lru_cache(maxsize=1)
+def _thinned(of: str, each: int, options: str) -> Source:
+    # remembered: to read a large table takes longer than to train on a part of it
+    whole: Source = getattr(data, of)(**json.loads(options))
+    require(whole.test is None, f"thinned: {of} has an official test set.")
+    return Source(
+        whole.x[::each].clone(),
+        whole.y[::each].clone(),
+        whole.classes,
+        f"{of}, one in {each}",
+        categories={name: codes[::each].clone() for name, codes in whole.categories.items()},
     )
 
 
