@@ -88,10 +88,10 @@ REPRODUCTION = Reproduction(
             parts=("95-5",),
         ),
         "small": Scale(
-            "A VGG9 of a quarter of the widths on images of half the side, 100 images of each class, 18 rounds, 20 and "
-            "4 epochs as in the paper, two seeds; without FedProx.",
-            SMALL,
-            {"colour.toml": {"algorithms": [FEDAVG, divided("D&C", split=5)]}},
+            "A VGG9 of a quarter of the widths on images of half the side, 200 images of each class, 18 rounds of 5 "
+            "epochs (fine-tuning 1), two seeds; without FedProx.",
+            {**SMALL, "D&C.tuning_epochs": 1},
+            {"colour.toml": {"algorithms": [FEDAVG, divided("D&C", split=5, tuning_epochs=1)]}},
         ),
         "full": Scale("VGG9 on all of CIFAR-10, 18 rounds, three seeds.", {"seeds": [0, 1, 2]}),
     },
