@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from archipel.data import digits
 from archipel.reproduce.catalogue import reproduction
 from archipel.reproduce.evidence import Evidence
 from archipel.reproduce.outcome import reproduce
+from archipel.reproduce.papers.fed2a.arriving import MeanByRound
 from archipel.reproduce.papers.fed2a.cost import GIGABYTE, TABLE_3, Network, gigabytes, last_rounds
 from archipel.reproduce.papers.fed2a.table4 import GIGABYTES, ROUNDS, SETS, TABLE_4
 
@@ -51,6 +53,22 @@ def test_formula_12_counts_the_upload_of_one_of_the_learners() -> None:
     network = Network(run.layout.size - deep, deep)
     assert [commit.traffic["train up bytes"] for _, commit in run.commits] == [
         pytest.approx(learners * gigabytes(network, number, 3) * GIGABYTE) for number in range(1, rounds + 1)
+    ]
+
+
+def test_by_arrival_a_round_changes_deep_layers_or_it_does_not() -> None:
+    """Learners of other speeds begin in one round and end in another, and still no round is a mixture."""
+    run = ap.simulate(
+        replace(ap.fed2a(buffer=2, batch=64, rate=0.1), planners=(), merge=MeanByRound(period=4, last=1)),
+        digits().split(learners=5),
+        fleet=ap.Fleet(fast=3, slow=2),
+        ending=ap.Ending(commits=12),
+    )
+    assert max(stale for _, commit in run.commits for stale in commit.stale_versions) > 1
+    everything, shallow = (0, 1), (0,)
+    assert [commit.layers for _, commit in run.commits] == [
+        *[everything] * 4,
+        *[shallow, shallow, shallow, everything] * 2,
     ]
 
 
