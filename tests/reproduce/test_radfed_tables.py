@@ -63,11 +63,16 @@ class Scored:
     seed: int
     score: float
     fold: int = 0
+    rounds: int = 2
     metric: str = "accuracy"
 
     @property
     def scores(self) -> list[Any]:
-        return [(1.0, type("Scores", (), {"metrics": {"accuracy": self.score}, "rounds": 1, "version": 1}))]
+        """One at half of the rounds, and one at the end."""
+        return [
+            (time, type("Scores", (), {"metrics": {"accuracy": score}, "rounds": rounds, "version": rounds}))
+            for time, rounds, score in ((0.5, 1, 0.1), (1.0, 2, 2 * self.score - 0.1))
+        ]
 
 
 @dataclass
@@ -94,6 +99,8 @@ def test_a_gain_is_taken_run_by_run() -> None:
     spread = gain_over("fedavg")(made(fedavg=[0.5, 0.8], radfed=[0.6, 0.8]), "there", "radfed")
     assert spread.mean == pytest.approx(10.0)  # 20 % and 0 %
     assert spread.n == 2
+    halfway = gain_over("fedavg", 0.5)(made(fedavg=[0.5, 0.8], radfed=[0.6, 0.8]), "there", "radfed")
+    assert halfway.mean == pytest.approx(0.0), "until then all had the same score"
 
 
 def test_wilcoxon_over_pairs() -> None:

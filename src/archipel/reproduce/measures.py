@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from archipel.report.measures import SLACK, Measured, Spread, history, last_score, mean, measured, scores_of, tail
+from archipel.report.measures import SLACK, Measured, Spread, history, mean, measured, scores_of, tail
 from archipel.reproduce.evidence import Evidence
 from archipel.reproduce.records import Measure
 from archipel.run import Run
@@ -54,15 +54,20 @@ def of_runs(find: Callable[[Run], float]) -> Measure:
     return lambda evidence, part, method: Spread.of(find(run) for run in evidence.runs(part, method))
 
 
-def paired(evidence: Evidence, part: str, method: str, other: str) -> list[tuple[float, float]]:
-    """The last scores of two methods in their runs of the same seed and the same held-out learners."""
-    theirs = {(run.seed, run.fold): last_score(run) for run in evidence.runs(part, other)}
-    mine = {(run.seed, run.fold): last_score(run) for run in evidence.runs(part, method)}
+def score_at(run: Run, share: float) -> float:
+    """The mean of the last five scores when that share of the local rounds is done."""
+    return mean(scores_of(tail([point for point in history(run) if point.rounds <= share * run.rounds])))
+
+
+def paired(evidence: Evidence, part: str, method: str, other: str, share: float = 1.0) -> list[tuple[float, float]]:
+    """The scores of two methods in their runs of the same seed and the same held-out learners."""
+    theirs = {(run.seed, run.fold): score_at(run, share) for run in evidence.runs(part, other)}
+    mine = {(run.seed, run.fold): score_at(run, share) for run in evidence.runs(part, method)}
     return [(mine[key], theirs[key]) for key in sorted(mine.keys() & theirs.keys(), key=str)]
 
 
-def gain_over(other: str) -> Measure:
-    """By how many per cent of the other method's last score ours is above it, run by run."""
+def gain_over(other: str, share: float = 1.0) -> Measure:
+    """By how many per cent of the other method's score ours is above it, run by run, at a share of the local rounds."""
     return lambda evidence, part, method: Spread.of(
-        100 * (mine - theirs) / theirs for mine, theirs in paired(evidence, part, method, other)
+        100 * (mine - theirs) / theirs for mine, theirs in paired(evidence, part, method, other, share)
     )
