@@ -1,4 +1,4 @@
-"""What Fed2A counts as communication (formula 12): the upload of one learner a round.
+"""When a target is reached, and what Fed2A counts as communication until then (formula 12): one upload a round.
 
 Shallow layers are counted in every round, deep ones in those in which PLU uploads them: all of the first period, then
 the last D of each. Every cost of Table 4 follows from its round so.
@@ -48,10 +48,25 @@ def last_rounds(study: Study, method: str) -> int:
     return int(entry.get("last", PERIOD)) if isinstance(entry, dict) else PERIOD
 
 
+def arrivals(evidence: Evidence, part: str, method: str) -> list[int]:
+    """The round in which each run reaches the target; nothing if none does.
+
+    One that does not, where others do, counts with all its rounds, as in fig. 7: else it would help the mean.
+    """
+    runs, targets = evidence.runs(part, method), evidence.marks(part).targets
+    found = [reached(run, history(run), targets[run.metric].value) for run in runs]
+    if not any(found):
+        return []
+    return [len(run.commits) if point is None else point.version for run, point in zip(runs, found, strict=True)]
+
+
+def rounds_to_target(evidence: Evidence, part: str, method: str) -> Spread:
+    """I2."""
+    return Spread.of(arrivals(evidence, part, method))
+
+
 def gigabytes_to_target(evidence: Evidence, part: str, method: str) -> Spread:
     """I3: what the paper's network would cost until our runs reach the target."""
     (study,) = (evidence.study(one) for one in evidence.reproduction.parts if one.name == part)
-    last, targets = last_rounds(study, method), evidence.marks(part).targets
-    runs = evidence.runs(part, method)
-    arrivals = [reached(run, history(run), targets[run.metric].value) for run in runs]
-    return Spread.of(gigabytes(TABLE_3[part], point.version, last) for point in arrivals if point is not None)
+    last = last_rounds(study, method)
+    return Spread.of(gigabytes(TABLE_3[part], rounds, last) for rounds in arrivals(evidence, part, method))

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from archipel.report.measures import history, mean, scores_of
 from archipel.reproduce import claims
-from archipel.reproduce.measures import amount, score
+from archipel.reproduce.measures import of_runs, score
 from archipel.reproduce.papers.fed2a import PAPER
-from archipel.reproduce.papers.fed2a.cost import gigabytes_to_target
-from archipel.reproduce.records import Column, Part, Reproduction, Row, Scale, Table
+from archipel.reproduce.papers.fed2a.cost import gigabytes_to_target, rounds_to_target
+from archipel.reproduce.records import Claim, Column, Part, Reproduction, Row, Scale, Table
+from archipel.run import Run
 from archipel.study.files import method_label, methods
 
 FOLDER = Path(__file__).parent
@@ -26,7 +28,7 @@ TABLE_4 = Table(
     (
         *(Column(name, part, measure=score()) for name, part in zip(ACCURACY, SETS, strict=True)),
         *(
-            Column(name, part, measure=amount("target_commits"), digits=0, better="less")
+            Column(name, part, measure=rounds_to_target, digits=0, better="less")
             for name, part in zip(ROUNDS, SETS, strict=True)
         ),
         *(
@@ -97,12 +99,21 @@ def _map_part(fleet: str, buffer: int, rate: float) -> Part:
     )
 
 
+def over_all_rounds(run: Run) -> float:
+    """The mean of all scores in per cent: how fast and how far it learns, with less noise than the last five have."""
+    return 100 * mean(scores_of(history(run)))
+
+
 WHERE = Table(
-    "Where it holds: Fashion-MNIST, speeds of the learners and updates of a commit",
+    "Where it holds: accuracy in the end and over all rounds, rounds to 60 %, by speeds, updates of a commit and rate",
     (
         *(Column(f"{name}, accuracy", method=method, measure=score()) for method, name in COMPARED.items()),
         *(
-            Column(f"{name}, rounds", method=method, measure=amount("target_commits"), digits=0, better="less")
+            Column(f"{name}, all rounds", method=method, measure=of_runs(over_all_rounds))
+            for method, name in COMPARED.items()
+        ),
+        *(
+            Column(f"{name}, rounds", method=method, measure=rounds_to_target, digits=0, better="less")
             for method, name in COMPARED.items()
         ),
     ),
@@ -114,31 +125,31 @@ WHERE = Table(
 BASELINES = ("FedAvg", "FedProx", "FedAsync", "FedAsync, 5 updates a round")
 GUESSING = 15.0
 
+
+def _fed2a(row: str, who: str) -> tuple[Claim, Claim, Claim]:
+    """The paper's first claim, of a row."""
+    table = TABLE_4.title
+    return (
+        claims.rows_higher(
+            f"{who} is more accurate in the end than FedAvg, FedProx and FedAsync",
+            table,
+            row,
+            BASELINES,
+            columns=ACCURACY,
+            floor=GUESSING,
+        ),
+        claims.rows_higher(
+            f"{who} reaches the target in fewer rounds than they", table, row, BASELINES, columns=ROUNDS, lower=True
+        ),
+        claims.rows_higher(
+            f"{who} reaches the target with fewer gigabytes", table, row, BASELINES, columns=GIGABYTES, lower=True
+        ),
+    )
+
+
 CLAIMS = (
-    claims.rows_higher(
-        "Fed2A is more accurate than FedAvg, FedProx and FedAsync in the end",
-        TABLE_4.title,
-        "Fed2A",
-        BASELINES,
-        columns=ACCURACY,
-        floor=GUESSING,
-    ),
-    claims.rows_higher(
-        "Fed2A reaches the target in fewer rounds than they",
-        TABLE_4.title,
-        "Fed2A",
-        BASELINES,
-        columns=ROUNDS,
-        lower=True,
-    ),
-    claims.rows_higher(
-        "Fed2A reaches the target with fewer gigabytes than they",
-        TABLE_4.title,
-        "Fed2A",
-        BASELINES,
-        columns=GIGABYTES,
-        lower=True,
-    ),
+    *_fed2a("Fed2A", "Fed2A"),
+    *_fed2a("Fed2A, PLU by arrival", "Fed2A with PLU by arrival"),
     claims.rows_higher(
         "TVW-inv is the most accurate of the three TVW",
         TABLE_4.title,
@@ -170,19 +181,16 @@ CLAIMS = (
         columns=GIGABYTES,
         lower=True,
     ),
-    claims.higher(
-        "TVW-inv is more accurate than FedAvg under every fleet and buffer of the map",
-        WHERE.title,
-        "TVW-inv, accuracy",
-        "FedAvg, accuracy",
-        floor=GUESSING,
-    ),
-    claims.higher(
-        "Fed2A is more accurate than FedAvg under every fleet and buffer of the map",
-        WHERE.title,
-        "Fed2A, accuracy",
-        "FedAvg, accuracy",
-        floor=GUESSING,
+    *(
+        claims.higher(
+            f"{name} is ahead of FedAvg over all rounds at every place of the map where learners differ in speed",
+            WHERE.title,
+            f"{name}, all rounds",
+            "FedAvg, all rounds",
+            rows=[row.name for row in WHERE.rows if not row.name.startswith("alike, K")],
+            floor=GUESSING,
+        )
+        for name in ("TVW-inv", "RCE", "Fed2A")
     ),
 )
 
@@ -236,20 +244,20 @@ REPRODUCTION = Reproduction(
         ),
         "small": Scale(
             "An MLP 32-32 in place of the CNNs, 30 learners with half of them 20 times slower, K of 5, 300 rounds, "
-            "scored every 5, 2 seeds. Fashion-MNIST: 200 to 300 samples a learner, rate 0.2, three of the nine PLU. "
-            "GTSRB and CIFAR-10: standardised, 450 to 750 and 300 to 450 samples, rates 0.1 and 0.05, one PLU. Rates "
-            "from 0.02 to 0.4 were tried, and those have FedAvg's best score on validation parts. The map: 8 places, "
-            "4 methods, 150 rounds.",
-            {"seeds": [0, 1], "model": {"name": "mlp", "hidden": [32, 32]}, "evaluation.every": 5},
+            "scored every 5. Fashion-MNIST: 3 seeds, 200 to 300 samples a learner, rate 0.2, three of the nine PLU. "
+            "GTSRB and CIFAR-10: 2 seeds, standardised, 250 to 350 and 300 to 450 samples, rates 0.1 and 0.05, one "
+            "PLU. Rates from 0.02 to 0.4 were tried, and these have FedAvg's best score on validation parts. The map: "
+            "8 places, 4 methods, 150 rounds, 3 seeds.",
+            {"seeds": [0, 1, 2], "model": {"name": "mlp", "hidden": [32, 32]}, "evaluation.every": 5},
             {
                 "fmnist.toml": {
                     **_only("fmnist.toml", *FEW, "fedavg_rounds", "fed2a_arriving", "plu_arriving", *MORE_PLU),
                     "data.split.sizes": "200-300",
                     "training.rate": 0.2,
-                    "report.target": 0.7,
                 },
                 "cifar10.toml": {
                     **_only("cifar10.toml", *FEW, "fed2a_arriving"),
+                    "seeds": [0, 1],
                     "data.standardise": "global",
                     "data.split.sizes": "300-450",
                     "training.rate": 0.05,
@@ -257,7 +265,9 @@ REPRODUCTION = Reproduction(
                 },
                 "gtsrb.toml": {
                     **_only("gtsrb.toml", *FEW, "fed2a_arriving"),
+                    "seeds": [0, 1],
                     "data.standardise": "global",
+                    "data.split.sizes": "250-350",
                     "report.target": "none",
                 },
             },
@@ -280,6 +290,8 @@ REPRODUCTION = Reproduction(
         "K, delays, rate, batch, epochs and optimiser are not given: K 5, half of the learners 20 times slower, one "
         "epoch of plain SGD in mini-batches of 50. The second table shows what hangs on them.",
         "I1 is the mean of the last five scores, not the one at the 300th round: single ones swing by several points.",
+        "Of the runs of a row, one that does not reach the target counts with all its rounds, as fig. 7 has it for "
+        "GermanTS; a row of which none does has no rounds and no gigabytes.",
         "I3 is formula 12 with the paper's networks (Table 3) at every scale, so that gigabytes can be compared: one "
         "learner's upload a round, deep layers in rounds 1 to 10 and then in the last D of each 10. All 48 costs of "
         "the table follow from its rounds to 0.01 GB (a test).",
@@ -287,7 +299,8 @@ REPRODUCTION = Reproduction(
         "the collaborator's rounds instead. Two rows of ours have it so (arriving.py): in a round either all updates "
         "hold deep layers or none does.",
         "Targets are 65, 35 and 85 % at full scale. They were chosen by the baselines' performance, and so they are "
-        "at small: 70 % on Fashion-MNIST, else the largest multiple of 5 that half of the methods reach.",
+        "at small on GTSRB and CIFAR-10: the largest multiple of 5 that half of the methods reach. The map's is 60 %, "
+        "because it runs for half of the rounds.",
         "The paper's 30 x 1,600 to 2,400 CIFAR-10 samples are more than there are, and GermanTS is the 34,799 of its "
         "source; sizes are scaled to 20,000 and 19,605 samples here.",
         "RCE's layers are compared by what their modules put out, before the activation, and with the current model "
