@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from archipel.reproduce import claims
-from archipel.reproduce.measures import score
+from archipel.reproduce.measures import of_runs, score
 from archipel.reproduce.papers.dnc import PAPER
 from archipel.reproduce.papers.dnc.rounds import bytes_beside
 from archipel.reproduce.papers.dnc.scales import FEDAVG, divided
 from archipel.reproduce.records import Column, Part, Reproduction, Row, Scale, Table
 
-ACCURACY = "Table 3: accuracy after 9 rounds"
-BYTES = "D&C, % of FedAvg's bytes"
+ACCURACY = "Table 3: accuracy"
+BYTES = "Bytes moved, in per cent of FedAvg's"
 
 REPRODUCTION = Reproduction(
     name="dnc-table3",
@@ -28,16 +28,23 @@ REPRODUCTION = Reproduction(
                 Column("FedProx", method="FedProx"),
                 Column("FedMA", method="FedMA"),
                 Column("D&C", method="D&C"),
-                Column(BYTES, method="D&C", measure=bytes_beside("FedAvg"), better="less"),
             ),
-            (Row("66", (50.8, 44.6, 47.4, 49.6, 50.0)),),
+            (
+                Row("after round 9", (50.8, 44.6, 47.4, 49.6), measure=of_runs(lambda run: 100 * run.score)),
+                Row("mean of rounds 5 to 9", measure=score()),
+            ),
             part="66",
-            measure=score(),
+        ),
+        Table(
+            BYTES,
+            (Column("D&C", method="D&C", measure=bytes_beside("FedAvg"), better="less"),),
+            (Row("9 rounds", (50.0,)),),
+            part="66",
         ),
     ),
     claims=(
         claims.higher("D&C is within 1.5 points of FedAvg, or above it", ACCURACY, "D&C", "FedAvg", by=-1.5, floor=20),
-        claims.near_paper("D&C moves half of FedAvg's bytes, to within 6 per cent of them", ACCURACY, BYTES, within=6),
+        claims.near_paper("D&C moves half of FedAvg's bytes, to within 6 per cent of them", BYTES, "D&C", within=6),
     ),
     scales={
         "smoke": Scale(
@@ -83,5 +90,13 @@ REPRODUCTION = Reproduction(
         "why the bytes are a little above half.",
         "FedAvg has equal weights (Algorithm 1), and D&C's epochs and falling rate; FedProx has mu = .01. FedMA "
         "is not run.",
+    ),
+    remarks=(
+        "At this budget D&C has not arrived: it still gains 0.2 and 0.8 points in round 9, while FedAvg is at its"
+        " best, 34.3 and 35.0, in rounds 4 and 5 and loses 1.8 and 1.6 until round 9. So the two are compared on "
+        "a slope, and what is missing may be budget: the paper's learners have some twenty times the windows and "
+        "four times the epochs. A step of 5 characters instead of 20 is the first thing to try with more time.",
+        "Of two rates the higher, .01, was chosen for both methods, more clearly for D&C, whose classifier is "
+        "trained for a fifth of the epochs at half the rate.",
     ),
 )
