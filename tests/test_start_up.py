@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 import archipel as ap
 from archipel import algorithms, cli, parts
+from archipel.cli.loading import loading
 
 SLOW = {"torch._dynamo", "pydantic", "yaml", "rich", "typer", "matplotlib", "pandas", "pyarrow", "sklearn"}
 TYPERS = {"typer", "rich", "pydantic"}
@@ -116,3 +118,10 @@ def test_ctrl_c_before_a_command_is_there(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cli, "command", interrupted)
     result = CliRunner().invoke(cli.app, ["doctor"])
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "Stopped.\n")
+
+
+def test_after_loading_garbage_is_looked_for_again() -> None:
+    with pytest.raises(ImportError), loading():
+        assert not gc.isenabled()
+        raise ImportError
+    assert gc.isenabled()

@@ -33,9 +33,11 @@ def mark(name, at=None):
     print(json.dumps({"mark": name, "at": at or time.time()}), file=sys.stderr, flush=True)
 
 mark("python")
-import numpy, torch
-mark("torch")
-import archipel.cli.controller, archipel.engines.federation.processes, archipel.study.federate, archipel.study.files
+from archipel.cli.loading import loading
+with loading():
+    import numpy, torch
+    mark("torch")
+    import archipel.cli.controller, archipel.engines.federation.processes, archipel.study.federate, archipel.study.files
 mark("archipel")
 opened = archipel.study.federate.Hosting.open
 

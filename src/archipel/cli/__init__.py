@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 import archipel
 from archipel.checks import ArchipelWarning
 from archipel.cli.console import told
+from archipel.cli.loading import loading
 
 EXPECTED = (ValueError, OSError, ImportError)
 """Errors that say what was wrong with what was asked for, in words of their own."""
@@ -46,10 +47,11 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, _, rest = super().resolve_command(ctx, args)
-        if "--help" not in rest:
-            # before torch, which imports it too, but swallows a Ctrl-C meanwhile and goes on with half of it
-            importlib.import_module("numpy")
-        return name, None if name is None else command(name), rest
+        with loading():
+            if "--help" not in rest:
+                # before torch, which imports it too, but swallows a Ctrl-C meanwhile and goes on with half of it
+                importlib.import_module("numpy")
+            return name, None if name is None else command(name), rest
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from archipel.checks import require
 from archipel.cli.console import nearby, out, told
 from archipel.cli.federation import AsJsonLines, Changes, Method, listening
+from archipel.cli.loading import loading
 
 if TYPE_CHECKING:
     from archipel.engines.federation.engine import Federation
@@ -40,13 +41,14 @@ def controller(
 
     Killed at any moment and started again with the same --state, it goes on as if nothing had happened.
     """
-    from archipel.durability.lock import alone_in
-    from archipel.durability.run_folder import save_run
-    from archipel.engines.execution import threads
-    from archipel.engines.federation.logs import say_on_stderr
-    from archipel.engines.federation.processes import run_controller
-    from archipel.study.federate import host
-    from archipel.study.files import read_study
+    with loading():  # one that was killed should be back soon
+        from archipel.durability.lock import alone_in
+        from archipel.durability.run_folder import save_run
+        from archipel.engines.execution import threads
+        from archipel.engines.federation.logs import say_on_stderr
+        from archipel.engines.federation.processes import run_controller
+        from archipel.study.federate import host
+        from archipel.study.files import read_study
 
     credentials = listening(listen, papers, insecure)
     meters = None if metrics is None else _place(metrics)
