@@ -26,6 +26,11 @@ LINGER = 30.0
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """What glibc's mallopt calls them."""
 
+SWITCH = 0.0005
+"""Seconds after which a thread that can go on gets its turn. gRPC does its work in the event loop's thread, and a hand
+that comes back from the disk or from hashing, which it does three times for a piece of a model, would wait ten times as
+long each time."""
+
 log = logging.getLogger("archipel.federation")
 
 
@@ -39,6 +44,7 @@ def run_controller(
 ) -> Federation:
     """Hold a federation until its run is over, or somebody ends this process; what is on disk is whole either way."""
     _give_memory_back()
+    sys.setswitchinterval(SWITCH)
     return asyncio.run(_controller(open_federation, address, credentials, when_over, metrics, linger))
 
 
