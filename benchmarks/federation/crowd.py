@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from archipel.durability.blobs import Buffer
 from archipel.engines.federation import authority
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation.link import Link
@@ -27,7 +28,7 @@ from archipel.engines.federation.speech import PROTOCOL
 from archipel.engines.federation.tls import channel_credentials
 from archipel.study.federate import hashes_of, host, layout_hash, one_run
 from archipel.study.files import read_study
-from tests.federation.light import Light, made_up
+from tests.federation.light import Answer, Light, made_up
 
 
 @dataclass(frozen=True)
@@ -167,9 +168,9 @@ def _learn(study: Path, papers: Path, port: int, learners: Sequence[str], file: 
 class Parrot(Light):
     """Says the same whatever it is given: what is left is the work of the line and of the controller."""
 
-    said: tuple[pb.Head, bytes] | None = None
+    said: Answer | None = None
 
-    async def _work_at(self, order: pb.Train) -> tuple[pb.Head, bytes]:
+    async def _work_at(self, order: pb.Train) -> Answer:
         self.sequence += 1
         if self.said is None:
             self.said = self._made(order, self.sequence, np.zeros(self.layout.size, np.float32))
@@ -187,9 +188,9 @@ class Timed(Link):
         super().__init__(address, credentials)
         self.receipts, self.name = receipts, name
 
-    async def answer(self, head: pb.Head, body: memoryview | bytes = b"") -> pb.Receipt:
+    async def answer(self, head: pb.Head, *body: Buffer) -> pb.Receipt:
         began = time.time()
-        receipt = await super().answer(head, body)
+        receipt = await super().answer(head, *body)
         self.receipts.append(Receipt(self.name, head.task, receipt.verdict, began, time.time() - began))
         return receipt
 

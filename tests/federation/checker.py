@@ -26,7 +26,8 @@ from archipel.durability.book import CODEC, Course
 from archipel.durability.journal import AuditBroken, Journal, Line
 from archipel.durability.stored_models import Delivery, StoredModels, as_bytes, digest_of
 from archipel.engines.execution import threads
-from archipel.engines.federation.body import Bodies
+from archipel.engines.federation.body import WIDTH, Bodies, fingerprint
+from archipel.layout import Layout
 from archipel.records import Committed, Returned
 from archipel.study.federate import Hosting
 from archipel.types import Trained
@@ -86,7 +87,7 @@ def check(state: Path, receipts: Iterable[Mapping[str, Any]], hosting: Hosting, 
         journal.close()
     updates = [(line, event) for line in lines if isinstance(event := CODEC.value(line.event), Trained)]
     found.journalled = len(updates)
-    _damaged(found, state)
+    _damaged(found, state, hosting.layout)
     if not hosting.study.federation.keep_updates:
         _made_up_again(state, lines, hosting)
     receipts = list(receipts)
@@ -130,7 +131,7 @@ def _acknowledged(
         body = _body(state, CODEC.value(there[0].beside)["delivery"], hosting)
         if body is None:
             found.find("payload lost", f"{what}: its file is not there, or too short")
-        elif hashlib.sha256(body).hexdigest() != receipt["sha256"]:
+        elif _fingerprint(body, hosting.layout) != receipt["sha256"]:
             found.find("other numbers", f"{what}: what is kept has another SHA-256 than what the learner sent")
 
 
@@ -146,11 +147,27 @@ def _body(state: Path, delivery: Delivery, hosting: Hosting) -> bytes | None:
     return body if len(body) == size else None
 
 
-def _damaged(found: Findings, state: Path) -> None:
+def _fingerprint(body: bytes, layout: Layout) -> str:
+    """Of a body, from its numbers; "" of what is none."""
+    start = WIDTH + int.from_bytes(body[:WIDTH], "little")
+    try:
+        there = json.loads(body[WIDTH:start]).keys()
+    except (ValueError, AttributeError):
+        return ""
+    digests, place = [], start
+    for layer in layout.layers:
+        if layer.entries[0].name in there:
+            digests.append(hashlib.sha256(body[place : place + 4 * layer.size]).hexdigest())
+            place += 4 * layer.size
+    return fingerprint(body[:start], digests)
+
+
+def _damaged(found: Findings, state: Path, layout: Layout) -> None:
     """Every file is called what is in it."""
-    for digest in Blobs(state / "blobs").digests():
-        if hashlib.sha256((state / "blobs" / digest).read_bytes()).hexdigest() != digest:
-            found.find("payload lost", f"the file {digest} holds something else")
+    for name in Blobs(state / "blobs").digests():
+        content = (state / "blobs" / name).read_bytes()
+        if hashlib.sha256(content).hexdigest() != name and _fingerprint(content, layout) != name:
+            found.find("payload lost", f"the file {name} holds something else")
 
 
 def _audited(

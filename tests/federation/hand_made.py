@@ -22,6 +22,7 @@ from archipel.durability.book import CODEC
 from archipel.durability.journal import Journal
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation import speech
+from archipel.engines.federation.body import fingerprint
 from archipel.engines.federation.engine import Federation
 from archipel.engines.federation.link import Link
 from archipel.engines.federation.service import serve
@@ -75,12 +76,13 @@ class Update:
     def sign(self, layers: bool = True, *, body: bytes | None = None) -> bytes:
         """Make the hashes and the size fit what is in it: whoever checks hashes alone would take it. The body."""
         whole = self.body if body is None else body
-        self.head.size, self.head.sha256 = len(whole), hashlib.sha256(whole).digest()
         if layers:
             place = 0
             for layer, size in zip(self.head.trained.layers, self.sizes, strict=False):
                 layer.sha256 = hashlib.sha256(self.numbers[place : place + size].tobytes()).digest()
                 place += size
+        name = fingerprint(whole[: len(self.header)], [layer.sha256.hex() for layer in self.head.trained.layers])
+        self.head.size, self.head.sha256 = len(whole), bytes.fromhex(name)
         return whole
 
     sizes: tuple[int, ...] = ()
@@ -139,7 +141,8 @@ class Bad(Steady):
 
     async def update(self, order: pb.Train) -> Update:
         """What an honest one would send."""
-        head, body = await self._work_at(order)
+        head, parts = await self._work_at(order)
+        body = b"".join(parts)
         start = len(self.bodies.header(self.layout.indices(None)))
         sizes = tuple(layer.size for layer in self.layout.layers)
         return Update(head, body[:start], np.frombuffer(body[start:], np.float32).copy(), sizes)

@@ -18,11 +18,13 @@ import numpy as np
 
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation import speech
-from archipel.engines.federation.body import HEADER, WIDTH, Bodies
+from archipel.engines.federation.body import HEADER, WIDTH, Bodies, fingerprint
 from archipel.engines.federation.link import Link, TurnedAway
 from archipel.layout import Layout
 
 T = TypeVar("T")
+Answer = tuple[pb.Head, tuple[bytes | memoryview, ...]]
+"""What it says, and the body in the parts that it lies in."""
 Seen = Callable[[str, pb.Head, pb.Receipt], None]
 """Told of every receipt: by whom, for what, and what it says."""
 
@@ -46,7 +48,7 @@ class Light:
     delay: float = 0.0
     """Seconds that it trains."""
     ended: str | None = None
-    owed: dict[int, tuple[pb.Head, bytes]] = field(default_factory=dict)
+    owed: dict[int, Answer] = field(default_factory=dict)
     """Answers that have no receipt yet: asked again, it gives the same."""
 
     def __post_init__(self) -> None:
@@ -110,7 +112,7 @@ class Light:
             if task not in self.owed:
                 self.owed[task] = await self._work_at(order)
             head, body = self.owed[task]
-            receipt = await self.link.answer(head, body)
+            receipt = await self.link.answer(head, *body)
             self.seen(self.name, head, receipt)
             del self.owed[task]
         except TurnedAway:
@@ -118,7 +120,7 @@ class Light:
         finally:
             self.at.discard(task)
 
-    async def _work_at(self, order: pb.Train) -> tuple[pb.Head, bytes]:
+    async def _work_at(self, order: pb.Train) -> Answer:
         carried = await self._model(order)
         await asyncio.sleep(self.delay)
         self.sequence += 1
@@ -128,16 +130,16 @@ class Light:
         """Where models are large, in a thread, as a real learner does."""
         return await asyncio.to_thread(work) if self.layout.size > 1_000_000 else work()
 
-    def _made(self, order: pb.Train, sequence: int, carried: np.ndarray) -> tuple[pb.Head, bytes]:
+    def _made(self, order: pb.Train, sequence: int, carried: np.ndarray) -> Answer:
         vector = self.make(carried, order.plan.key)
         names = speech.hear_plan(order.plan).sends(self.layout.names)
         places = self.layout.indices(names)
         pieces = [vector[self.layout.layers[p].start : self.layout.layers[p].stop].data.cast("B") for p in places]
         digests = [hashlib.sha256(piece).hexdigest() for piece in pieces]
-        body = b"".join((self.bodies.header(places), *pieces))
+        body = (self.bodies.header(places), *pieces)
         trained = pb.Trained(layers=speech.say_layers([self.layout.names[p] for p in places], digests), steps=1)
-        sha256 = hashlib.sha256(body).digest()
-        return pb.Head(task=order.task, sequence=sequence, size=len(body), sha256=sha256, trained=trained), body
+        size, name = sum(map(len, body)), bytes.fromhex(fingerprint(body[0], digests))
+        return pb.Head(task=order.task, sequence=sequence, size=size, sha256=name, trained=trained), body
 
     async def _evaluate(self, order: pb.Evaluate) -> None:
         self.at.add(order.task)

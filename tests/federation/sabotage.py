@@ -12,7 +12,8 @@ import hashlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from archipel.cli import main
@@ -52,27 +53,31 @@ def payload_last() -> None:
     finish, packed, tell = blobs.Parcel.finish, Book._packed, Course.tell
     waiting: set[str] = set()
 
-    def later(self: blobs.Blobs, content: bytes) -> str:
-        digest = hashlib.sha256(content).hexdigest()
-        waiting.add(digest)
+    def later(self: blobs.Blobs, name: str, content: bytes) -> str:
+        waiting.add(name)
 
         def write() -> None:
             time.sleep(GAP)
-            self.path(digest).write_bytes(content)
-            waiting.discard(digest)
+            self.path(name).write_bytes(content)
+            waiting.discard(name)
 
         threading.Thread(target=write, daemon=True).start()
-        return digest
+        return name
 
-    def finish_later(self: blobs.Parcel) -> str:
+    def finish_later(self: blobs.Parcel, name: str) -> None:
         if self.path.name.startswith("own."):
-            return finish(self)
+            finish(self, name)
+            return
         content = self.path.read_bytes()
         self.discard()
-        return later(self.blobs, content)
+        later(self.blobs, name, content)
+
+    def put_later(self: blobs.Blobs, pieces: Iterable[blobs.Buffer]) -> str:
+        content = b"".join(pieces)
+        return later(self, hashlib.sha256(content).hexdigest(), content)
 
     def packed_later(self: Book, entries: Sequence[Entry]) -> Sequence[Entry]:
-        self.blobs.put = lambda pieces: later(self.blobs, b"".join(pieces))  # type: ignore[method-assign]
+        self.blobs.put = partial(put_later, self.blobs)  # type: ignore[method-assign]
         try:
             return packed(self, entries)
         finally:

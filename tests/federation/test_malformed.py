@@ -733,7 +733,7 @@ def test_only_ones_own_models_are_fetched(undisturbed: Left, tmp_path: Path) -> 
 
         async def fetch(task: int, layers: list[str], offset: int = 0) -> bytes:
             want = pb.Want(task=task, layers=layers, offset=offset)
-            return b"".join([piece.data async for piece in bad.link._fetch(want, metadata=bad.link._metadata)])
+            return b"".join([piece async for piece in bad.link._fetch(want, metadata=bad.link._metadata)])
 
         for task in (order.task - 1, order.task + 100, 2**63 - 1, -(2**63), -(1 << 62)):
             with pytest.raises(grpc.aio.AioRpcError, match=f"Task {task} is not one of {BAD}'s") as caught:

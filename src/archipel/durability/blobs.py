@@ -1,4 +1,6 @@
-"""Files named by the SHA-256 of what is in them: written once, whole or not at all, and never changed.
+"""Files named by what is in them: written once, whole or not at all, and never changed.
+
+The name is the SHA-256 of all bytes, or a hash of hashes that another one has compared with what came.
 
 A file is written under another name, brought to the disk, renamed, and its folder is brought to the disk: whoever knows
 its name after a crash finds all of it.
@@ -40,9 +42,12 @@ class Blobs:
         self._own += 1
         parcel = Parcel(self, f"own.{os.getpid()}.{self._own}")
         parcel.begin_anew()
+        found = hashlib.sha256()
         for piece in pieces:
+            found.update(piece)
             parcel.write(piece)
-        return parcel.finish()
+        parcel.finish(found.hexdigest())
+        return found.hexdigest()
 
     def parcel(self, label: str) -> Parcel:
         """A file that arrives in pieces; what has arrived of it before is there still."""
@@ -82,7 +87,6 @@ class Parcel:
         self.path = blobs.unfinished / label
         self.size = self.path.stat().st_size if self.path.exists() else 0
         """Bytes that have arrived."""
-        self._digest: hashlib._Hash | None = None
         self._file: int | None = None
 
     def begin_anew(self) -> None:
@@ -91,14 +95,10 @@ class Parcel:
 
     def write(self, data: Buffer) -> None:
         view = memoryview(data).cast("B")
-        if self._file is None:
-            self._open()
-        assert self._file is not None
-        assert self._digest is not None
-        self._digest.update(view)
+        file = self._open()
         self.size += len(view)
         while view:
-            view = view[os.write(self._file, view) :]
+            view = view[os.write(file, view) :]
 
     def blocks(self) -> Iterator[bytes]:
         """What has arrived, block by block."""
@@ -107,41 +107,27 @@ class Parcel:
                 while block := file.read(BLOCK):
                     yield block
 
-    def finish(self) -> str:
+    def finish(self, name: str) -> None:
         """Have it on the disk under its own name, which says what is in it."""
-        if self._file is None:
-            self._open()
-        assert self._file is not None
-        assert self._digest is not None
-        digest = self._digest.hexdigest()
-        os.fsync(self._file)
+        os.fsync(self._open())
         self.close()
-        os.replace(self.path, self.blobs.path(digest))
+        os.replace(self.path, self.blobs.path(name))
         sync_folder(self.blobs.folder)
-        return digest
-
-    def digest(self) -> str:
-        """Of what has arrived."""
-        if self._digest is None:
-            self._open()
-        assert self._digest is not None
-        return self._digest.hexdigest()
 
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
-        self._file = self._digest = None
+        self._file = None
 
     def discard(self) -> None:
         self.close()
         self.path.unlink(missing_ok=True)
 
-    def _open(self) -> None:
-        """Go on behind what is there; its hash is taken again, for the process that knew it may be gone."""
-        self._digest = hashlib.sha256()
-        for block in self.blocks():
-            self._digest.update(block)
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    def _open(self) -> int:
+        """Go on behind what is there."""
+        if self._file is None:
+            self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        return self._file
 
 
 def sync_folder(folder: Path) -> None:

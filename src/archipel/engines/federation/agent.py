@@ -23,7 +23,7 @@ from archipel.data.standardise import Moments
 from archipel.durability.stored_models import as_bytes
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation import speech
-from archipel.engines.federation.body import HEADER, WIDTH, Bodies
+from archipel.engines.federation.body import HEADER, WIDTH, Bodies, fingerprint
 from archipel.engines.federation.link import Link, TurnedAway
 from archipel.engines.federation.memory import Folder, Memory, Owed
 from archipel.learner.learner import Job, Learner, Work
@@ -298,20 +298,20 @@ class Agent:
 
     async def _bring(self, owed: Owed) -> None:
         layout = self.island.work.layout
-        body = b""
+        header, name = b"", ""
         if owed.changed:
             header = self.bodies.header(layout.indices(owed.changed))
-            body = b"".join((header, as_bytes(owed.numbers)))
+            name = fingerprint(header, [owed.digests[layer] for layer in owed.changed])
         head = pb.Head(
             task=owed.task,
             sequence=owed.sequence,
-            size=len(body),
-            sha256=hashlib.sha256(body).digest() if body else b"",
+            size=len(header) + owed.numbers.nbytes,
+            sha256=bytes.fromhex(name),
             trained=speech.say_metrics(
                 owed.metrics, speech.say_layers(owed.layers, [owed.digests[name] for name in owed.layers]), owed.steps
             ),
         )
-        receipt = await self.link.answer(head, body)
+        receipt = await self.link.answer(head, header, as_bytes(owed.numbers))
         if receipt.verdict == pb.Receipt.REFUSED:
             log.error("the controller refused an update", extra={"task": owed.task, "reason": receipt.reason})
         else:

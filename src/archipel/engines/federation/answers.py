@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from archipel.durability.blobs import Buffer
 from archipel.durability.book import LATE, REFUSED, Moved, Note, Taken
 from archipel.durability.journal import Answer
 from archipel.durability.stored_models import Delivery
@@ -17,6 +18,7 @@ from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation import speech
 from archipel.engines.federation.body import Bad
 from archipel.engines.federation.line import CHUNK
+from archipel.engines.federation.pieces import Portion
 from archipel.engines.federation.reception import (
     BROKEN_OFF,
     SMALL,
@@ -74,17 +76,17 @@ class Answers:
         path = self.book.blobs.unfinished / _label(name, parcel.task, parcel.sha256)
         return pb.Offset(offset=path.stat().st_size if path.exists() else 0)
 
-    async def reply(self, name: str, portion: pb.Portion) -> pb.Receipt:
+    async def reply(self, name: str, portion: Portion) -> pb.Receipt:
         """An answer in one piece."""
         return await self._hear(name, *self._apart(portion, _nothing_more()))
 
-    async def answer(self, name: str, portions: AsyncIterator[pb.Portion]) -> pb.Receipt:
+    async def answer(self, name: str, portions: AsyncIterator[Portion]) -> pb.Receipt:
         """An answer in many pieces."""
         receipt = await self._hear(name, *self._apart(await self._next(portions), portions))
         await self._hear_out(portions)
         return receipt
 
-    async def _hear(self, name: str, head: pb.Head, pieces: AsyncIterator[bytes]) -> pb.Receipt:
+    async def _hear(self, name: str, head: pb.Head, pieces: AsyncIterator[Buffer]) -> pb.Receipt:
         began = time.monotonic()
         federation, seat = self.federation, self.federation.seats[name]
         seat.seen = federation.now
@@ -99,7 +101,7 @@ class Answers:
 
     # ------------------------------------------------------------------------------------------------------ updates
 
-    async def _update(self, seat: Seat, command: Train, head: pb.Head, pieces: AsyncIterator[bytes]) -> pb.Receipt:
+    async def _update(self, seat: Seat, command: Train, head: pb.Head, pieces: AsyncIterator[Buffer]) -> pb.Receipt:
         traffic, out = self.federation.orders.traffic(command.task), self.book.out.get(command.task)
         moved: Moved = {"train down": dict(seat.given.get(command.task, {}))}
         delivery: Delivery | None = None
@@ -138,7 +140,7 @@ class Answers:
         return self._receipt(taken)
 
     async def _arrive(
-        self, seat: Seat, command: Train, head: pb.Head, pieces: AsyncIterator[bytes]
+        self, seat: Seat, command: Train, head: pb.Head, pieces: AsyncIterator[Buffer]
     ) -> tuple[Trained, Delivery, bytes]:
         """From an update's announcement to its file on disk; raises `Bad` with what is wrong with it.
 
@@ -170,7 +172,7 @@ class Answers:
         return event, delivery, body
 
     async def _piece_by_piece(
-        self, seat: Seat, head: pb.Head, examination: Examination, pieces: AsyncIterator[bytes]
+        self, seat: Seat, head: pb.Head, examination: Examination, pieces: AsyncIterator[Buffer]
     ) -> Delivery:
         federation, expected = self.federation, examination.expected
         label = _label(seat.name, head.task, head.sha256)
@@ -178,7 +180,7 @@ class Answers:
             raise Busy("Another call is bringing an update.")
         self._bringing.add(seat.name)
         self._supersede(seat.name, label)
-        self.book.blobs.pin(expected.sha256)
+        self.book.blobs.pin(expected.name)
         reception = Reception(self.book.blobs, label, examination)
         try:
             reception.begin_at(head.offset)
@@ -192,13 +194,13 @@ class Answers:
         except BaseException as error:
             if isinstance(error, Bad):
                 reception.discard()
-            self.book.blobs.unpin(expected.sha256)
+            self.book.blobs.unpin(expected.name)
             raise
         finally:
             reception.put_aside()
             self._bringing.discard(seat.name)
         if not delivery.blob:
-            self.book.blobs.unpin(expected.sha256)  # no layer had changed: there is no file
+            self.book.blobs.unpin(expected.name)  # no layer had changed: there is no file
         return delivery
 
     def _supersede(self, learner: str, label: str) -> None:
@@ -229,11 +231,9 @@ class Answers:
 
     # ------------------------------------------------------------------------------------------------------ portions
 
-    def _apart(
-        self, first: pb.Portion | None, portions: AsyncIterator[pb.Portion]
-    ) -> tuple[pb.Head, AsyncIterator[bytes]]:
+    def _apart(self, first: Portion | None, portions: AsyncIterator[Portion]) -> tuple[pb.Head, AsyncIterator[Buffer]]:
         """What an answer says, and its data, piece by piece; nothing of the message itself stays in memory."""
-        if first is None or not first.HasField("head"):
+        if first is None or first.head is None:
             raise Rejected("An answer begins with its head.")
         if first.head.sequence > LARGEST:
             raise Rejected(f"An answer with the sequence {first.head.sequence}; the largest is {LARGEST}.")
@@ -241,7 +241,7 @@ class Answers:
         head.CopyFrom(first.head)  # a part of a message keeps the whole of it alive
         return head, self._pieces(first.data, portions)
 
-    async def _pieces(self, data: bytes, portions: AsyncIterator[pb.Portion]) -> AsyncIterator[bytes]:
+    async def _pieces(self, data: Buffer, portions: AsyncIterator[Portion]) -> AsyncIterator[Buffer]:
         while True:
             yield data
             del data  # it is somebody else's now
@@ -251,7 +251,7 @@ class Answers:
             data = portion.data
             del portion
 
-    async def _next(self, portions: AsyncIterator[pb.Portion]) -> pb.Portion | None:
+    async def _next(self, portions: AsyncIterator[Portion]) -> Portion | None:
         """The next piece of an answer, or None at its end."""
         seconds = self.federation.terms.silence
         try:
@@ -262,7 +262,7 @@ class Answers:
         except TimeoutError:
             raise Busy(f"Nothing came for {seconds:g} s.") from None
 
-    async def _hear_out(self, portions: AsyncIterator[pb.Portion]) -> None:
+    async def _hear_out(self, portions: AsyncIterator[Portion]) -> None:
         """A receipt before the caller's last word may be lost on its way (grpc issue 36066)."""
         whole = self.federation.bodies.size(self.book.layout.indices(None))
         for _ in range(whole // CHUNK + 2):
@@ -270,12 +270,12 @@ class Answers:
                 return  # who goes on and on is answered without
 
 
-async def _nothing_more() -> AsyncIterator[pb.Portion]:
+async def _nothing_more() -> AsyncIterator[Portion]:
     return
     yield
 
 
-async def _whole(pieces: AsyncIterator[bytes], size: int) -> bytes:
+async def _whole(pieces: AsyncIterator[Buffer], size: int) -> bytes:
     """A body of so many bytes."""
     body = bytearray()
     async for piece in pieces:

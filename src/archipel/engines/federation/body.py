@@ -6,6 +6,7 @@ reasons: what is wrong can be told by its name, and any program that knows safet
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,8 +21,24 @@ WIDTH = 8
 """Bytes of the number that says how long the header is."""
 
 
+APART = b"archipel"
+"""Before what is hashed for a fingerprint: as the length of a header it would be too long, so nothing that is hashed as
+a whole can be taken for a body."""
+
+
 class Bad(Exception):
     """What is wrong with something that came, in words for the operator of whoever sent it."""
+
+
+def fingerprint(header: bytes | bytearray, layers: Iterable[str]) -> str:
+    """What a body is known by: the SHA-256 of its header and of its layers' SHA-256s.
+
+    Every number stands behind it, and none is hashed twice.
+    """
+    found = hashlib.sha256(APART + header)
+    for layer in layers:
+        found.update(bytes.fromhex(layer))
+    return found.hexdigest()
 
 
 class Bodies:

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import grpc
 
+from archipel.durability.blobs import Buffer
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation.line import CHUNK, LIMITS, NAME
+from archipel.engines.federation.pieces import hear_piece, say_portion, written
 
 FOR_GOOD = {
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -62,21 +64,21 @@ class Link:
             self.channel = grpc.aio.secure_channel(address, credentials, options)
         self.address = address
         self._metadata = (("archipel-identity", insecure_name),) if credentials is None else ()
-        self._join = self._method(self.channel.unary_unary, "Join", pb.Welcome)
-        self._listen = self._method(self.channel.unary_stream, "Listen", pb.Order)
-        self._beat = self._method(self.channel.unary_unary, "Beat", pb.Heard)
-        self._fetch = self._method(self.channel.unary_stream, "Fetch", pb.Piece)
-        self._stored = self._method(self.channel.unary_unary, "Stored", pb.Offset)
-        self._answer = self._method(self.channel.stream_unary, "Answer", pb.Receipt)
-        self._reply = self._method(self.channel.unary_unary, "Reply", pb.Receipt)
-        self._steer = self._method(self.channel.unary_unary, "Steer", pb.Done)
-        self._look = self._method(self.channel.unary_unary, "Look", pb.Status)
+        self._join = self._method(self.channel.unary_unary, "Join", pb.Welcome.FromString)
+        self._listen = self._method(self.channel.unary_stream, "Listen", pb.Order.FromString)
+        self._beat = self._method(self.channel.unary_unary, "Beat", pb.Heard.FromString)
+        self._fetch = self._method(self.channel.unary_stream, "Fetch", hear_piece)
+        self._stored = self._method(self.channel.unary_unary, "Stored", pb.Offset.FromString)
+        self._answer = self._method(self.channel.stream_unary, "Answer", pb.Receipt.FromString)
+        self._reply = self._method(self.channel.unary_unary, "Reply", pb.Receipt.FromString)
+        self._steer = self._method(self.channel.unary_unary, "Steer", pb.Done.FromString)
+        self._look = self._method(self.channel.unary_unary, "Look", pb.Status.FromString)
 
-    def _method(self, kind: Callable[..., Any], name: str, answer: Any) -> Callable[..., Any]:
+    def _method(self, kind: Callable[..., Any], name: str, read: Callable[[bytes], Any]) -> Callable[..., Any]:
         return kind(  # type: ignore[no-any-return]
             f"/{NAME}/{name}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=answer.FromString,
+            request_serializer=written,
+            response_deserializer=read,
         )
 
     async def close(self) -> None:
@@ -121,7 +123,7 @@ class Link:
             timeout = PATIENCE + (size - len(body)) / SLOWEST
             call = self._fetch(want, metadata=self._metadata, timeout=timeout, wait_for_ready=True)
             async for piece in call:
-                body.extend(piece.data)
+                body.extend(piece)
                 if len(body) > size:
                     raise ValueError(f"The controller sent more than the {size:,} bytes of task {task}'s model.")
             return body
@@ -130,14 +132,14 @@ class Link:
             pass
         return body
 
-    async def answer(self, head: pb.Head, body: memoryview | bytes = b"") -> pb.Receipt:
-        """Bring an answer until its receipt comes."""
-        tried = False
+    async def answer(self, head: pb.Head, *body: Buffer) -> pb.Receipt:
+        """Bring an answer until its receipt comes; its body in as many parts as it lies in."""
+        size, tried = sum(map(len, body)), False
 
         async def bring() -> pb.Receipt:
             nonlocal tried
-            if len(body) <= CHUNK:
-                portion = pb.Portion(head=head, data=bytes(body))
+            if size <= CHUNK:
+                portion = pb.Portion(head=head, data=b"".join(body))
                 whole: pb.Receipt = await self._reply(
                     portion, metadata=self._metadata, timeout=PATIENCE, wait_for_ready=True
                 )
@@ -146,13 +148,13 @@ class Link:
             if tried:
                 parcel = pb.Parcel(task=head.task, sha256=head.sha256)
                 known = await self._once(self._stored, parcel, wait=True)
-                offset = min(known.offset, len(body))
+                offset = min(known.offset, size)
             tried = True
             head.offset = offset
             receipt: pb.Receipt = await self._answer(
-                _portions(head, memoryview(body), offset),
+                _portions(head, body, offset),
                 metadata=self._metadata,
-                timeout=PATIENCE + (len(body) - offset) / SLOWEST,
+                timeout=PATIENCE + (size - offset) / SLOWEST,
                 wait_for_ready=True,  # it leaves in the moment when the controller is back
             )
             return receipt
@@ -192,7 +194,26 @@ def _told(error: grpc.aio.AioRpcError) -> TurnedAway:
     return TurnedAway(error.code(), error.details() or error.code().name)
 
 
-def _portions(head: pb.Head, body: memoryview, offset: int) -> Iterator[pb.Portion]:
-    yield pb.Portion(head=head, data=bytes(body[offset : offset + CHUNK]))
-    for place in range(offset + CHUNK, len(body), CHUNK):
-        yield pb.Portion(data=bytes(body[place : place + CHUNK]))
+def _portions(head: pb.Head, body: Sequence[Buffer], offset: int) -> Iterator[pb.Portion | bytes]:
+    pieces = _pieces(body, offset)
+    yield pb.Portion(head=head, data=b"".join(next(pieces, ())))
+    for piece in pieces:
+        yield say_portion(*piece)
+
+
+def _pieces(body: Iterable[Buffer], offset: int) -> Iterator[list[memoryview]]:
+    """A body from a byte on, in pieces of one message each, and each in the parts that it lies in."""
+    piece: list[memoryview] = []
+    room = CHUNK
+    for part in body:
+        skipped = min(offset, len(part))
+        offset -= skipped
+        rest = memoryview(part)[skipped:]
+        while rest:
+            piece.append(rest[:room])
+            rest, room = rest[room:], room - len(piece[-1])
+            if not room:
+                yield piece
+                piece, room = [], CHUNK
+    if piece:
+        yield piece

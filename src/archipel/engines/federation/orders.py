@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation import speech
 from archipel.engines.federation.line import CHUNK
+from archipel.engines.federation.pieces import say_piece
 from archipel.engines.federation.terms import Missing, Rejected, Seat
 from archipel.engines.federation.turns import Turns
 from archipel.types import Evaluate, Score, Traffic, Train
@@ -186,8 +187,8 @@ class Orders:
             yield header[offset:]
         yield from self.models.numbers(model, layers, max(0, offset - len(header)), CHUNK)
 
-    async def fetch(self, name: str, want: pb.Want) -> AsyncIterator[pb.Piece]:
-        """Layers of the model of one of the learner's own tasks, or of the last one when the run is over."""
+    async def fetch(self, name: str, want: pb.Want) -> AsyncIterator[bytes]:
+        """Layers of the model of one of the learner's own tasks, or of the last one when it is over; as messages."""
         seat = self.federation.seats[name]
         unknown = [layer for layer in want.layers if not self.layout.knows(layer)]
         if unknown or len(set(want.layers)) != len(want.layers):
@@ -198,16 +199,16 @@ class Orders:
             raise Missing(f"Task {want.task} is not one of {name}'s, or not any more.")
         model = self.federation.book.controller.state.model.name if command is None else command.model.name
         layers = self.layout.indices(want.layers)
-        body = self._body(model, layers, want.offset)
+        pieces = map(say_piece, self._body(model, layers, want.offset))
         seat.fetching += 1
         try:
             while True:
                 async with self.federation.large_pieces.one():
-                    piece = await self.federation.in_hand(lambda: next(body, None))
+                    piece = await self.federation.in_hand(lambda: next(pieces, None))
                     if piece is None:
                         break
                     seat.seen = self.federation.now
-                    yield pb.Piece(data=bytes(piece))
+                    yield piece
         except KeyError:
             raise Missing(f"Task {want.task} was closed in the meantime.") from None
         finally:

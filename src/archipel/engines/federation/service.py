@@ -12,6 +12,7 @@ import grpc
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation.engine import Federation
 from archipel.engines.federation.line import LIMITS, NAME
+from archipel.engines.federation.pieces import Portion, hear_portion, written
 from archipel.engines.federation.terms import Busy, Missing, Rejected
 from archipel.engines.federation.tls import CALLER, Gate
 
@@ -77,7 +78,7 @@ def _handlers(federation: Federation) -> grpc.GenericRpcHandler:
     async def beat(pulse: pb.Pulse, context: Any) -> pb.Heard:
         return await spoken(context, "Beat", lambda: federation.answers.beat(_learner(), pulse))
 
-    async def fetch(want: pb.Want, context: Any) -> AsyncIterator[pb.Piece]:
+    async def fetch(want: pb.Want, context: Any) -> AsyncIterator[bytes]:
         try:
             async for piece in federation.orders.fetch(_learner(), want):
                 yield piece
@@ -87,10 +88,10 @@ def _handlers(federation: Federation) -> grpc.GenericRpcHandler:
     async def stored(parcel: pb.Parcel, context: Any) -> pb.Offset:
         return await spoken(context, "Stored", lambda: federation.answers.stored(_learner(), parcel))
 
-    async def answer(portions: AsyncIterator[pb.Portion], context: Any) -> pb.Receipt:
+    async def answer(portions: AsyncIterator[Portion], context: Any) -> pb.Receipt:
         return await spoken(context, "Answer", lambda: federation.answers.answer(_learner(), aiter(portions)))
 
-    async def reply(portion: pb.Portion, context: Any) -> pb.Receipt:
+    async def reply(portion: Portion, context: Any) -> pb.Receipt:
         return await spoken(context, "Reply", lambda: federation.answers.reply(_learner(), portion))
 
     async def steer(wish: pb.Wish, context: Any) -> pb.Done:
@@ -102,25 +103,21 @@ def _handlers(federation: Federation) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(
         NAME,
         {
-            "Join": _handler(grpc.unary_unary_rpc_method_handler, join, pb.Hello),
-            "Listen": _handler(grpc.unary_stream_rpc_method_handler, listen, pb.Here),
-            "Beat": _handler(grpc.unary_unary_rpc_method_handler, beat, pb.Pulse),
-            "Fetch": _handler(grpc.unary_stream_rpc_method_handler, fetch, pb.Want),
-            "Stored": _handler(grpc.unary_unary_rpc_method_handler, stored, pb.Parcel),
-            "Answer": _handler(grpc.stream_unary_rpc_method_handler, answer, pb.Portion),
-            "Reply": _handler(grpc.unary_unary_rpc_method_handler, reply, pb.Portion),
-            "Steer": _handler(grpc.unary_unary_rpc_method_handler, steer, pb.Wish),
-            "Look": _handler(grpc.unary_unary_rpc_method_handler, look, pb.Glance),
+            "Join": _handler(grpc.unary_unary_rpc_method_handler, join, pb.Hello.FromString),
+            "Listen": _handler(grpc.unary_stream_rpc_method_handler, listen, pb.Here.FromString),
+            "Beat": _handler(grpc.unary_unary_rpc_method_handler, beat, pb.Pulse.FromString),
+            "Fetch": _handler(grpc.unary_stream_rpc_method_handler, fetch, pb.Want.FromString),
+            "Stored": _handler(grpc.unary_unary_rpc_method_handler, stored, pb.Parcel.FromString),
+            "Answer": _handler(grpc.stream_unary_rpc_method_handler, answer, hear_portion),
+            "Reply": _handler(grpc.unary_unary_rpc_method_handler, reply, hear_portion),
+            "Steer": _handler(grpc.unary_unary_rpc_method_handler, steer, pb.Wish.FromString),
+            "Look": _handler(grpc.unary_unary_rpc_method_handler, look, pb.Glance.FromString),
         },
     )
 
 
-def _handler(kind: Callable[..., Any], method: Callable[..., Any], request: Any) -> Any:
-    return kind(method, request_deserializer=request.FromString, response_serializer=_serialised)
-
-
-def _serialised(message: Any) -> bytes:
-    return bytes(message.SerializeToString())
+def _handler(kind: Callable[..., Any], method: Callable[..., Any], read: Callable[[bytes], Any]) -> Any:
+    return kind(method, request_deserializer=read, response_serializer=written)
 
 
 def _learner() -> str:

@@ -16,7 +16,7 @@ from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation.body import Bad
 from archipel.types import Cycle, Metrics, Plan, Reports, Scored
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised when an older side would misunderstand a newer one."""
 MOST = 2**40
 """Examples, or steps, that anybody may claim to have or to have made: sums of such counts are exact."""

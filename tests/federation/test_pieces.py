@@ -1,0 +1,70 @@
+"""Pieces of models that are written and read by hand are what protobuf writes and reads."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf.message import DecodeError
+
+from archipel.engines.federation import federation_pb2 as pb
+from archipel.engines.federation import link
+from archipel.engines.federation.line import CHUNK
+from archipel.engines.federation.pieces import hear_piece, hear_portion, say_piece, say_portion
+
+SIZES = [1, 127, 128, 129, 16_383, 16_384, CHUNK]
+
+
+def data(size: int) -> bytes:
+    return bytes(place % 251 for place in range(size))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_is_written(size: int) -> None:
+    whole = data(size)
+    assert say_piece(whole) == pb.Piece(data=whole).SerializeToString()
+    assert say_piece(whole[:100], memoryview(whole)[100:]) == say_piece(whole)
+    assert say_portion(whole) == pb.Portion(data=whole).SerializeToString()
+
+
+@pytest.mark.parametrize("size", [0, *SIZES])
+def test_what_is_read(size: int) -> None:
+    whole = data(size)
+    assert hear_piece(pb.Piece(data=whole).SerializeToString()) == whole
+    assert hear_piece(say_piece(whole)) == whole
+    portion = hear_portion(pb.Portion(data=whole).SerializeToString())
+    assert (portion.head, portion.data) == (None, whole)
+
+
+def test_what_is_read_with_a_head() -> None:
+    portion = hear_portion(pb.Portion(head=pb.Head(task=7), data=b"numbers").SerializeToString())
+    assert (portion.head, portion.data) == (pb.Head(task=7), b"numbers")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pb.Portion(data=b"first").SerializeToString() + pb.Portion(data=b"last").SerializeToString(),
+        pb.Portion(data=b"last").SerializeToString() + pb.Portion(head=pb.Head(task=7)).SerializeToString(),
+        b"\x12\x84\x00last",  # a length that is written longer than it has to be
+        pb.Portion(data=b"last").SerializeToString() + b"\x1a\x01x",  # a field that nobody knows
+    ],
+    ids=["twice", "before the head", "long length", "unknown field"],
+)
+def test_what_protobuf_allows_is_read_as_protobuf_reads_it(message: bytes) -> None:
+    assert pb.Portion.FromString(message).data == b"last"
+    assert hear_portion(message).data == b"last"
+
+
+@pytest.mark.parametrize("message", [b"\x12", b"\x12\x05last", b"\x12" + b"\xff" * 12, b"\x12\x80", b"\xff"])
+def test_what_is_no_message_is_an_error(message: bytes) -> None:
+    with pytest.raises(DecodeError):
+        hear_portion(message)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 9, 10, 11, CHUNK, 2 * CHUNK + 5, 3 * CHUNK + 9, 3 * CHUNK + 10])
+def test_a_body_in_parts_goes_out_as_if_it_were_one(offset: int) -> None:
+    parts = data(10), memoryview(data(3 * CHUNK))
+    first, *rest = link._portions(pb.Head(task=7), parts, offset)
+    assert isinstance(first, pb.Portion)
+    pieces = [first.data, *(bytes(hear_portion(bytes(message)).data) for message in rest)]
+    assert b"".join(pieces) == b"".join(parts)[offset:]
+    assert all(len(piece) == CHUNK for piece in pieces[:-1])
