@@ -121,7 +121,11 @@ def test_ctrl_c_before_a_command_is_there(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_after_loading_garbage_is_looked_for_again() -> None:
-    with pytest.raises(ImportError), loading():
-        assert not gc.isenabled()
-        raise ImportError
+    def load() -> None:
+        with loading():
+            assert not gc.isenabled()
+            raise ImportError
+
+    with pytest.raises(ImportError):
+        load()
     assert gc.isenabled()
