@@ -871,8 +871,8 @@ def too_many(said: pb.Hello) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (newer, r"This controller speaks version 1 of the protocol, the learner version 2\. Install the same version"),
-        (older, "speaks version 1 of the protocol, the learner version 0"),
+        (newer, r"This controller speaks version 2 of the protocol, the learner version 3\. Install the same version"),
+        (older, "speaks version 2 of the protocol, the learner version 0"),
         (another_study, rf"The study of {BAD} is not the controller's: they differ in \[training\]\. Give both"),
         (other_code, r"they differ in mine\.py\. Give both sides the same study file and the same code"),
         (other_model_and_data, r"they differ in \[data\], \[model\]\."),
