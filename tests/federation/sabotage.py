@@ -12,7 +12,7 @@ import hashlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -72,7 +72,7 @@ def payload_last() -> None:
         self.discard()
         later(self.blobs, name, content)
 
-    def put_later(self: blobs.Blobs, pieces: Iterable[blobs.Buffer]) -> str:
+    def put_later(self: blobs.Blobs, pieces: Sequence[blobs.Buffer]) -> str:
         content = b"".join(pieces)
         return later(self, hashlib.sha256(content).hexdigest(), content)
 

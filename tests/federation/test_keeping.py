@@ -76,3 +76,12 @@ def test_whoever_gives_up_waiting_leaves_when_the_thread_is_done(tmp_path: Path)
         await federation.close()
 
     asyncio.run(go())
+
+
+def test_what_is_there_already_is_not_written_again(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path)
+    digest = blobs.put([b"num", b"bers"])
+    before = blobs.path(digest).stat()
+    assert Blobs(tmp_path).put([b"numbers"]) == digest
+    assert blobs.path(digest).stat() == before
+    assert not [*blobs.unfinished.iterdir()]

@@ -12,7 +12,7 @@ import hashlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -37,17 +37,22 @@ class Blobs:
     def __contains__(self, digest: str) -> bool:
         return self.path(digest).exists()
 
-    def put(self, pieces: Iterable[Buffer]) -> str:
+    def put(self, pieces: Sequence[Buffer]) -> str:
         """Keep these bytes; the name they have from now on."""
-        self._own += 1
-        parcel = Parcel(self, f"own.{os.getpid()}.{self._own}")
-        parcel.begin_anew()
         found = hashlib.sha256()
         for piece in pieces:
             found.update(piece)
+        name = found.hexdigest()
+        if name in self:  # as after a kill, when what was done since the last snapshot is done again
+            sync_folder(self.folder)  # whoever wrote it may have ended before this
+            return name
+        self._own += 1
+        parcel = Parcel(self, f"own.{os.getpid()}.{self._own}")
+        parcel.begin_anew()
+        for piece in pieces:
             parcel.write(piece)
-        parcel.finish(found.hexdigest())
-        return found.hexdigest()
+        parcel.finish(name)
+        return name
 
     def parcel(self, label: str) -> Parcel:
         """A file that arrives in pieces; what has arrived of it before is there still."""
