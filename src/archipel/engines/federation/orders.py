@@ -204,7 +204,7 @@ class Orders:
         try:
             while True:
                 async with self.federation.large_pieces.one():
-                    if self.models.in_memory(model):  # a thread would take longer to begin than this takes
+                    if self.models.in_memory(model):  # there is no disk to wait for
                         piece = next(pieces, None)
                     else:
                         piece = await self.federation.in_hand(lambda: next(pieces, None))

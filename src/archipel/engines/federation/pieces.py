@@ -1,7 +1,7 @@
 """Pieces of models as messages, without the copies that protobuf makes of them.
 
-A message that holds nothing but bytes is a tag, their length, and the bytes. protobuf reads and writes the same; it
-copies them three times on the way out and twice on the way in, which for a model takes longer than hashing it.
+A message that holds nothing but bytes is a tag, their length, and the bytes. protobuf reads and writes the same, by way
+of copies of its own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def hear_portion(message: bytes) -> Portion:
 
 
 def written(message: Any) -> bytes:
-    """A message as it travels; one of model's pieces is that already."""
+    """A message as it travels; a piece of a model is that already."""
     return message if isinstance(message, bytes) else bytes(message.SerializeToString())
 
 

@@ -28,8 +28,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 SWITCH = 0.0005
 """Seconds after which a thread that can go on gets its turn. gRPC does its work in the event loop's thread, and a hand
-that comes back from the disk or from hashing, which it does three times for a piece of a model, would wait ten times as
-long each time."""
+that comes back from the disk or from hashing, which it does three times for a piece of a model, would wait up to ten
+times as long each time."""
 
 log = logging.getLogger("archipel.federation")
 
