@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -25,9 +25,11 @@ from archipel.durability.blobs import sync_folder
 
 TEXT = "text"
 """Name of the tensor that holds everything but tensors, as UTF-8."""
-
-
 CHECKSUM = "sha256"
+PLAIN = frozenset({type(None), bool, int, float, str})
+"""Types of values that JSON has."""
+Where: TypeAlias = "tuple[Where, str] | None"
+"""Steps from a value to a part of it, the last one first: words are made of them only where something is wrong."""
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
@@ -51,11 +53,17 @@ class Codec:
         self._kinds: dict[str, type[Any]] = {
             name: kind for name, kind in named.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
         }
+        self._fields = {
+            kind: [(field.name, f".{field.name}") for field in dataclasses.fields(kind)]
+            for name, kind in self._kinds.items()
+            if kind.__name__ == name
+        }
+        """Looked up once: a federation writes down several values for every update."""
 
     def save(self, path: Path, value: object) -> None:
         """Write the file whole or not at all."""
         tensors: dict[str, Tensor] = {}
-        text = json.dumps(self._encode(value, tensors, "value")).encode()
+        text = json.dumps(self._encode(value, tensors, (None, "value"))).encode()
         tensors[TEXT] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".unfinished")
@@ -79,15 +87,28 @@ class Codec:
 
     def text(self, value: object) -> str:
         """One line of JSON; arrays are in it, tensors cannot be."""
-        return json.dumps(self._encode(value, None, "value"), separators=(",", ":"))
+        return json.dumps(self._encode(value, None, (None, "value")), separators=(",", ":"))
 
     def value(self, text: str) -> Any:
         """What a line of `text` says."""
         return self._decode(json.loads(text), {})
 
-    def _encode(self, value: object, tensors: dict[str, Tensor] | None, where: str) -> Any:
-        if value is None or isinstance(value, bool | int | float | str):
+    def _encode(self, value: Any, tensors: dict[str, Tensor] | None, where: Where) -> Any:
+        kind = type(value)
+        if kind in PLAIN:
             return value
+        if kind in self._fields:
+            return [
+                kind.__name__,
+                {name: self._encode(getattr(value, name), tensors, (where, step)) for name, step in self._fields[kind]},
+            ]
+        if isinstance(value, tuple | list):
+            items = [self._encode(item, tensors, (where, f"[{i}]")) for i, item in enumerate(value)]
+            return ["tuple" if isinstance(value, tuple) else "list", items]
+        if isinstance(value, dict):
+            keys = [self._encode(key, tensors, where) for key in value]
+            items = [self._encode(item, tensors, (where, f"[{key!r}]")) for key, item in value.items()]
+            return ["dict", [keys, items]]
         if isinstance(value, Tensor) and tensors is not None:
             name = str(len(tensors))
             tensors[name] = value.detach().cpu().contiguous().clone()
@@ -98,39 +119,22 @@ class Codec:
             name = str(len(tensors))
             tensors[name] = torch.from_numpy(value.copy())
             return ["array", name]
-        if isinstance(value, tuple | list):
-            kind = "tuple" if isinstance(value, tuple) else "list"
-            return [kind, [self._encode(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]]
-        if isinstance(value, dict):
-            keys = [self._encode(key, tensors, where) for key in value]
-            items = [self._encode(item, tensors, f"{where}[{key!r}]") for key, item in value.items()]
-            return ["dict", [keys, items]]
-        name = type(value).__name__
-        if self._kinds.get(name) is type(value):
-            fields = {
-                field.name: self._encode(getattr(value, field.name), tensors, f"{where}.{field.name}")
-                for field in dataclasses.fields(value)  # type: ignore[arg-type]
-            }
-            return [name, fields]
+        if isinstance(value, int | float | str):  # of a kind of one's own
+            return value
         raise TypeError(
-            f"{where} holds a {type(value).__module__}.{name}, which cannot be saved; a part's memory is made of "
-            "dicts, lists, tuples, numbers, strings and None, and vectors go into the store."
+            f"{_words(where)} holds a {kind.__module__}.{kind.__name__}, which cannot be saved; a part's memory is "
+            "made of dicts, lists, tuples, numbers, strings and None, and vectors go into the store."
         )
 
     def _decode(self, value: Any, tensors: dict[str, Tensor]) -> Any:
         if not isinstance(value, list):
             return value
         kind, content = value
+        if kind in self._kinds:
+            return self._kinds[kind](**{name: self._decode(item, tensors) for name, item in content.items()})
         match kind:
-            case "tensor":
-                return tensors[content]
-            case "array":
-                return tensors[content].numpy()
-            case "bytes":
-                dtype, shape, numbers = content
-                return np.frombuffer(base64.b64decode(numbers), np.dtype(dtype)).reshape(shape)
             case "tuple":
-                return tuple(self._decode(item, tensors) for item in content)
+                return tuple([self._decode(item, tensors) for item in content])
             case "list":
                 return [self._decode(item, tensors) for item in content]
             case "dict":
@@ -139,6 +143,15 @@ class Codec:
                     self._decode(key, tensors): self._decode(item, tensors)
                     for key, item in zip(keys, items, strict=True)
                 }
-        if kind not in self._kinds:
-            raise ValueError(f"The checkpoint holds a {kind!r}, which this version of Archipel does not know.")
-        return self._kinds[kind](**{name: self._decode(item, tensors) for name, item in content.items()})
+            case "tensor":
+                return tensors[content]
+            case "array":
+                return tensors[content].numpy()
+            case "bytes":
+                dtype, shape, numbers = content
+                return np.frombuffer(base64.b64decode(numbers), np.dtype(dtype)).reshape(shape)
+        raise ValueError(f"The checkpoint holds a {kind!r}, which this version of Archipel does not know.")
+
+
+def _words(where: Where) -> str:
+    return "" if where is None else _words(where[0]) + where[1]
