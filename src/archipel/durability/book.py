@@ -281,7 +281,8 @@ class Book:
 
     def _take(self, entry: Entry) -> Taken:
         event, answer = entry.event, entry.answer
-        if answer is not None:
+        # a task that is out has no answer yet: of most answers the journal need not be asked
+        if answer is not None and (answer.task in self._closing or answer.task not in self.out):
             before = self.journal.answered(answer.learner, answer.task, answer.sequence)
             if before is not None:
                 same = before.answer is not None and before.answer.print == answer.print

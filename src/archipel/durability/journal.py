@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ CREATE TABLE IF NOT EXISTS audit (
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
+AT_ONCE = 64
+"""Rows in one statement; SQLite takes 32,766 values, older ones 999."""
 NOTHING = hashlib.sha256(b"").hexdigest()
 """The hash before the first row of the audit."""
 
@@ -81,6 +84,8 @@ class Journal:
         self._base.executescript(TABLES)
         last = self._base.execute("SELECT hash FROM audit ORDER BY number DESC LIMIT 1").fetchone()
         self._chain: str = last[0] if last else NOTHING
+        self._rows: dict[str, list[tuple[Any, ...]]] = {}
+        """By where they belong: what is to be inserted before anybody reads, or the transaction ends."""
 
     def close(self) -> None:
         self._base.close()
@@ -88,29 +93,37 @@ class Journal:
     @contextmanager
     def write(self) -> Iterator[None]:
         """All that is written inside is on the disk when this is left, or none of it."""
-        chain = self._chain
+        link = self._chain
         self._base.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._insert()
             self._base.execute("COMMIT")
         except BaseException:
-            self._chain = chain
+            self._chain = link
+            self._rows.clear()
             if self._base.in_transaction:  # where the disk is full, SQLite has gone back already
                 self._base.execute("ROLLBACK")
             raise
+
+    def _add(self, insert: str, *row: Any) -> None:
+        self._rows.setdefault(insert, []).append(row)
+
+    def _insert(self) -> None:
+        """Many rows in one statement: at the end of each, this thread has to wait for Python's lock."""
+        for insert, rows in self._rows.items():
+            for first in range(0, len(rows), AT_ONCE):
+                some = rows[first : first + AT_ONCE]
+                row = f"({', '.join('?' * len(some[0]))})"
+                self._base.execute(f"{insert} VALUES {', '.join([row] * len(some))}", list(chain(*some)))
+        self._rows.clear()
 
     # -------------------------------------------------------------------------------------------------------- events
 
     def append(self, line: Line) -> None:
         answer = line.answer
-        whose = (None, None, None, None)
-        self._base.execute(
-            "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                *(line.number, line.time, line.event, line.beside),
-                *(whose if answer is None else (answer.learner, answer.task, answer.sequence, answer.print)),
-            ),
-        )
+        whose = (None,) * 4 if answer is None else (answer.learner, answer.task, answer.sequence, answer.print)
+        self._add("INSERT INTO events", line.number, line.time, line.event, line.beside, *whose)
 
     def events(self, after: int = 0) -> Iterator[Line]:
         rows = self._base.execute("SELECT * FROM events WHERE number > ? ORDER BY number", (after,))
@@ -123,6 +136,7 @@ class Journal:
 
     def answered(self, learner: str, task: int, sequence: int) -> Line | None:
         """What is written of this answer, if it has come before."""
+        self._insert()
         row = self._base.execute(
             "SELECT * FROM events WHERE learner = ? AND task = ? AND sequence = ?", (learner, task, sequence)
         ).fetchone()
@@ -137,7 +151,7 @@ class Journal:
         return str(written)
 
     def hand(self, task: int, learner: str) -> None:
-        self._base.execute("INSERT OR REPLACE INTO tasks VALUES (?, ?)", (task, learner))
+        self._add("INSERT OR REPLACE INTO tasks", task, learner)
 
     def handed_to(self, task: int) -> str | None:
         """Who was given a training task, whenever that was."""
@@ -148,7 +162,7 @@ class Journal:
         return dict(self._base.execute("SELECT version, digest FROM commits ORDER BY number"))
 
     def record(self, number: int, place: int, time: float, text: str) -> None:
-        self._base.execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?)", (number, place, time, text))
+        self._add("INSERT OR REPLACE INTO records", number, place, time, text)
 
     def records(self) -> Iterator[tuple[float, str]]:
         yield from self._base.execute("SELECT time, record FROM records ORDER BY number, place")
@@ -177,9 +191,7 @@ class Journal:
         """Add a row to the audit."""
         at, text = datetime.now(UTC).isoformat(timespec="milliseconds"), json.dumps(detail, sort_keys=True)
         self._chain = _link(self._chain, (at, who, what, text))
-        self._base.execute(
-            "INSERT INTO audit (at, who, what, detail, hash) VALUES (?, ?, ?, ?, ?)", (at, who, what, text, self._chain)
-        )
+        self._add("INSERT INTO audit (at, who, what, detail, hash)", at, who, what, text, self._chain)
 
     def audit(self) -> Iterator[tuple[int, str, str, str, str, str]]:
         yield from self._base.execute("SELECT number, at, who, what, detail, hash FROM audit ORDER BY number")
