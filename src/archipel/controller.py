@@ -21,7 +21,7 @@ from torch import Tensor
 
 from archipel.algorithm import Algorithm
 from archipel.checks import at_least, require
-from archipel.layout import Layout, finite
+from archipel.layout import CHUNK, Layout, chunks, finite
 from archipel.metrics import higher_is_better, metrics_of
 from archipel.parts.ending import Ending
 from archipel.parts.evaluation import Evaluation
@@ -242,13 +242,14 @@ class Controller:
             if unknown:
                 return f"unknown layer {unknown[0]!r}; layers of this model: {', '.join(self.layout.names)}"
             return f"sent the layers ({', '.join(event.layers)}), the plan asks for ({', '.join(asked)})"
-        vector = self.models.read(event.model)
-        if vector.dim() != 1 or len(vector) != self.layout.size:
-            return f"{tuple(vector.shape)} numbers, the model has ({self.layout.size},)"
+        shape = self.models.shape(event.model)
+        if shape != (self.layout.size,):
+            return f"{shape} numbers, the model has ({self.layout.size},)"
         if event.steps < 0:
             return f"{event.steps} steps"
-        for piece in self.layout.slices(self.layout.indices(event.layers)):
-            if not finite(vector[piece]):
+        # piece by piece: it may lie on a disk, and should not take the memory of a whole model to be looked at
+        for piece in chunks(self.layout.slices(self.layout.indices(event.layers)), CHUNK):
+            if not finite(self.models.read(event.model, piece)):
                 return "holds numbers that are not finite (NaN or infinity); lower the rate or look at the data"
         norm = event.metrics.gradient_norm
         if any(report.startswith("gradient norm") for report in plan.reports) and (

@@ -8,7 +8,7 @@ that wants them local names them private.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -22,6 +22,9 @@ from archipel.checks import require
 BUFFERS = ".buffers"
 ROOT = "."
 """The layer of parameters that the network itself holds: no module inside it can have that name."""
+CHUNK = 1 << 21
+"""Numbers that are summed or looked at at a time: a running sum stays in the last cache, and rows stream past in long
+reads."""
 LARGE = 1 << 18
 """Numbers of a vector whose memory is worth keeping; of less, malloc does not let go."""
 
@@ -313,6 +316,13 @@ def empty(size: int) -> Tensor:
     # the last tensor that looks at the memory holds the array, whatever became of the name in a store
     finalize(numbers, _SPARE.__setitem__, size, memory).atexit = False
     return torch.from_numpy(numbers)
+
+
+def chunks(pieces: Iterable[slice], size: int) -> Iterator[slice]:
+    """These pieces of a vector, cut to chunks of so many numbers at most."""
+    for piece in pieces:
+        for start in range(piece.start, piece.stop, size):
+            yield slice(start, min(start + size, piece.stop))
 
 
 def finite(vector: Tensor) -> bool:

@@ -23,6 +23,8 @@ class Models(Protocol):
     def read(self, name: str, piece: slice | None = None) -> Tensor:
         """The vector, or a piece of it; what a part wrote it may change in place, models are not to be changed."""
 
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
     def write(self, name: str, vector: Tensor) -> None: ...
 
     def complete(self, name: str, base: str, pieces: Sequence[slice]) -> None:

@@ -99,6 +99,9 @@ class StoredModels:
                 self._fill(into, run.source, run.offset)
         return vector
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return (self._kept[name].runs[-1].stop,)
+
     def write(self, name: str, vector: Tensor) -> None:
         kept = Kept((Run(0, len(vector), vector, 0),))
         if "/" not in name:
@@ -239,14 +242,16 @@ class StoredModels:
 
     def _fill(self, into: Tensor, blob: Digest, offset: int) -> None:
         numbers = as_bytes(into)
-        with open(self.blobs.path(blob), "rb", buffering=0) as file:
+        path = self.blobs.path(blob)
+        file = os.open(path, os.O_RDONLY)
+        try:
             while numbers:
-                read = os.preadv(file.fileno(), [numbers], offset)
+                read = os.preadv(file, [numbers], offset)
                 if read == 0:
-                    raise OSError(
-                        f"{self.blobs.path(blob)} ends before byte {offset + len(numbers)}: it was cut short."
-                    )
+                    raise OSError(f"{path} ends before byte {offset + len(numbers)}: it was cut short.")
                 numbers, offset = numbers[read:], offset + read
+        finally:
+            os.close(file)
 
     def _put(self, vector: Tensor, before: Digest | None) -> Digest:
         numbers = as_bytes(vector)

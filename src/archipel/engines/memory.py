@@ -39,6 +39,9 @@ class MemoryModels:
             self._file.wake(vector)
         return vector
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._vectors[name].shape)
+
     def write(self, name: str, vector: Tensor) -> None:
         self.drop(name)
         if self._held + vector.nbytes <= self._in_memory:

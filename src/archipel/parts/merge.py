@@ -7,7 +7,7 @@ A layer that nobody sent, or that has no weight at all, stays as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -16,11 +16,9 @@ import torch
 from torch import Tensor
 
 from archipel.checks import share
+from archipel.layout import CHUNK, chunks
 from archipel.parts.part import Part
 from archipel.state import Update, View
-
-CHUNK = 1 << 21
-"""Numbers summed at a time: the running sum stays in the last cache, and the rows stream past in long reads."""
 
 COMMIT_CHUNK = 1 << 18
 """Numbers of the community's sum that are changed at a time: everything that is done to them is done in the cache."""
@@ -178,7 +176,7 @@ class Community(Merge):
         room = torch.empty(min(COMMIT_CHUNK, len(total)), dtype=torch.float64)
         sizes: dict[str, float] = {}
         for layers, change, weight in _runs(changes, memory["weight"]):
-            for chunk in _chunks(view.layout.slices(layers), COMMIT_CHUNK):
+            for chunk in chunks(view.layout.slices(layers), COMMIT_CHUNK):
                 running, wide = total[chunk], room[: chunk.stop - chunk.start]
                 if change.from_nothing:
                     running.zero_()
@@ -281,13 +279,6 @@ def _runs(changes: dict[int, _Change], weights: Sequence[float]) -> list[tuple[l
     return runs
 
 
-def _chunks(pieces: Iterable[slice], size: int) -> Iterator[slice]:
-    """These pieces of a vector, cut to chunks of so many numbers at most."""
-    for piece in pieces:
-        for start in range(piece.start, piece.stop, size):
-            yield slice(start, min(start + size, piece.stop))
-
-
 def largest(vector: Tensor) -> float:
     """The largest magnitude in a vector."""
     low, high = torch.aminmax(vector)
@@ -296,7 +287,7 @@ def largest(vector: Tensor) -> float:
 
 def weighted_sum(into: Tensor, rows: Sequence[Row], shares: Sequence[float], pieces: Iterable[slice]) -> None:
     """On these pieces, into = sum of shares x rows, added up row by row from zero: the order of every mean."""
-    for chunk in _chunks(pieces, CHUNK):
+    for chunk in chunks(pieces, CHUNK):
         running = into[chunk].zero_()
         for row, p in zip(rows, shares, strict=True):
             running.add_(row(chunk), alpha=p)
