@@ -83,7 +83,9 @@ class Light:
     async def _beats(self) -> None:
         await self.welcomed.wait()
         while True:
-            await asyncio.sleep(self.heartbeat)
+            await asyncio.sleep(self.link.rest(self.heartbeat))
+            if self.link.rest(self.heartbeat) > 0:
+                continue  # it has answered in the meantime
             try:
                 heard = await self.link.beat(pb.Pulse())
                 if heard.join:

@@ -182,11 +182,13 @@ class Agent:
 
     async def _beats(self) -> None:
         while True:
-            await asyncio.sleep(self._heartbeat)
+            await asyncio.sleep(self.link.rest(self._heartbeat))
             training = self.training
             steps = []
             if training is not None and "progress" in training.plan.reports and training.steps:
                 steps = [pb.Steps(task=training.order.task, steps=training.steps)]
+            if not steps and self.link.rest(self._heartbeat) > 0:
+                continue  # it has answered in the meantime
             try:
                 heard = await self.link.beat(pb.Pulse(steps=steps))
             except TurnedAway as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -63,6 +64,8 @@ class Link:
         else:
             self.channel = grpc.aio.secure_channel(address, credentials, options)
         self.address = address
+        self._said = time.monotonic()
+        """When something was last said that the controller takes for a sign of life."""
         self._metadata = (("archipel-identity", insecure_name),) if credentials is None else ()
         self._join = self._method(self.channel.unary_unary, "Join", pb.Welcome.FromString)
         self._listen = self._method(self.channel.unary_stream, "Listen", pb.Order.FromString)
@@ -90,8 +93,13 @@ class Link:
         welcome: pb.Welcome = await self._again(lambda: self._once(self._join, hello))
         return welcome
 
+    def rest(self, heartbeat: float) -> float:
+        """Seconds until the next sign of life is due: an answer is one too."""
+        return max(0.0, self._said + heartbeat - time.monotonic())
+
     async def beat(self, pulse: pb.Pulse) -> pb.Heard:
         """One try: the next one comes soon."""
+        self._said = time.monotonic()
         heard: pb.Heard = await self._once(self._beat, pulse, seconds=10.0)
         return heard
 
@@ -134,10 +142,11 @@ class Link:
 
     async def answer(self, head: pb.Head, *body: Buffer) -> pb.Receipt:
         """Bring an answer until its receipt comes; its body in as many parts as it lies in."""
-        size, tried = sum(map(len, body)), False
+        size, tried, began = sum(map(len, body)), False, 0.0
 
         async def bring() -> pb.Receipt:
-            nonlocal tried
+            nonlocal tried, began
+            began = time.monotonic()
             if size <= CHUNK:
                 portion = pb.Portion(head=head, data=b"".join(body))
                 whole: pb.Receipt = await self._reply(
@@ -159,7 +168,9 @@ class Link:
             )
             return receipt
 
-        return await self._again(bring)
+        receipt = await self._again(bring)
+        self._said = max(self._said, began)
+        return receipt
 
     # ------------------------------------------------------------------------------------------------- small things
 
@@ -195,9 +206,8 @@ def _told(error: grpc.aio.AioRpcError) -> TurnedAway:
 
 
 def _portions(head: pb.Head, body: Sequence[Buffer], offset: int) -> Iterator[pb.Portion | bytes]:
-    pieces = _pieces(body, offset)
-    yield pb.Portion(head=head, data=b"".join(next(pieces, ())))
-    for piece in pieces:
+    yield pb.Portion(head=head)  # the controller calls for the data when it has room for them
+    for piece in _pieces(body, offset):
         yield say_portion(*piece)
 
 
