@@ -51,6 +51,8 @@ class Answers:
         """Learners whose update is arriving piece by piece."""
         self._in_memory = 0
         """Small updates that are here and not on disk yet."""
+        self._room = asyncio.Event()
+        """There are not so many of them that orders should wait."""
         self._unfinished: dict[str, str] = {}
         """The upload of each learner that broke off last: nobody may fill the disk with beginnings."""
         for path in sorted(federation.book.blobs.unfinished.iterdir(), key=lambda path: path.stat().st_mtime):
@@ -70,7 +72,14 @@ class Answers:
     async def calm(self) -> None:
         """Wait while many updates are on their way to the disk: who is given work now would only bring more."""
         while self._in_memory >= CROWDED:
-            await asyncio.sleep(0.01)
+            await self._room.wait()
+
+    def _hold(self, more: int) -> None:
+        self._in_memory += more
+        if self._in_memory < CROWDED:
+            self._room.set()
+        else:
+            self._room.clear()
 
     async def stored(self, name: str, parcel: pb.Parcel) -> pb.Offset:
         path = self.book.blobs.unfinished / _label(name, parcel.task, parcel.sha256)
@@ -126,11 +135,11 @@ class Answers:
             self.federation.meters.refusals.labels("update").inc()
             event = Failed(command.task, f"{REFUSED}{bad}", traffic)
         note = _note(seat.name, head)
-        self._in_memory += bool(body)
+        self._hold(bool(body))
         try:
             taken = await self.federation.post(event, _answer(seat.name, head), delivery, body, moved, note).taken
         finally:
-            self._in_memory -= bool(body)
+            self._hold(-bool(body))
         if out is not None:
             self.federation.meters.turnaround.observe(self.federation.now - out.since)
         self.federation.orders.came_to(seat, delivery is not None)
@@ -189,6 +198,7 @@ class Answers:
                     if (data := await anext(pieces, None)) is None:
                         break
                     await federation.in_hand(partial(reception.take, data))
+                    del data  # while its turn is waited for, nothing of it is in memory
                     seat.seen = federation.now
             delivery = await federation.in_hand(reception.finish)
         except BaseException as error:
@@ -243,8 +253,9 @@ class Answers:
 
     async def _pieces(self, data: Buffer, portions: AsyncIterator[Portion]) -> AsyncIterator[Buffer]:
         while True:
-            yield data
-            del data  # it is somebody else's now
+            given = [data]
+            del data
+            yield given.pop()  # whoever asked for it has it alone
             portion = await self._next(portions)
             if portion is None:
                 return
@@ -277,14 +288,14 @@ async def _nothing_more() -> AsyncIterator[Portion]:
 
 async def _whole(pieces: AsyncIterator[Buffer], size: int) -> bytes:
     """A body of so many bytes."""
-    body = bytearray()
+    body = b""
     async for piece in pieces:
-        body += piece
+        body = piece if not body and isinstance(piece, bytes) else body + piece  # most come in one: no copy
         if len(body) > size:
             raise Bad(TOO_MUCH.format(size))
     if len(body) < size:
         raise Busy(BROKEN_OFF.format(len(body), size))
-    return bytes(body)
+    return body
 
 
 def _label(learner: str, task: int, sha256: bytes) -> str:

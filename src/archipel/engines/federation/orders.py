@@ -7,7 +7,7 @@ itself, many are fetched.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from archipel.engines.federation import federation_pb2 as pb
@@ -32,7 +32,8 @@ LONGEST = 1.0
 LONGEST_REST = 300.0
 """Seconds that a learner whose tasks fail again and again is left alone."""
 REMEMBERED = 8
-"""Bodies that are kept: a round's orders enclose the same one."""
+"""Ends of orders that are kept: a round's orders have the same one."""
+PING = pb.Order(ping=pb.Ping()).SerializeToString()
 
 
 class Orders:
@@ -42,7 +43,8 @@ class Orders:
         self.models = federation.book.course.models
         self._holders: dict[int, list[Seat]] = {}
         """Who has which task on its list."""
-        self._enclosures: dict[tuple[str, tuple[int, ...]], pb.Enclosed] = {}
+        self._ends: dict[tuple[type, str, tuple[int, ...]], bytes] = {}
+        """What all who get the same layers of the same model are told alike, as it travels."""
         self._turns = Turns(AT_A_TIME, LONGEST)
 
     # ------------------------------------------------------------------------------------------------- what is out
@@ -86,8 +88,9 @@ class Orders:
 
     # --------------------------------------------------------------------------------------------------- listening
 
-    async def listen(self, name: str) -> AsyncIterator[pb.Order]:
-        """All that is out for a learner, and then whatever comes; nothing for a heartbeat is a sign of life."""
+    async def listen(self, name: str) -> AsyncGenerator[bytes]:
+        """All that is out for a learner, and then whatever comes, each as it travels; nothing for a heartbeat is a sign
+        of life."""
         federation, seat = self.federation, self.federation.seats[name]
         _tell(seat, "leave", 0)  # it has called again: the call before is dead
         queue: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
@@ -108,7 +111,7 @@ class Orders:
                     async with asyncio.timeout(federation.terms.heartbeat):
                         what, task = await queue.get()
                 except TimeoutError:
-                    yield pb.Order(ping=pb.Ping())
+                    yield PING
                     continue
                 if what == "leave":
                     return
@@ -123,43 +126,36 @@ class Orders:
             if seat.queue is queue:
                 seat.queue = None
 
-    async def _order(self, seat: Seat, what: str, task: int) -> pb.Order | None:
+    async def _order(self, seat: Seat, what: str, task: int) -> bytes | None:
         """What a learner is told; None if it was answered, or given up, in the meantime."""
         if what == "stop":
             digests = self.models.digests(self.federation.book.controller.state.model.name)
             model = speech.say_layers(self.layout.names, digests)
-            return pb.Order(stop=pb.Stop(reason=self.federation.stopped or "", task=LAST_MODEL, model=model))
+            stop = pb.Stop(reason=self.federation.stopped or "", task=LAST_MODEL, model=model)
+            return pb.Order(stop=stop).SerializeToString()
         if what == "cancel":
-            return pb.Order(cancel=pb.Task(task=task))
+            return pb.Order(cancel=pb.Task(task=task)).SerializeToString()
         command = seat.orders.get(task)
         if command is None:
             return None
         if what == "finish":
-            return pb.Order(finish=pb.Task(task=task))
+            return pb.Order(finish=pb.Task(task=task)).SerializeToString()
         try:
-            digests = self.models.digests(command.model.name)
-            enclosed = await self._enclosed(seat, command, digests)
+            end = await self._end(seat, command)
         except KeyError:  # the model is not there any more, so nobody waits for an answer
             return None
-        model = speech.say_layers(self.layout.names, digests)
         if isinstance(command, Train):
-            plan = speech.say_plan(command.plan)
-            return pb.Order(train=pb.Train(task=task, model=model, plan=plan, enclosed=enclosed))
-        assert isinstance(command.probe, Score)
-        return pb.Order(
-            evaluate=pb.Evaluate(
-                task=task,
-                model=model,
-                part=command.probe.part,
-                bins=command.probe.bins,
-                enclosed=enclosed,
-                keep=_next_training(seat, command) is not None,
-            )
-        )
+            order = pb.Order(train=pb.Train(task=task, plan=speech.say_plan(command.plan)))
+        else:
+            assert isinstance(command.probe, Score)
+            keep = _next_training(seat, command) is not None
+            probe = command.probe
+            order = pb.Order(evaluate=pb.Evaluate(task=task, part=probe.part, bins=probe.bins, keep=keep))
+        return order.SerializeToString() + end  # whoever reads the one behind the other reads one message
 
-    async def _enclosed(self, seat: Seat, command: Train | Evaluate, digests: Sequence[str]) -> pb.Enclosed | None:
-        """The layers that the learner is not known to have, if they are few bytes."""
-        names = self.layout.names
+    async def _end(self, seat: Seat, command: Train | Evaluate) -> bytes:
+        """The model's layers, and with them those that the learner is not known to have, if they are few bytes."""
+        digests, names = self.models.digests(command.model.name), self.layout.names
         layers = tuple(
             place
             for place, digest in enumerate(digests)
@@ -167,17 +163,26 @@ class Orders:
         )
         if _next_training(seat, command) is not None:
             seat.holds = set(digests)
-        if not layers or self.layout.bytes(layers) > ENCLOSED:
-            return None
-        key = (command.model.name, layers)
-        if key not in self._enclosures:
-            body = await self.federation.in_hand(lambda: b"".join(self._body(command.model.name, layers, 0)))
-            while len(self._enclosures) >= REMEMBERED:
-                del self._enclosures[next(iter(self._enclosures))]
-            self._enclosures[key] = pb.Enclosed(layers=[names[place] for place in layers], body=body)
-        enclosed = self._enclosures[key]
-        self._sent(seat, command, layers)
-        return enclosed
+        if self.layout.bytes(layers) > ENCLOSED:
+            layers = ()
+        key = (type(command), command.model.name, layers)
+        if key not in self._ends:
+            enclosed = None
+            if layers:
+                body = await self.federation.in_hand(lambda: b"".join(self._body(command.model.name, layers, 0)))
+                enclosed = pb.Enclosed(layers=[names[place] for place in layers], body=body)
+            model = speech.say_layers(names, digests)
+            if isinstance(command, Train):
+                order = pb.Order(train=pb.Train(model=model, enclosed=enclosed))
+            else:
+                order = pb.Order(evaluate=pb.Evaluate(model=model, enclosed=enclosed))
+            while len(self._ends) >= REMEMBERED:
+                del self._ends[next(iter(self._ends))]
+            self._ends[key] = order.SerializeToString()
+        end = self._ends[key]
+        if layers:
+            self._sent(seat, command, layers)
+        return end
 
     # ------------------------------------------------------------------------------------------------------ models
 
@@ -187,7 +192,7 @@ class Orders:
             yield header[offset:]
         yield from self.models.numbers(model, layers, max(0, offset - len(header)), CHUNK)
 
-    async def fetch(self, name: str, want: pb.Want) -> AsyncIterator[bytes]:
+    async def fetch(self, name: str, want: pb.Want) -> AsyncGenerator[bytes]:
         """Layers of the model of one of the learner's own tasks, or of the last one when it is over; as messages."""
         seat = self.federation.seats[name]
         unknown = [layer for layer in want.layers if not self.layout.knows(layer)]
@@ -212,6 +217,7 @@ class Orders:
                         break
                     seat.seen = self.federation.now
                     yield piece
+                    del piece  # while its turn is waited for, nothing of it is in memory
         except KeyError:
             raise Missing(f"Task {want.task} was closed in the meantime.") from None
         finally:

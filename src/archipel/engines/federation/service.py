@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -52,6 +53,23 @@ async def serve(
     return server, port
 
 
+class Portions:
+    """An answer as it comes: gRPC's own iterator would keep each message until the next one is asked for."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __aiter__(self) -> Portions:
+        return self
+
+    async def __anext__(self) -> Portion:
+        said: Any = await self._context.read()
+        if said is grpc.aio.EOF:
+            raise StopAsyncIteration
+        portion: Portion = said
+        return portion
+
+
 def _handlers(federation: Federation) -> grpc.GenericRpcHandler:
     async def spoken(context: Any, call: str, answer: Callable[[], Awaitable[T]]) -> T:
         try:
@@ -68,28 +86,30 @@ def _handlers(federation: Federation) -> grpc.GenericRpcHandler:
     async def join(hello: pb.Hello, context: Any) -> pb.Welcome:
         return await spoken(context, "Join", lambda: federation.joining.join(_learner(), hello))
 
-    async def listen(_: pb.Here, context: Any) -> AsyncIterator[pb.Order]:
+    async def sent(context: Any, call: str, messages: AsyncGenerator[bytes]) -> None:
+        """Send them one by one; while the next one is waited for, none is in memory."""
         try:
-            async for order in federation.orders.listen(_learner()):
-                yield order
-        except Rejected as error:
-            await abort(context, "Listen", error)
+            async with aclosing(messages):  # otherwise it would hold what it holds until somebody collects it
+                async for message in messages:
+                    await context.write(message)
+                    del message
+        except (Rejected, Missing, Busy) as error:
+            await abort(context, call, error)
+
+    async def listen(_: pb.Here, context: Any) -> None:
+        await sent(context, "Listen", federation.orders.listen(_learner()))
 
     async def beat(pulse: pb.Pulse, context: Any) -> pb.Heard:
         return await spoken(context, "Beat", lambda: federation.answers.beat(_learner(), pulse))
 
-    async def fetch(want: pb.Want, context: Any) -> AsyncIterator[bytes]:
-        try:
-            async for piece in federation.orders.fetch(_learner(), want):
-                yield piece
-        except (Rejected, Missing, Busy) as error:
-            await abort(context, "Fetch", error)
+    async def fetch(want: pb.Want, context: Any) -> None:
+        await sent(context, "Fetch", federation.orders.fetch(_learner(), want))
 
     async def stored(parcel: pb.Parcel, context: Any) -> pb.Offset:
         return await spoken(context, "Stored", lambda: federation.answers.stored(_learner(), parcel))
 
-    async def answer(portions: AsyncIterator[Portion], context: Any) -> pb.Receipt:
-        return await spoken(context, "Answer", lambda: federation.answers.answer(_learner(), aiter(portions)))
+    async def answer(_: object, context: Any) -> pb.Receipt:
+        return await spoken(context, "Answer", lambda: federation.answers.answer(_learner(), Portions(context)))
 
     async def reply(portion: Portion, context: Any) -> pb.Receipt:
         return await spoken(context, "Reply", lambda: federation.answers.reply(_learner(), portion))
