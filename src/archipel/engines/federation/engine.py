@@ -93,8 +93,9 @@ class Federation:
         self.home = home
         self.meters = meters or Meters()
         self.bodies = Bodies(book.layout)
-        self.large_pieces = Turns(8, 0.05)
-        """Pieces of models on their way down or up: each is in memory several times over."""
+        self.large_pieces = Turns(8, 0.25)
+        """Pieces of models on their way down or up: each is in memory several times over. On a busy machine one takes a
+        twentieth of a second; on a slow line it takes longer, and keeps nobody waiting."""
         self.seats = {name: Seat(name) for name in terms.learners}
         self.name = self._name()
         self.finished = asyncio.Event()
@@ -254,14 +255,14 @@ class Federation:
         for alarm in sorted(self.book.course.alarms, key=lambda alarm: alarm.due):
             if alarm.due <= now:
                 yield Woke(alarm.tag)
-        for task, out in list(self.book.out.items()):
-            if isinstance(out.command, Train) and out.since + terms.task_deadline <= now:
+        for task, out in [late for late in list(self.book.out.items()) if late[1].since + terms.task_deadline <= now]:
+            if isinstance(out.command, Train):
                 yield Failed(task, f"late: no answer in {terms.task_deadline:g} s", self.orders.traffic(task))
-        for name, member in list(self.book.controller.state.members.items()):
-            seat = self.seats.get(name)
+        for seat in [seat for seat in self.seats.values() if now - seat.seen > terms.silence]:
+            member = self.book.controller.state.members.get(seat.name)
             # one that is paused may still be at something, and go for good
-            if seat is not None and (member.active or seat.orders) and now - seat.seen > terms.silence:
-                log.warning("a learner is silent", extra={"learner": name, "seconds": terms.silence})
+            if member is not None and (member.active or seat.orders):
+                log.warning("a learner is silent", extra={"learner": seat.name, "seconds": terms.silence})
                 yield from self.gone(seat, f"lost: no sign of life in {terms.silence:g} s")
 
     def gone(self, seat: Seat, reason: str) -> list[Event]:

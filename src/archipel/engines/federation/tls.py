@@ -205,6 +205,8 @@ class Gate(grpc.aio.ServerInterceptor):
         self._allowed = allowed
         self._on_refusal = on_refusal
         self._identify = said_identity if insecure else peer_identity
+        self._handlers: dict[Any, Any] = {}
+        """By those they stand before; made at the first call."""
         self._nobody = (
             f"in the insecure mode a caller says who it is by the metadata {METADATA}: learner/NAME"
             if insecure
@@ -219,11 +221,13 @@ class Gate(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None:  # there is no such method
             return None
-        directions = (handler.request_streaming, handler.response_streaming)
-        kind = "_".join("stream" if streaming else "unary" for streaming in directions)
-        remake = getattr(grpc, f"{kind}_rpc_method_handler")
-        guarded = self._guarded(getattr(handler, kind))
-        return remake(guarded, handler.request_deserializer, handler.response_serializer)
+        if handler not in self._handlers:
+            directions = (handler.request_streaming, handler.response_streaming)
+            kind = "_".join("stream" if streaming else "unary" for streaming in directions)
+            remake = getattr(grpc, f"{kind}_rpc_method_handler")
+            guarded = self._guarded(getattr(handler, kind))
+            self._handlers[handler] = remake(guarded, handler.request_deserializer, handler.response_serializer)
+        return self._handlers[handler]
 
     def _guarded(self, behaviour: Callable[..., Any]) -> Callable[..., Any]:
         async def answer(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
