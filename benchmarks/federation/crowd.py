@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import multiprocessing
 import os
@@ -159,6 +160,8 @@ def _learn(study: Path, papers: Path, port: int, learners: Sequence[str], file: 
             link = Timed(f"localhost:{port}", channel_credentials(papers / name), receipts, name)
             make = (lambda carried, _: carried * 1.0000001) if echo else made_up
             crowd.append((Parrot if parrot else Light)(name, link, layout, hello, lambda *_: None, make=make))
+        gc.collect()
+        gc.freeze()  # a process with one learner would not have the others' objects to look through
         await asyncio.gather(*(light.run() for light in crowd))
 
     asyncio.run(go())

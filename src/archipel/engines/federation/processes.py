@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import gc
 import json
 import logging
 import platform
@@ -57,6 +58,8 @@ async def _controller(
     linger: float,
 ) -> Federation:
     federation = open_federation()
+    gc.collect()
+    gc.freeze()  # modules, the study and the journal's beginning stay: nobody has to look through them again and again
     if metrics is not None:
         federation.meters.serve(*metrics)
     server, _ = await serve(federation, address, credentials)
