@@ -22,7 +22,7 @@ from archipel.layout import Layout, empty
 Digest: TypeAlias = str
 """SHA-256 of a layer's numbers, in hexadecimal."""
 
-IN_MEMORY = 1 << 26
+IN_MEMORY = 1 << 25
 """Bytes of versions that stay in memory beside the newest one."""
 
 

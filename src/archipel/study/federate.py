@@ -334,7 +334,8 @@ def _stand_in(study: Study) -> Islands:
     y = torch.zeros(2, dtype=torch.float32 if classes is None else torch.int64)
     nothing = torch.empty(0, dtype=torch.int64)
     part = Part("nobody", torch.arange(2), nothing)
-    return Islands(torch.zeros(2, *shape), y, (part,), nothing, nothing, classes, "data elsewhere")
+    x = torch.zeros(()).expand(2, *shape)  # one zero: an example may be large
+    return Islands(x, y, (part,), nothing, nothing, classes, "data elsewhere")
 
 
 # --------------------------------------------------------------------------------------------------------- a learner
