@@ -245,7 +245,7 @@ REPRODUCTION = Reproduction(
         "small": Scale(
             "Three rows on ten fast learners, one on five fast and five slow ones; a 2-CNN of 10,218 parameters on "
             "images of half their side; batches of 20, 100 test images of each class. Ten fast: the first 400 training "
-            "images of each class, 15 rounds. Five fast, five slow: 200 of each class, 24 virtual seconds at 0.01 and "
+            "images of each class, 15 rounds. Five fast, five slow: 150 of each class, 18 virtual seconds at 0.01 and "
             "0.1 a training step, which are three synchronous rounds. Fashion-MNIST: 200 of each class, 10 rounds. "
             "Centralised: 400 of each class, 6 epochs for each of three rates.",
             {"seeds": [0, 1], "model": SMALL_CNN, "training.batch": 20},
@@ -257,11 +257,11 @@ REPRODUCTION = Reproduction(
                     "report": {"seconds": 40, "rounds": 15},
                 },
                 "heterogeneous.toml": {
-                    "data.source": first_of_each("cifar10", 200, 100),
+                    "data.source": first_of_each("cifar10", 150, 100),
                     "fleet": {"fast": 5, "slow": 5},
-                    "ending.seconds": 24,
+                    "ending.seconds": 18,
                     "evaluation.seconds": 1,
-                    "report.seconds": 24,
+                    "report.seconds": 18,
                 },
                 "fashion.toml": {
                     "data.source": first_of_each("fmnist", 200, 100),
