@@ -175,8 +175,8 @@ REPRODUCTION = Reproduction(
     readings=(
         "F1 is the mean of both classes' F1 (macro), so that it does not matter which of them is called positive. "
         "Scores are of the examples of all test learners together: a learner with one class has no F1 of its own.",
-        "A score is the mean of a run's last five evaluations; the paper does not say which round it reports, nor how"
-        " many rounds it trains.",
+        "A score is the mean of a run's last five evaluations; the paper does not say which round it reports, nor how "
+        "many rounds it trains.",
         "Gains are taken run by run, against FedAvg on the same partition and the same held-out learners. Every seed "
         "deals the data out anew, and the folds too.",
         "FedAsync at equal parallelism: as many learners are at work at a time as take part in a round of the others "
@@ -185,7 +185,7 @@ REPRODUCTION = Reproduction(
         "The learning rate, which the paper does not give, is searched with the rest. RADFed's variants search their "
         "own settings, where the paper takes over those of FedProx, FedAsync and FedAdapt.",
         "Covertype has classes 1 and 2 (docs/decisions/0029); a column that does not vary at a learner is 0 there "
-        "under local standardisation. Cifar10 has a small CNN in place of the pre-trained MobileNetV2. Shakespeare is"
-        " 143 roles of Project Gutenberg's plays.",
+        "under local standardisation. Cifar10 has a small CNN in place of the pre-trained MobileNetV2. Shakespeare is "
+        "143 roles of Project Gutenberg's plays.",
     ),
 )
