@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-PAPER = "Metis / DVW"
+PAPER = "Metis / DVW: Accelerating Federated Learning in Heterogeneous Data and Computational Environments"
 FOLDER = Path(__file__).parent
 
 CLUSTER = (
