@@ -29,12 +29,13 @@ def higher(
     others = (than,) if isinstance(than, str) else tuple(than)
 
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
-        mine, theirs = figures.ours(row, column), [figures.ours(row, other) for other in others]
-        known = [value for value in theirs if value is not None]
+        mine, theirs = figures.ours(row, column), {other: figures.ours(row, other) for other in others}
+        known = {other: value for other, value in theirs.items() if value is not None}
         if mine is None or not known:
             return None, f"{row}: not run"
-        best = max(known)
-        told = f"{row}: {mine:.4g} against {best:.4g}"
+        first = max(known, key=known.__getitem__)
+        best = known[first]
+        told = f"{row}: {column} {mine:.4g}, {first} {best:.4g}"
         if floor is not None and best < floor:
             return None, f"{told}, which is still guessing"
         return mine - best >= by, told
