@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,13 @@ from archipel.parts.merge import Mean
 from archipel.report.measures import Spread
 from archipel.reproduce.catalogue import reproduction
 from archipel.reproduce.evidence import Evidence
+from archipel.reproduce.measures import score_by_seconds
 from archipel.reproduce.outcome import reproduce
 from archipel.reproduce.papers.dvw import generated, table1
 from archipel.reproduce.papers.dvw.commits import Federation
-from archipel.reproduce.records import Cell, Figures, Table
+from archipel.reproduce.records import Cell, Figures, Part, Scale, Table
 from archipel.reproduce.subset import first_of_each
+from archipel.study.results import run_study
 
 ROOT = Path(__file__).parents[2]
 REAL = Path(os.environ.get("ARCHIPEL_DATA") or ROOT.parent / "shared" / "data")
@@ -106,6 +109,32 @@ def test_what_is_timed_with_the_cache_is_what_is_timed_without_it() -> None:
     latest = federation.updates[3]
     cached = federation.merge(federation.community, [latest]).vector
     assert torch.allclose(cached, federation.merge(Mean(), federation.updates).vector, atol=1e-6)
+
+
+def test_a_score_by_a_time_is_the_mean_of_the_last_five_before_it(tmp_path: Path) -> None:
+    (tmp_path / "study.toml").write_text(
+        """
+        algorithms = ["fedavg"]
+        data = { source = "digits", split = { learners = 4 } }
+        ending = { rounds = 12 }
+        report = { seconds = 1.0 }
+        fleet = { fast = 4 }
+        """
+    )
+    made = replace(
+        reproduction("dvw-table1"),
+        folder=tmp_path,
+        parts=(Part("digits", "study.toml"),),
+        scales={"smoke": Scale("")},
+    )
+    evidence = Evidence(made, "smoke", tmp_path / "out")
+    run_study(evidence.study(made.parts[0]), tmp_path / "out" / "digits", processes=1)
+    (run,) = evidence.runs("digits", "fedavg")
+    before = [scores.metrics["accuracy"] for time, scores in run.scores if time <= 1.0 and scores.version > 0]
+    assert 5 < len(before) < 12, "the time should cut the run short, or this shows nothing"
+    found = score_by_seconds()(evidence, "digits", "fedavg")
+    assert found is not None
+    assert found.mean == pytest.approx(100 * sum(before[-5:]) / 5)
 
 
 # ----------------------------------------------------------------------------------------------------------- smoke
