@@ -196,7 +196,44 @@ CLAIMS = (
 
 # -------------------------------------------------------------------------------------------------------- remarks
 
-REMARKS: tuple[str, ...] = ()
+REMARKS = (
+    "Freshness is what helps. TVW is ahead of FedAvg over all rounds wherever learners differ in speed, most where a "
+    "commit mixes fresh and stale updates (24 of 30 slow ones, or K of 10). Where all are equally stale the weights "
+    "cancel in the normalisation of formula 4, and TVW is FedAvg; with K of 2 there is hardly anything to weigh.",
+    "A synchronous FedAvg (a row of ours), whose updates are never stale, is far ahead of every asynchronous method "
+    "in rounds and accuracy, as it has to be when rounds are counted and not time: its 300 rounds took 60 times the "
+    "virtual time. Nothing in Table 4 could beat it, so that the paper's FedAvg must have had stale updates.",
+    "By the version at hand-out a commit may hold deep layers of one update only, and that one, perhaps 60 versions "
+    "old, makes the new deep layers alone: TVW cannot weaken it, since weights are normalised over those who sent the "
+    "layer. On Fashion-MNIST 13 and 29 of the 300 commits of seeds 0 and 1 were such mixtures, 1 and 10 of them with "
+    "a single update. PLU by arrival does not have this, and there Fed2A keeps what TVW gains. A mean in which those "
+    "who did not send a layer count with the current one gives most of it back, with the bytes really saved (150 "
+    "rounds at the map's K 5, rate 0.2: mean of all scores 53.7 and 36.0 by hand-out, 54.8 and 39.8 so, 56.2 and 39.3 "
+    "by arrival; seeds 0 and 1).",
+    "RCE is level with FedAvg. Its weights hardly differ within a commit: in rounds 20 to 120 on Fashion-MNIST their "
+    "deviation is 9, 17 and 18 % of their mean in the three layers by cosine before the activation, 11, 16 and 18 % "
+    "after it, and 10 to 19 % by the other two distances. Runs with outputs after the activation had the same scores "
+    "within 0.1 points (300 rounds, rates 0.1 and 0.02, 375 to 625 samples). The stimuli and the reference (the "
+    "current global model in use, section 3.3.3) are the paper's, so that no reading of what it leaves open makes RCE "
+    "stronger. Stale updates get smaller weights (over 8 versions old: 0.83, 0.75 and 0.75 against 0.95, 0.90 and "
+    "0.89), but TVW-inv leaves them a twentieth.",
+    "TVW-exp and TVW-inv are level: the curves differ little up to staleness 3, and beyond it both leave next to "
+    "nothing.",
+    "Small differences: three seeds, and every gap to FedAvg is within one deviation over seeds. On the same splits "
+    "Fed2A ends 2.1, 0.4 and 7.4 points above FedAvg (PLU by arrival 2.7, 2.2 and 7.4; TVW-inv 2.5, 1.1 and 2.3; RCE "
+    "-0.2, -0.8 and 0.7).",
+    "What hangs on choices of ours: at a target of 70 instead of 65 %, Fed2A needs as many rounds as FedAvg (125, 265 "
+    "and 160 against 120, never and 130, which is 183 on average for both), so that only its gigabytes are fewer. On "
+    "the map the last accuracy is noisier than that of all rounds, and by it TVW is behind FedAvg at 1 to 5 times.",
+    "A first run with seeds 0 and 1 and a target of 70 % came before this one. After it the target became the "
+    "paper's, a third seed was added, and so were the accuracy over all rounds, the claims about it, which leave out "
+    "the place where nobody differs in speed, and those of PLU by arrival. Network, rate, fleet and samples stayed as "
+    "they were.",
+    "CIFAR-10 and GTSRB were not run whole at small, for want of time; nothing is claimed of them. The time told "
+    "includes 19 runs of GTSRB.",
+    "Seeds differ by ten points among the asynchronous methods and by half a point in the synchronous one: who is "
+    "slow matters more than what a split holds. Methods are compared on the same splits.",
+)
 
 # --------------------------------------------------------------------------------------------------------- scales
 
@@ -243,11 +280,10 @@ REPRODUCTION = Reproduction(
             ("fmnist", "gtsrb", _place(*MAP[0])),
         ),
         "small": Scale(
-            "An MLP 32-32 in place of the CNNs, 30 learners with half of them 20 times slower, K of 5, 300 rounds, "
-            "scored every 5. Fashion-MNIST: 3 seeds, 200 to 300 samples a learner, rate 0.2, three of the nine PLU. "
-            "GTSRB and CIFAR-10: 2 seeds, standardised, 250 to 350 and 300 to 450 samples, rates 0.1 and 0.05, one "
-            "PLU. Rates from 0.02 to 0.4 were tried, and these have FedAvg's best score on validation parts. The map: "
-            "8 places, 4 methods, 150 rounds, 3 seeds.",
+            "Fashion-MNIST alone: an MLP 32-32 in place of the CNN, 30 learners of 200 to 300 samples, half of them "
+            "20 times slower, K of 5, 300 rounds, scored every 5, 3 seeds, three of the nine PLU. The rate is 0.2: of "
+            "0.05, 0.1, 0.2 and 0.4 the one with FedAvg's best score on validation parts. The map: 8 places, 4 "
+            "methods, 150 rounds, 3 seeds.",
             {"seeds": [0, 1, 2], "model": {"name": "mlp", "hidden": [32, 32]}, "evaluation.every": 5},
             {
                 "fmnist.toml": {
@@ -255,22 +291,8 @@ REPRODUCTION = Reproduction(
                     "data.split.sizes": "200-300",
                     "training.rate": 0.2,
                 },
-                "cifar10.toml": {
-                    **_only("cifar10.toml", *FEW, "fed2a_arriving"),
-                    "seeds": [0, 1],
-                    "data.standardise": "global",
-                    "data.split.sizes": "300-450",
-                    "training.rate": 0.05,
-                    "report.target": "none",
-                },
-                "gtsrb.toml": {
-                    **_only("gtsrb.toml", *FEW, "fed2a_arriving"),
-                    "seeds": [0, 1],
-                    "data.standardise": "global",
-                    "data.split.sizes": "250-350",
-                    "report.target": "none",
-                },
             },
+            ("fmnist", *(_place(*place) for place in MAP)),
         ),
         "full": Scale(
             "All rows with the paper's networks, 300 rounds and 5 seeds; CIFAR-10 and GTSRB with the samples there "
@@ -298,8 +320,7 @@ REPRODUCTION = Reproduction(
         "A PLU round is the version that would follow when a task is handed out (decision 0008); formula 12 counts by "
         "the collaborator's rounds instead. Two rows of ours have it so (arriving.py): in a round either all updates "
         "hold deep layers or none does.",
-        "Targets are 65, 35 and 85 % at full scale. They were chosen by the baselines' performance, and so they are "
-        "at small on GTSRB and CIFAR-10: the largest multiple of 5 that half of the methods reach. The map's is 60 %, "
+        "Targets are the paper's 65, 35 and 85 %, which it chose by the baselines' performance. The map's is 60 %, "
         "because it runs for half of the rounds.",
         "The paper's 30 x 1,600 to 2,400 CIFAR-10 samples are more than there are, and GermanTS is the 34,799 of its "
         "source; sizes are scaled to 20,000 and 19,605 samples here.",
