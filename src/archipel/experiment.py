@@ -205,9 +205,9 @@ def work_of(
     """The network and the loss, seen to fit the data."""
     module = _module(data, model, seed)
     try:
-        layout = Layout.of(module, data.x[:2])
+        layout = Layout.of(module, data.x[:2].clone())  # a network may change its input in place
         with torch.no_grad():
-            outputs = copy.deepcopy(module).eval()(data.x[:2])
+            outputs = copy.deepcopy(module).eval()(data.x[:2].clone())
     except (RuntimeError, TypeError, IndexError) as error:
         raise ValueError(
             f"simulate: the model does not take the data's examples, of shape {tuple(data.x.shape[1:])} and "

@@ -30,6 +30,14 @@ def test_a_file_that_is_on_its_way_is_not_collected(tmp_path: Path) -> None:
     assert digest not in blobs
 
 
+def test_a_file_that_was_cut_short_is_written_again(tmp_path: Path) -> None:
+    blobs = Blobs(tmp_path)
+    digest = blobs.put([b"num", b"bers"])
+    blobs.path(digest).write_bytes(b"num")
+    assert blobs.put([b"num", b"bers"]) == digest
+    assert blobs.path(digest).read_bytes() == b"numbers"
+
+
 def test_two_updates_with_the_same_numbers_are_pinned_each_for_itself(tmp_path: Path) -> None:
     blobs = Blobs(tmp_path)
     digest = blobs.put([b"numbers"])

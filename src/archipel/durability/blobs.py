@@ -43,7 +43,8 @@ class Blobs:
         for piece in pieces:
             found.update(piece)
         name = found.hexdigest()
-        if name in self:  # as after a kill, when what was done since the last snapshot is done again
+        if self._whole(name, sum(len(memoryview(piece).cast("B")) for piece in pieces)):
+            # as after a kill, when what was done since the last snapshot is done again
             sync_folder(self.folder)  # whoever wrote it may have ended before this
             return name
         self._own += 1
@@ -53,6 +54,13 @@ class Blobs:
             parcel.write(piece)
         parcel.finish(name)
         return name
+
+    def _whole(self, name: str, size: int) -> bool:
+        """Is it there, and not cut short, as by a copy that broke off?"""
+        try:
+            return self.path(name).stat().st_size == size
+        except FileNotFoundError:
+            return False
 
     def parcel(self, label: str) -> Parcel:
         """A file that arrives in pieces; what has arrived of it before is there still."""

@@ -288,14 +288,19 @@ async def _nothing_more() -> AsyncIterator[Portion]:
 
 async def _whole(pieces: AsyncIterator[Buffer], size: int) -> bytes:
     """A body of so many bytes."""
-    body = b""
+    body: bytes | bytearray = b""
     async for piece in pieces:
-        body = piece if not body and isinstance(piece, bytes) else body + piece  # most come in one: no copy
+        if not body and isinstance(piece, bytes):  # most come in one: no copy
+            body = piece
+        else:
+            if isinstance(body, bytes):
+                body = bytearray(body)
+            body += piece
         if len(body) > size:
             raise Bad(TOO_MUCH.format(size))
     if len(body) < size:
         raise Busy(BROKEN_OFF.format(len(body), size))
-    return body
+    return bytes(body)  # no copy of what is such already
 
 
 def _label(learner: str, task: int, sha256: bytes) -> str:

@@ -22,8 +22,8 @@ WIDTH = 8
 
 
 APART = b"archipel"
-"""Before what is hashed for a fingerprint: as the length of a header it would be too long, so nothing that is hashed as
-a whole can be taken for a body."""
+"""Before what is hashed for a fingerprint: as the length of a header it would be too long, so that no fingerprint is
+the hash of a whole body."""
 
 
 class Bad(Exception):

@@ -1,7 +1,8 @@
 """The engine of a real federation: carries the controller's commands to learners elsewhere, and brings events back.
 
 Who runs where:
-    the event loop   calls of learners, clocks and deadlines, who is there; of models it looks at small ones only
+    the event loop   calls of learners, clocks and deadlines, who is there; of models it looks at small ones only,
+                     and passes on pieces of those in memory
     the clerk        one thread that writes the journal and tells the controller, batch after batch
     the hands        threads that write, hash, check and read models
     home             one thread that tries models at HOME
@@ -93,9 +94,9 @@ class Federation:
         self.home = home
         self.meters = meters or Meters()
         self.bodies = Bodies(book.layout)
-        self.large_pieces = Turns(8, 0.25)
-        """Pieces of models on their way down or up: each is in memory several times over. On a busy machine one takes a
-        twentieth of a second; on a slow line it takes longer, and keeps nobody waiting."""
+        self.large_pieces = Turns(8, 0.05)
+        """Pieces of models on their way down or up: each is in memory several times over. One that takes longer, as on
+        a slow line, keeps its turn from others for so many seconds and no more."""
         self.seats = {name: Seat(name) for name in terms.learners}
         self.name = self._name()
         self.finished = asyncio.Event()

@@ -95,6 +95,7 @@ class Orders:
         _tell(seat, "leave", 0)  # it has called again: the call before is dead
         queue: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         seat.queue = queue
+        seat.told_end = False  # whoever calls again wants to hear it again
         seat.seen = federation.now
         seat.holds = set()
         for task in sorted(seat.orders):
@@ -118,9 +119,9 @@ class Orders:
                 async with self._turns.one():
                     await federation.answers.calm()
                     order = await self._order(seat, what, task)
+                    said_stop = said_stop or what == "stop"  # before: it may hang up as soon as it has heard
                     if order is not None:
                         yield order
-                said_stop = said_stop or what == "stop"
         finally:
             seat.told_end = seat.told_end or said_stop  # it has hung up: it has what it wanted
             if seat.queue is queue:

@@ -20,7 +20,7 @@ SMALL = 1 << 18
 """Bytes of a body that is taken in as a whole, and brought to the disk together with others."""
 TOO_MUCH = "more than the {:,} bytes that were announced"
 BROKEN_OFF = "The answer broke off after {:,} of {:,} bytes: bring the rest."
-DAMAGED = "the SHA-256 of the body is not the one that was announced: it was damaged on its way"
+DAMAGED = "the body's header and the hashes of its layers do not give the SHA-256 that was announced: it was damaged"
 
 
 @dataclass(frozen=True)
