@@ -41,7 +41,8 @@ class Evidence:
                 results = run_study(self.study(part), self.folder / part.name, processes=processes, watcher=watcher)
                 if results.unfinished:
                     return False
-                if PICTURES and not (results.folder / "report").exists():
+                # at smoke, reports would take longer than the runs, and there is nothing to see
+                if PICTURES and self.scale != "smoke" and not (results.folder / "report").exists():
                     results.report()
             self._results[part.name] = results
         return True
