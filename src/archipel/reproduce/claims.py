@@ -13,6 +13,9 @@ from archipel.reproduce.evidence import Evidence
 from archipel.reproduce.measures import paired
 from archipel.reproduce.records import Claim, Figures, Verdict
 
+NOTHING = (None, "")
+"""What is found where a side was not run, or did not reach what was asked for."""
+
 
 def higher(
     text: str,
@@ -32,7 +35,7 @@ def higher(
         mine, theirs = figures.ours(row, column), {other: figures.ours(row, other) for other in others}
         known = {other: value for other, value in theirs.items() if value is not None}
         if mine is None or not known:
-            return None, f"{row}: not run"
+            return NOTHING
         first = max(known, key=known.__getitem__)
         best = known[first]
         told = f"{row}: {column} {mine:.4g}, {first} {best:.4g}"
@@ -58,7 +61,7 @@ def level(
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
         mine, theirs = figures.ours(row, column), figures.ours(row, other)
         if mine is None or theirs is None:
-            return None, f"{row}: not run"
+            return NOTHING
         return abs(mine - theirs) <= within, f"{row}: {mine:.1f} and {theirs:.1f}"
 
     return _each_row(text, table, rows, share, look)
@@ -72,7 +75,7 @@ def near_paper(
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
         mine, paper = figures.ours(row, column), figures.cells[row, column].paper
         if mine is None or paper is None:
-            return None, f"{row}: not run"
+            return NOTHING
         return abs(mine - paper) <= within, f"{row}: {mine:.4g}, in the paper {paper:.4g}"
 
     return _each_row(text, table, rows, share, look)
@@ -83,7 +86,7 @@ def above(text: str, table: str, column: str, limit: float, *, rows: Sequence[st
 
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
         mine = figures.ours(row, column)
-        return (None, f"{row}: not run") if mine is None else (mine >= limit, f"{row}: {mine:.4g}")
+        return NOTHING if mine is None else (mine >= limit, f"{row}: {mine:.4g}")
 
     return _each_row(text, table, rows, 1.0, look)
 
@@ -93,7 +96,7 @@ def below(text: str, table: str, column: str, limit: float, *, rows: Sequence[st
 
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
         mine = figures.ours(row, column)
-        return (None, f"{row}: not run") if mine is None else (mine < limit, f"{row}: {mine:.1f}")
+        return NOTHING if mine is None else (mine < limit, f"{row}: {mine:.1f}")
 
     return _each_row(text, table, rows, 1.0, look)
 
@@ -105,7 +108,7 @@ def higher_rows(text: str, table: str, column: str, *, rows: Sequence[str], than
         mine, theirs = figures.ours(row, column), [figures.ours(other, column) for other in than]
         known = [value for value in theirs if value is not None]
         if mine is None or not known:
-            return None, f"{row}: not run"
+            return NOTHING
         return mine > max(known), f"{row}: {mine:.4g} against {max(known):.4g}"
 
     return _each_row(text, table, rows, 1.0, look)
@@ -162,7 +165,7 @@ def rows_higher(
             mine, theirs = figures.ours(row, column), [figures.ours(other, column) for other in than]
             known = [value for value in theirs if value is not None]
             if mine is None or not known:
-                seen.append((None, f"{column}: not run or not reached"))
+                seen.append(NOTHING)
                 continue
             best = min(known) if lower else max(known)
             told = f"{column}: {mine:.4g} against {best:.4g}"
@@ -193,7 +196,11 @@ def _together(seen: Sequence[tuple[bool | None, str]], share: float) -> Verdict:
     """One verdict over all rows that could be judged."""
     judged = [holds for holds, _ in seen if holds is not None]
     marks = {True: "", False: " (no)", None: " (not judged)"}
-    why = "; ".join(f"{told}{marks[holds]}" for holds, told in seen)
+    told = [f"{told}{marks[holds]}" for holds, told in seen if told]
+    missing = len(seen) - len(told)
+    if missing:
+        told.append(f"{missing} of {len(seen)} have no figure at this scale")
+    why = "; ".join(told)
     if not judged:
         return Verdict(None, why)
     return Verdict(sum(judged) >= share * len(judged), why)

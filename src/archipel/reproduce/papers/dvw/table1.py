@@ -289,8 +289,8 @@ REPRODUCTION = Reproduction(
     },
     readings=CLUSTER,
     remarks=(
-        "The gap of SyncDVW on power-law sizes shows, at the lower end of the paper's range; the rate that the search "
-        "chose is the paper's.",
+        "The gap of SyncDVW on power-law sizes shows, a little below the paper's range of 9 to 27 %; the rate that the "
+        "search chose is the paper's.",
         "The heterogeneous row of the small scale is too short to decide anything: three synchronous rounds, after "
         "which every method is still on the slope, AsyncFedAvg ahead of AsyncDVW by little more than their deviations. "
         "The paper's order comes after thousands of requests. It needs a longer run, and more rows, before it is held "
