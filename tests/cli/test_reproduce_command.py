@@ -62,7 +62,7 @@ def test_a_table_the_claims_and_where_the_runs_are(
     assert "\nholds" not in shown.stdout
     assert "not judged: HDAFL needs fewer rounds" in shown.stdout
     assert "Runs and reports: results/hdafl-table4-smoke" in shown.stdout
-    assert (place / "results" / "hdafl-table4-smoke" / "noniid-50" / "report" / "index.html").exists()
+    assert (place / "results" / "hdafl-table4-smoke" / "noniid-50" / "runs.json").exists()
 
 
 def test_what_is_done_is_shown_again_and_not_done_again(

@@ -209,7 +209,7 @@ MALFORMED: dict[str, tuple[Spoil, str]] = {
     "missing layer": (fewer_layers, "is missing; the plan asks for "),
     "extra layer": (more_layers, "layer 'backdoor' was not asked for; the plan asks for "),
     "truncated": (cut, "bytes, expected "),
-    "wrong hash": (other_hash, "the SHA-256 of the body is not the one that was announced"),
+    "wrong hash": (other_hash, "do not give the SHA-256 that was announced"),
     "wrong hash of a layer": (other_hash_of_a_layer, "is not the one that was announced"),
     "oversized header": (begins(struct.pack("<Q", HEADER + 1)), f"a header of {HEADER + 1:,} bytes in a body of "),
     "header without an end": (begins(b"\xff" * 8), "a header of 18,446,744,073,709,551,615 bytes"),
