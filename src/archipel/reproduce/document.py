@@ -23,7 +23,7 @@ This page is generated (`python -m archipel.reproduce.document docs/papers > doc
 `archipel reproduce NAME` runs a table of a paper from the study files that are checked in beside
 [the code](../src/archipel/reproduce/papers), prints the paper's figures beside ours and says whether the paper's claim,
 the ordering and the rough size of the gap, holds. `--scale smoke` shows in seconds that it runs, `small` is what is
-reported here, `full` is the paper's own budget, which two cores would need days for. What was begun is gone on with.
+reported here, `full` is the paper's own budget and was not run here. What was begun is gone on with.
 
 At `small`, networks, samples and rounds are fewer than in the papers, so that our figures are not theirs; what is
 compared is who is ahead of whom, and by how much. Scores are the mean of each run's last five evaluations, then over
