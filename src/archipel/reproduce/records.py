@@ -57,7 +57,6 @@ class Column:
     measure: Measure | None = None
     digits: int = 1
     """Decimals that are shown."""
-    better: Literal["more", "less", "neither"] = "more"
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,7 @@ REPRODUCTION = Reproduction(
                 Column("accuracy", measure=score()),
                 Column("after feature learning", measure=score_after("features")),
                 Column("after fine-tuning", measure=score_after("tuning")),
-                Column("bytes, % of FedAvg's", measure=bytes_beside("FedAvg"), better="less"),
+                Column("bytes, % of FedAvg's", measure=bytes_beside("FedAvg")),
                 Column(
                     "bytes without the pre-pass, % of FedAvg's",
                     measure=bytes_beside("FedAvg", divided=True),
@@ -83,14 +83,14 @@ REPRODUCTION = Reproduction(
         ),
         Table(
             LAYERS,
-            tuple(Column(label, method=label, digits=5, better="neither") for label in METRICS),
+            tuple(Column(label, method=label, digits=5) for label in METRICS),
             tuple(Row(f"L{number} {name}", measure=diverged(number - 1)) for number, name in enumerate(NAMES, start=1)),
             part="pre-pass",
         ),
         Table(
             FOUND,
             (
-                Column("layers before the split", measure=of_runs(layers_before_the_split), better="neither"),
+                Column("layers before the split", measure=of_runs(layers_before_the_split)),
                 Column("accuracy there", measure=in_the_sweep),
                 Column("best of the sweep", measure=best_of_the_sweep),
             ),

@@ -46,7 +46,7 @@ REPRODUCTION = Reproduction(
                     measure=bytes_beside("FedAvg", rounds=ROUNDS),
                     better="less",
                 ),
-                Column("rounds of D&C'", measure=amount("rounds"), digits=0, better="neither"),
+                Column("rounds of D&C'", measure=amount("rounds"), digits=0),
             ),
             (Row("5", (50.0, None), part="5"), Row("10", (50.0, None), part="10")),
             method="D&C",

@@ -37,7 +37,7 @@ REPRODUCTION = Reproduction(
         ),
         Table(
             BYTES,
-            (Column("D&C", method="D&C", measure=bytes_beside("FedAvg"), better="less"),),
+            (Column("D&C", method="D&C", measure=bytes_beside("FedAvg")),),
             (Row("9 rounds", (50.0,)),),
             part="66",
         ),

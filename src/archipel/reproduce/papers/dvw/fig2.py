@@ -50,8 +50,8 @@ def find(scale: ScaleName) -> dict[str, dict[str, float]]:
 
 TITLE = "Time of one community model"
 COLUMNS = (
-    Column(f"{FEW} learners, ms", measure=time(FEW, relative=False), digits=2, better="less"),
-    *(Column(f"{n:,} learners, times that", measure=time(n, relative=True), digits=2, better="less") for n in MORE),
+    Column(f"{FEW} learners, ms", measure=time(FEW, relative=False), digits=2),
+    *(Column(f"{n:,} learners, times that", measure=time(n, relative=True), digits=2) for n in MORE),
 )
 
 REPRODUCTION = Reproduction(

@@ -44,10 +44,10 @@ REPRODUCTION = Reproduction(
         Table(
             TITLE,
             (
-                Column(REQUESTS, measure=of_runs(requests), digits=0, better="less"),
-                Column("models exchanged", measure=of_runs(models), digits=0, better="less"),
-                Column("of them for evaluation", measure=of_runs(evaluated), digits=0, better="less"),
-                Column(A_REQUEST, measure=of_runs(lambda run: models(run) / requests(run)), digits=2, better="less"),
+                Column(REQUESTS, measure=of_runs(requests), digits=0),
+                Column("models exchanged", measure=of_runs(models), digits=0),
+                Column("of them for evaluation", measure=of_runs(evaluated), digits=0),
+                Column(A_REQUEST, measure=of_runs(lambda run: models(run) / requests(run)), digits=2),
             ),
             tuple(
                 Row(

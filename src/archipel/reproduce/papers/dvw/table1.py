@@ -145,9 +145,7 @@ TABLES = (
     Table(
         "All data in one place: the rate that is best on validation data",
         (
-            Column(
-                "rate", measure=of_runs(lambda run: float(str(run.tuned["training.rate"]))), digits=3, better="neither"
-            ),
+            Column("rate", measure=of_runs(lambda run: float(str(run.tuned["training.rate"]))), digits=3),
             Column("test accuracy, per cent", measure=score()),
         ),
         (Row("centralised", (0.05, None), part="centralised", method="centralised"),),

@@ -27,12 +27,9 @@ TABLE_4 = Table(
     "Table 4: accuracy in the end (%), rounds and gigabytes to the target",
     (
         *(Column(name, part, measure=score()) for name, part in zip(ACCURACY, SETS, strict=True)),
+        *(Column(name, part, measure=rounds_to_target, digits=0) for name, part in zip(ROUNDS, SETS, strict=True)),
         *(
-            Column(name, part, measure=rounds_to_target, digits=0, better="less")
-            for name, part in zip(ROUNDS, SETS, strict=True)
-        ),
-        *(
-            Column(name, part, measure=gigabytes_to_target, digits=2, better="less")
+            Column(name, part, measure=gigabytes_to_target, digits=2)
             for name, part in zip(GIGABYTES, SETS, strict=True)
         ),
     ),
@@ -113,7 +110,7 @@ WHERE = Table(
             for method, name in COMPARED.items()
         ),
         *(
-            Column(f"{name}, rounds", method=method, measure=rounds_to_target, digits=0, better="less")
+            Column(f"{name}, rounds", method=method, measure=rounds_to_target, digits=0)
             for method, name in COMPARED.items()
         ),
     ),

@@ -47,10 +47,10 @@ UPLOADS = until_target(lambda run, point: megabytes(traffic_by(run, point.versio
 COST = Table(
     "Table 4: what the target takes",
     (
-        Column("HDAFL, rounds", method="hdafl", measure=ROUNDS, digits=0, better="less"),
-        Column("FedAvg, rounds", method="fedavg", measure=ROUNDS, digits=0, better="less"),
-        Column("HDAFL, MB", method="hdafl", measure=UPLOADS, better="less"),
-        Column("FedAvg, MB", method="fedavg", measure=UPLOADS, better="less"),
+        Column("HDAFL, rounds", method="hdafl", measure=ROUNDS, digits=0),
+        Column("FedAvg, rounds", method="fedavg", measure=ROUNDS, digits=0),
+        Column("HDAFL, MB", method="hdafl", measure=UPLOADS),
+        Column("FedAvg, MB", method="fedavg", measure=UPLOADS),
     ),
     (
         Row("10 of 100", (139, 259, 86.8, 171.7), "noniid-10"),
@@ -60,7 +60,7 @@ COST = Table(
 )
 TARGET = Table(
     "Target accuracy in per cent",
-    (Column("target", better="neither"),),
+    (Column("target"),),
     (
         Row(
             "lowest of all settings",

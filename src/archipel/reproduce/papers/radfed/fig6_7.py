@@ -93,8 +93,8 @@ REPRODUCTION = Reproduction(
         Table(
             DC,
             (
-                Column("FedAvg", method="fedavg", digits=3, better="less"),
-                Column("RADFed", method="radfed", digits=3, better="less"),
+                Column("FedAvg", method="fedavg", digits=3),
+                Column("RADFed", method="radfed", digits=3),
             ),
             tuple(Row(name, part=name) for name in HOPS),
             measure=of_runs(last_half),
@@ -102,11 +102,11 @@ REPRODUCTION = Reproduction(
         Table(
             DL,
             (
-                Column("FedAvg", method="fedavg", measure=of_runs(after), digits=4, better="neither"),
-                Column(FIRST, method="radfed", measure=of_runs(after), digits=4, better="neither"),
-                Column(LAST, method="radfed", measure=of_runs(before), digits=4, better="neither"),
-                Column(GROWS, method="radfed", measure=of_runs(grows), digits=0, better="neither"),
-                Column(FALLS, method="radfed", measure=of_runs(falls), digits=0, better="neither"),
+                Column("FedAvg", method="fedavg", measure=of_runs(after), digits=4),
+                Column(FIRST, method="radfed", measure=of_runs(after), digits=4),
+                Column(LAST, method="radfed", measure=of_runs(before), digits=4),
+                Column(GROWS, method="radfed", measure=of_runs(grows), digits=0),
+                Column(FALLS, method="radfed", measure=of_runs(falls), digits=0),
             ),
             tuple(Row(name, part=name) for name in HOPS),
         ),

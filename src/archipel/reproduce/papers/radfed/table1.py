@@ -64,11 +64,11 @@ REPRODUCTION = Reproduction(
         Table(
             TITLE,
             (
-                Column("min", measure=statistic("min"), digits=0, better="neither"),
-                Column("max", measure=statistic("max"), digits=0, better="neither"),
-                Column("mean", measure=statistic("mean"), digits=0, better="neither"),
-                Column("stdev", measure=statistic("stdev"), digits=0, better="neither"),
-                Column("C-score", measure=statistic("c_score"), digits=2, better="neither"),
+                Column("min", measure=statistic("min"), digits=0),
+                Column("max", measure=statistic("max"), digits=0),
+                Column("mean", measure=statistic("mean"), digits=0),
+                Column("stdev", measure=statistic("stdev"), digits=0),
+                Column("C-score", measure=statistic("c_score"), digits=2),
             ),
             (
                 Row("Cifar10", (2, 2850, 600, 605, 1.29), part="Cifar10"),
