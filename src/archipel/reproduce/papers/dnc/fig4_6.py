@@ -72,7 +72,6 @@ REPRODUCTION = Reproduction(
                 Column(
                     "bytes without the pre-pass, % of FedAvg's",
                     measure=bytes_beside("FedAvg", divided=True),
-                    better="less",
                 ),
             ),
             (

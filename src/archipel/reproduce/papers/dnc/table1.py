@@ -48,7 +48,6 @@ REPRODUCTION = Reproduction(
                     "bytes of D&C, % of FedAvg's",
                     method="D&C",
                     measure=bytes_beside("FedAvg"),
-                    better="less",
                 ),
             ),
             (

@@ -44,7 +44,6 @@ REPRODUCTION = Reproduction(
                 Column(
                     "D&C, % of FedAvg's bytes",
                     measure=bytes_beside("FedAvg", rounds=ROUNDS),
-                    better="less",
                 ),
                 Column("rounds of D&C'", measure=amount("rounds"), digits=0),
             ),
