@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
 import shutil
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from real_files import REAL, needs
 
 import archipel as ap
 from archipel.study import read_study, run_study
@@ -18,7 +18,6 @@ from archipel.study.results import Results
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-REAL = Path(os.environ.get("ARCHIPEL_DATA") or ROOT.parent / "shared" / "data")
 
 
 @pytest.fixture(autouse=True)
@@ -33,13 +32,6 @@ def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("ARCHIPEL_DATA", str(REAL))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return REAL
-
-
-def needs(folder: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(
-        not (REAL / folder).is_dir(),
-        reason=f"no real files: neither $ARCHIPEL_DATA nor ../shared/data beside the repository holds {folder}/",
-    )
 
 
 def copied(name: str, tmp_path: Path) -> Path:

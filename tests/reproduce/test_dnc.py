@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from archipel import data, models
 from archipel.layout import Layout
 from archipel.reproduce.catalogue import reproduction
 from archipel.reproduce.evidence import Evidence
-from archipel.reproduce.outcome import reproduce
 from archipel.reproduce.papers.dnc import table2
 from archipel.reproduce.papers.dnc.fig4_6 import NAMES, last_whole, layers_before_the_split
 from archipel.reproduce.papers.dnc.network import half_side_vgg9
@@ -22,7 +20,6 @@ from archipel.reproduce.papers.dvw.network import half_side_cnn
 from archipel.run import Run
 from archipel.study.schema import Study
 
-REAL = Path(os.environ.get("ARCHIPEL_DATA") or Path(__file__).parents[2].parent / "shared" / "data")
 LEARNERS, PREPASS, ROUNDS = 3, 2, 7
 
 
@@ -118,28 +115,3 @@ def parameters(study: Study) -> int:
     assert study.model is not None
     module = {"vgg9": models.vgg9(), table2.CNN: half_side_cnn(3, 32, 10)}[study.model.name]
     return sum(one.numel() for one in module.parameters())
-
-
-# -------------------------------------------------------------------------------------------------------- whole tables
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "needed"),
-    [
-        ("dnc-table1", "cifar10"),
-        ("dnc-fig4-6", "cifar10"),
-        ("dnc-table2", "cifar10"),
-        ("dnc-table3", "shakespeare"),
-    ],
-)
-def test_smoke(name: str, needed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not (REAL / needed).is_dir():
-        pytest.skip(f"no real files: neither $ARCHIPEL_DATA nor ../shared/data beside the repository holds {needed}/")
-    monkeypatch.setenv("ARCHIPEL_DATA", str(REAL))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    outcome = reproduce(reproduction(name), "smoke", tmp_path / "out", processes=1)
-    assert outcome is not None
-    for figures in outcome.figures:
-        filled = [cell for cell in figures.cells.values() if cell.ours is not None and cell.ours.n]
-        assert filled, figures.table.title

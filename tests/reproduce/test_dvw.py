@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from real_files import needs
 
 from archipel import data
 from archipel.data.classes import class_table
@@ -26,10 +26,6 @@ from archipel.reproduce.papers.dvw.commits import Federation
 from archipel.reproduce.records import Cell, Figures, Part, Scale, Table
 from archipel.reproduce.subset import first_of_each
 from archipel.study.results import run_study
-
-ROOT = Path(__file__).parents[2]
-REAL = Path(os.environ.get("ARCHIPEL_DATA") or ROOT.parent / "shared" / "data")
-FASHION = [REAL / "fmnist", REAL / "fashion-mnist", Path("/usr/share/datasets/fashion-mnist")]
 
 
 def as_printed(table: Table) -> Figures:
@@ -139,38 +135,12 @@ def test_a_score_by_a_time_is_the_mean_of_the_last_five_before_it(tmp_path: Path
 
 # ----------------------------------------------------------------------------------------------------------- smoke
 
-CIFAR10 = pytest.mark.skipif(
-    not (REAL / "cifar10").is_dir(),
-    reason="no real files: neither $ARCHIPEL_DATA nor ../shared/data beside the repository holds cifar10/",
-)
-CLOTHES = pytest.mark.skipif(
-    not any(folder.is_dir() for folder in FASHION), reason="no Fashion-MNIST: Debian's dataset-fashion-mnist has it"
-)
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("dvw-table1", marks=[CIFAR10, CLOTHES]),
-        "dvw-table2",
-        "dvw-table3",
-        "dvw-fig2",
-        pytest.param("dvw-fig9", marks=CIFAR10),
-    ],
-)
-def test_smoke(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if REAL.is_dir():
-        monkeypatch.setenv("ARCHIPEL_DATA", str(REAL))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("archipel.study.results.cores", lambda: 1)
-    outcome = reproduce(reproduction(name), "smoke", tmp_path / "out", processes=1)
+@needs("cifar10")
+def test_models_exchanged_by_a_request(real: None, tmp_path: Path) -> None:
+    outcome = reproduce(reproduction("dvw-fig9"), "smoke", tmp_path / "out", processes=1)
     assert outcome is not None
-    for figures in outcome.figures:
-        assert any(cell.ours is not None and cell.ours.n for cell in figures.cells.values()), figures.table.title
-    if name == "dvw-fig9":
-        exchanged = {
-            row: figures.ours(row, "models a request") for figures in outcome.figures for row, _ in figures.cells
-        }
-        assert exchanged["Power law, Non-IID(3x8): FedAsync"] == 2
-        assert exchanged["Power law, Non-IID(3x8): SyncDVW"] == 11
+    exchanged = {row: figures.ours(row, "models a request") for figures in outcome.figures for row, _ in figures.cells}
+    assert exchanged["Power law, Non-IID(3x8): FedAsync"] == 2
+    assert exchanged["Power law, Non-IID(3x8): SyncDVW"] == 11

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,13 +11,9 @@ import archipel as ap
 from archipel.data import digits
 from archipel.reproduce.catalogue import reproduction
 from archipel.reproduce.evidence import Evidence
-from archipel.reproduce.outcome import reproduce
 from archipel.reproduce.papers.fed2a.arriving import MeanByRound
 from archipel.reproduce.papers.fed2a.cost import GIGABYTE, TABLE_3, Network, gigabytes, last_rounds
 from archipel.reproduce.papers.fed2a.table4 import GIGABYTES, ROUNDS, SETS, TABLE_4
-
-REAL = Path(os.environ.get("ARCHIPEL_DATA") or Path(__file__).parents[3] / "shared" / "data")
-FASHION = Path("/usr/share/datasets/fashion-mnist")
 
 
 def test_all_48_costs_of_the_table_follow_from_its_rounds() -> None:
@@ -70,20 +65,3 @@ def test_by_arrival_a_round_changes_deep_layers_or_it_does_not() -> None:
         *[everything] * 4,
         *[shallow, shallow, shallow, everything] * 2,
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not (FASHION.is_dir() or (REAL / "fashion-mnist").is_dir()),
-    reason="no Fashion-MNIST: neither Debian's dataset-fashion-mnist nor $ARCHIPEL_DATA holds it",
-)
-@pytest.mark.skipif(
-    not ((REAL / "cifar10").is_dir() and (REAL / "gtsrb").is_dir()),
-    reason="no real files: neither $ARCHIPEL_DATA nor ../shared/data beside the repository holds cifar10/ and gtsrb/",
-)
-def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ARCHIPEL_DATA", str(REAL))
-    outcome = reproduce(reproduction("fed2a-table4"), "smoke", tmp_path, processes=1)
-    assert outcome is not None
-    for figures in outcome.figures:
-        assert any(cell.ours is not None and cell.ours.n for cell in figures.cells.values()), figures.table.title

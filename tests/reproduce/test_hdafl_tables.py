@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from real_files import needs
 from torch import nn
 
 from archipel import models
@@ -22,20 +22,8 @@ from archipel.reproduce.papers.hdafl import table3, table4, table5
 from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.grid import cells
 
-REAL = Path(os.environ.get("ARCHIPEL_DATA") or Path(__file__).parents[3] / "shared" / "data")
-
-
-@pytest.fixture(autouse=True)
-def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The folder of the real files; the user's cache is left alone."""
-    monkeypatch.setenv("ARCHIPEL_DATA", str(REAL))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-needs_traffic = pytest.mark.skipif(
-    not (REAL / "iscx_vpn").is_dir(),
-    reason="no real files: neither $ARCHIPEL_DATA nor ../shared/data beside the repository holds iscx_vpn/",
-)
+pytestmark = pytest.mark.usefixtures("real")
+needs_traffic = needs("iscx_vpn")
 
 # ------------------------------------------------------------------------------------------------- Table 4's costs
 

@@ -1,8 +1,7 @@
-"""RADFed's tables: the figures as printed, the measures by hand numbers, and each of them once at smoke scale."""
+"""RADFed's tables: the figures as printed, the measures by hand numbers."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -11,14 +10,10 @@ import pytest
 
 from archipel.records import Shadow
 from archipel.reproduce import claims
-from archipel.reproduce.catalogue import reproduction
 from archipel.reproduce.evidence import Evidence
 from archipel.reproduce.measures import gain_over
-from archipel.reproduce.outcome import reproduce
 from archipel.reproduce.papers.radfed import fig6_7, table3
 from archipel.run import Run
-
-REAL = Path(os.environ.get("ARCHIPEL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 
 def test_table_3_is_copied_without_a_slip() -> None:
@@ -134,22 +129,3 @@ def test_divergence_between_aggregations() -> None:
     assert fig6_7.before(run) == pytest.approx(1.2 / 3)
     assert fig6_7.grows(run) == pytest.approx(75.0)
     assert fig6_7.falls(run) == 100.0
-
-
-# ------------------------------------------------------------------------------------------------------- smoke scale
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "folder"),
-    [("radfed-table1", "mnist"), ("radfed-table3", "eicu_demo"), ("radfed-fig6-7", "covertype")],
-)
-def test_it_runs(name: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not (REAL / folder).is_dir():
-        pytest.skip(f"no real files: neither $ARCHIPEL_DATA nor ../shared/data beside the repository holds {folder}/")
-    monkeypatch.setenv("ARCHIPEL_DATA", str(REAL))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    outcome = reproduce(reproduction(name), "smoke", tmp_path / "out", processes=1)
-    assert outcome is not None
-    for figures in outcome.figures:
-        assert any(cell.ours is not None and cell.ours.n for cell in figures.cells.values()), figures.table.title

@@ -7,7 +7,7 @@ import pytest
 
 from archipel.data import fetch
 
-BESIDE = Path(__file__).parents[3] / "shared" / "data"
+BESIDE = Path(__file__).parents[2] / "shared" / "data"
 REAL = Path(os.environ.get("ARCHIPEL_DATA") or BESIDE)
 
 
@@ -17,6 +17,12 @@ def needs(folder: str) -> pytest.MarkDecorator:
         not (REAL / folder).is_dir(),
         reason=f"no real files: neither $ARCHIPEL_DATA nor ../shared/data beside the repository holds {folder}/",
     )
+
+
+CLOTHES = pytest.mark.skipif(
+    not any(folder.is_dir() for folder in (REAL / "fmnist", REAL / "fashion-mnist", fetch.DEBIAN / "fashion-mnist")),
+    reason="no Fashion-MNIST: neither Debian's dataset-fashion-mnist nor $ARCHIPEL_DATA holds it",
+)
 
 
 def cache() -> list[str]:
