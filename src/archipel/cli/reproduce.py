@@ -12,12 +12,12 @@ from rich.table import Table
 
 from archipel.cli.console import AsJson, nearby, out, print_json, told
 from archipel.reproduce.catalogue import NAMES, reproduction
-from archipel.reproduce.records import Cell, Column, Figures, Reproduction, ScaleName
+from archipel.reproduce.records import JUDGED, Figures, Reproduction, ScaleName
 
 if TYPE_CHECKING:
     from archipel.reproduce.outcome import Outcome
 
-HOLDS = {True: "[green]holds[/]", False: "[red]does not hold[/]", None: "[yellow]not judged[/]"}
+COLOURS = {True: "green", False: "red", None: "yellow"}
 
 
 def reproduce(
@@ -105,7 +105,8 @@ def show(outcome: Outcome) -> None:
         out.print(drawn(figures))
         out.print()
     for claim, verdict in outcome.verdicts:
-        out.print(f"{HOLDS[verdict.holds]}: {escape(claim.text)}", highlight=False, soft_wrap=True)
+        word = f"[{COLOURS[verdict.holds]}]{JUDGED[verdict.holds]}[/]"
+        out.print(f"{word}: {escape(claim.text)}", highlight=False, soft_wrap=True)
         out.print(f"    {escape(verdict.why)}", highlight=False, soft_wrap=True, style="dim")
     seeds = ", ".join(map(str, outcome.seeds))
     out.print(
@@ -127,19 +128,5 @@ def drawn(figures: Figures) -> Table:
     for row in figures.table.rows:
         for place, column in enumerate(figures.table.columns):
             cell = figures.cells[row.name, column.name]
-            table.add_row(escape(row.name) if not place else "", escape(column.name), *shown(cell, column))
+            table.add_row(escape(row.name) if not place else "", escape(column.name), *cell.shown(column.digits))
     return table
-
-
-def shown(cell: Cell, column: Column) -> tuple[str, str, str]:
-    """The paper's figure, ours with its deviation, and how far apart they are, as text."""
-    digits = column.digits
-    paper = "" if cell.paper is None else f"{cell.paper:,.{digits}f}"
-    if cell.ours is None:
-        return paper, "not run", ""
-    if not cell.ours.n:
-        return paper, "not reached", ""
-    ours = f"{cell.ours.mean:,.{digits}f}"
-    if cell.ours.n > 1:
-        ours += f" ± {cell.ours.deviation:.{digits}f}"
-    return paper, ours, "" if cell.paper is None else f"{cell.ours.mean - cell.paper:+,.{digits}f}"

@@ -7,13 +7,15 @@ come from there, words from the reproduction; nothing is typed in by hand, and a
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from archipel.report.measures import Spread
 from archipel.reproduce.catalogue import NAMES, reproduction
-from archipel.reproduce.records import Column, Reproduction, Table
+from archipel.reproduce.records import JUDGED, Cell, Reproduction, Table
 
 HEAD = """# The papers' tables
 
@@ -29,9 +31,6 @@ At `small`, networks, samples and rounds are fewer than in the papers, so that o
 compared is who is ahead of whom, and by how much. Scores are the mean of each run's last five evaluations, then over
 seeds (± the sample deviation), since single rounds swing by several points where islands differ.
 """
-
-HOLDS = {True: "**holds**", False: "**does not hold**", None: "**not judged**"}
-WORDS = {True: "holds", False: "does not hold", None: "not judged"}
 
 
 def document(folder: Path) -> str:
@@ -54,7 +53,7 @@ def _summary(found: Mapping[str, Any]) -> str:
         claims = found[name]["claims"] if name in found else []
         for place, told in enumerate(claims):
             label = f"[{name}](#{name})" if not place else ""
-            lines.append(f"| {label} | {_cell(told['claim'])} | {WORDS[told['holds']]} |")
+            lines.append(f"| {label} | {_cell(told['claim'])} | {JUDGED[told['holds']]} |")
         if name not in found:
             lines.append(f"| [{name}](#{name}) | | not run at `small` yet |")
     return "\n".join(lines) + "\n"
@@ -74,7 +73,9 @@ def _section(one: Reproduction, told: Mapping[str, Any] | None, picture: bool) -
         ]
         for table in one.tables:
             lines += _table(table, told["tables"][table.title])
-        lines += [f"* {HOLDS[claim['holds']]}: {claim['claim']} ({claim['why']})" for claim in told["claims"]] + [""]
+        for claim in told["claims"]:
+            lines.append(f"* **{JUDGED[claim['holds']]}**: {claim['claim']} ({claim['why']})")
+        lines.append("")
         if picture:
             lines += [f"![Scores against virtual time](papers/{one.name}.png)", ""]
     if one.readings:
@@ -92,23 +93,21 @@ def _table(table: Table, cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
         "| --- |" + " --- |" * len(table.columns),
     ]
     for row in table.rows:
-        told = (_shown(cells[row.name][column.name], column) for column in table.columns)
+        told = (_shown(cells[row.name][column.name], column.digits) for column in table.columns)
         lines.append(f"| {_cell(row.name)} | " + " | ".join(told) + " |")
     return [*lines, ""]
 
 
-def _shown(cell: Mapping[str, Any], column: Column) -> str:
-    digits = column.digits
-    paper = "–" if cell["paper"] is None else f"{cell['paper']:,.{digits}f}"
-    if "ours" not in cell:
-        return f"{paper}; not run"
-    if cell["ours"] is None:
-        return f"{paper}; not reached"
-    ours = f"{cell['ours']:,.{digits}f}"
-    if cell["deviation"] is not None:
-        ours += f" ± {cell['deviation']:.{digits}f}"
-    difference = "" if cell["paper"] is None else f" ({cell['ours'] - cell['paper']:+,.{digits}f})"
-    return f"{paper}; **{ours}**{difference}"
+def _shown(told: Mapping[str, Any], digits: int) -> str:
+    ours = Spread(_number(told["ours"]), _number(told["deviation"]), told["n"]) if "ours" in told else None
+    paper, mine, difference = Cell(told["paper"], ours).shown(digits)
+    if ours is not None and ours.n:
+        mine = f"**{mine}**"
+    return f"{paper or '–'}; {mine}" + (f" ({difference})" if difference else "")
+
+
+def _number(told: float | None) -> float:
+    return math.nan if told is None else told
 
 
 def _cell(text: str) -> str:

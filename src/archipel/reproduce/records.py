@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Measure: TypeAlias = "Callable[[Evidence, str, str], Spread | None]"
 """A figure over the runs of one method in one study: (evidence, study, method); None where this scale has none."""
 ScaleName: TypeAlias = Literal["smoke", "small", "full"]
+JUDGED = {True: "holds", False: "does not hold", None: "not judged"}
+"""A verdict in words."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,18 @@ class Cell:
     paper: float | None
     ours: Spread | None
     """None where this scale does not run it."""
+
+    def shown(self, digits: int) -> tuple[str, str, str]:
+        """The paper's figure, ours with its deviation, and how far apart they are, as text."""
+        paper = "" if self.paper is None else f"{self.paper:,.{digits}f}"
+        if self.ours is None:
+            return paper, "not run", ""
+        if not self.ours.n:
+            return paper, "not reached", ""
+        ours = f"{self.ours.mean:,.{digits}f}"
+        if self.ours.n > 1:
+            ours += f" ± {self.ours.deviation:,.{digits}f}"
+        return paper, ours, "" if self.paper is None else f"{self.ours.mean - self.paper:+,.{digits}f}"
 
 
 @dataclass(frozen=True)
