@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from archipel.report.measures import SLACK, Measured, Spread, history, mean, measured, scores_of, tail
@@ -29,19 +30,15 @@ def score_by_seconds() -> Measure:
 
     def measure(evidence: Evidence, part: str, method: str) -> Spread:
         by = evidence.marks(part).seconds.value * (1 + SLACK)
-        found = ([point for point in history(run) if point.seconds <= by] for run in evidence.runs(part, method))
-        return scaled(Spread.of(mean(scores_of(tail(points))) for points in found), 100)
+        found = (last_five(run, seconds=by) for run in evidence.runs(part, method))
+        return scaled(Spread.of(found), 100)
 
     return measure
 
 
 def score_by_rounds(rounds: int) -> Measure:
     """The mean of each run's last five scores by that local round, in per cent."""
-
-    def find(run: Run) -> float:
-        return 100 * mean(scores_of(tail([point for point in history(run) if point.rounds <= rounds])))
-
-    return of_runs(find)
+    return of_runs(lambda run: 100 * last_five(run, rounds=rounds))
 
 
 def amount(name: str, factor: float = 1.0) -> Measure:
@@ -54,15 +51,18 @@ def of_runs(find: Callable[[Run], float]) -> Measure:
     return lambda evidence, part, method: Spread.of(find(run) for run in evidence.runs(part, method))
 
 
-def score_at(run: Run, share: float) -> float:
-    """The mean of the last five scores when that share of the local rounds is done."""
-    return mean(scores_of(tail([point for point in history(run) if point.rounds <= share * run.rounds])))
+def last_five(run: Run, *, seconds: float = math.inf, rounds: float = math.inf) -> float:
+    """The mean of the last five scores by that time and that local round."""
+    return mean(scores_of(tail([at for at in history(run) if at.seconds <= seconds and at.rounds <= rounds])))
 
 
 def paired(evidence: Evidence, part: str, method: str, other: str, share: float = 1.0) -> list[tuple[float, float]]:
     """The scores of two methods in their runs of the same seed and the same held-out learners."""
-    theirs = {(run.seed, run.fold): score_at(run, share) for run in evidence.runs(part, other)}
-    mine = {(run.seed, run.fold): score_at(run, share) for run in evidence.runs(part, method)}
+
+    def scores(one: str) -> dict[object, float]:
+        return {(run.seed, run.fold): last_five(run, rounds=share * run.rounds) for run in evidence.runs(part, one)}
+
+    mine, theirs = scores(method), scores(other)
     return [(mine[key], theirs[key]) for key in sorted(mine.keys() & theirs.keys(), key=str)]
 
 
