@@ -203,6 +203,10 @@ def work_of(
     device: str,
 ) -> Work:
     """The network and the loss, seen to fit the data."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for a kind of device
+        raise ValueError(f"simulate: device {device!r} is not to be had; leave it at 'cpu'. It says: {error}") from None
     module = _module(data, model, seed)
     try:
         layout = Layout.of(module, data.x[:2].clone())  # a network may change its input in place

@@ -128,6 +128,10 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: ap.simulate(ap.fedavg(), islands(4), execution="stack"),
         ["one of plain, workers, stacked, got 'stack'. Did you mean 'stacked'?"],
     ),
+    "a device that is not there": (
+        lambda: ap.simulate(ap.fedavg(), islands(4), device="nonsense"),
+        ["device 'nonsense' is not to be had; leave it at 'cpu'"],
+    ),
     "an ending without an end": (
         lambda: ap.simulate(ap.fedavg(), islands(4), ending=ap.Ending(target=0.9)),
         ["a target or patience alone may never be reached", "give rounds, commits, seconds or bytes"],

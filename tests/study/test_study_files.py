@@ -87,9 +87,22 @@ def test_a_file_that_is_no_study_says_so(tmp_path: Path) -> None:
     assert "is no TOML" in refused(written(tmp_path, "title = "))
     assert "is no YAML" in refused(written(tmp_path, "a: [1", "study.yaml"))
     assert "made of keys and tables" in refused(written(tmp_path, "- 1\n- 2\n", "study.yaml"))
+    twice = written(tmp_path, "title: a\ndata:\n  source: digits\n  source: mnist\n", "study.yaml")
+    assert "line 4: source is there already, in line 3" in refused(twice)
     assert "ends in .toml" in refused(written(tmp_path, "", "study.txt"))
+    other = tmp_path / "other.toml"
+    other.write_bytes(b'title = "\xff"')
+    assert "no text in UTF-8 (byte 9)" in refused(other)
+    (tmp_path / "folder.toml").mkdir()
+    assert "cannot be read: Is a directory" in refused(tmp_path / "folder.toml")
     with pytest.raises(FileNotFoundError, match=r"There is no study .*archipel new"):
         read_study(tmp_path / "none.toml")
+
+
+def test_a_mark_at_the_beginning_of_a_file_is_passed_over(tmp_path: Path) -> None:
+    path = written(tmp_path, TOML)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_study(path).title == "x"
 
 
 # --------------------------------------------------------------------------------------------- mistakes and lines

@@ -145,12 +145,16 @@ def _read(path: Path) -> tuple[Raw, dict[Place, int]]:
         f"{path}: a study is a file that ends in .toml, .yaml, .yml or .json, got {path.suffix or 'no ending'!r}.",
     )
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except FileNotFoundError:
         raise FileNotFoundError(
             f"There is no study {path}. `archipel new DIR` makes one to start from; `archipel run` alone runs the "
             "embedded one."
         ) from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8 (byte {error.start}). Save it as UTF-8.") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
     raw, lines = kinds[path.suffix](text, path)
     require(isinstance(raw, dict), f"{path}: a study is made of keys and tables, this is {type(raw).__name__}.")
     return raw, lines
@@ -196,21 +200,26 @@ def _yaml(text: str, path: Path) -> tuple[Raw, dict[Place, int]]:
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())}.") from None
     lines: dict[Place, int] = {}
-    _walk(node, (), lines)
+    _walk(node, (), lines, path)
     return _without_none(raw), lines
 
 
-def _walk(node: yaml.Node | None, place: Place, lines: dict[Place, int]) -> None:
+def _walk(node: yaml.Node | None, place: Place, lines: dict[Place, int], path: Path) -> None:
     if node is None:
         return
     lines.setdefault(place, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            lines[(*place, key.value)] = key.start_mark.line + 1
-            _walk(value, (*place, key.value), lines)
+            line, inner = key.start_mark.line + 1, (*place, key.value)
+            require(
+                inner not in lines,
+                f"{path}, line {line}: {key.value} is there already, in line {lines.get(inner)}; keep one of them.",
+            )
+            lines[inner] = line
+            _walk(value, inner, lines, path)
     elif isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(node.value):
-            _walk(item, (*place, number), lines)
+            _walk(item, (*place, number), lines, path)
 
 
 def _without_none(value: Any) -> Any:
