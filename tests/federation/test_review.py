@@ -14,8 +14,9 @@ import torch
 from in_one_process import agent, hold, study
 
 from archipel.cli.replay import replay
+from archipel.controller import Controller
 from archipel.data.standardise import Moments
-from archipel.durability.book import Entry, ReplayDiffers
+from archipel.durability.book import CannotBeTold, Entry, ReplayDiffers
 from archipel.durability.journal import Journal
 from archipel.durability.lock import alone_in
 from archipel.durability.stored_models import as_bytes
@@ -71,6 +72,25 @@ def test_a_journal_that_lacks_events_does_not_pass_for_whole(tmp_path: Path) -> 
     journal.close()
     with pytest.raises(ReplayDiffers, match="some are gone"):
         held.hosting.replay(tmp_path / "state")
+
+
+def test_a_part_that_fails_names_the_event_and_goes_on_when_it_is_mended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosting = host(study_of(study()))
+    begun = hosting.open(tmp_path)
+    name = next(iter(begun.terms.learners))
+    with monkeypatch.context() as broken:
+        broken.setattr(Controller, "handle", lambda controller, event: 1 / 0)
+        begun.book.take([Entry(Joined(name, 10, 0, 10))], [], 0.0)
+        with pytest.raises(CannotBeTold, match=r"Event 1 .*Joined.*ZeroDivisionError.*mend the code"):
+            begun.book.handle()
+        begun.book.close()
+        with pytest.raises(CannotBeTold, match="Event 1 "):
+            hosting.open(tmp_path)
+    mended = hosting.open(tmp_path)
+    assert mended.book.controller.state.members[name].active
+    mended.book.close()
 
 
 def test_moments_that_would_not_be_finite_together_are_refused_alone() -> None:

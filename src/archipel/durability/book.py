@@ -111,6 +111,10 @@ class ReplayDiffers(Exception):
     """Told the same events, the controller came to another model."""
 
 
+class CannotBeTold(Exception):
+    """A part of the method fails at an event that is in the journal, and would fail at it again."""
+
+
 class Course:
     """The run as far as the controller was told of it."""
 
@@ -137,7 +141,17 @@ class Course:
             ledger = self.moved.setdefault(kind, {})
             for layer, amount in layers.items():
                 ledger[layer] = ledger.get(layer, 0) + amount
-        commands = self.controller.handle(event)
+        try:
+            commands = self.controller.handle(event)
+        except OSError:  # the disk's, which is no fault of the event
+            raise
+        except Exception as error:
+            sender = "" if line.answer is None else f" from {line.answer.learner}, to task {line.answer.task}"
+            raise CannotBeTold(
+                f"Event {line.number} of the journal ({type(event).__name__}{sender}) cannot be handled: "
+                f"{type(error).__name__}: {error}. Nothing that was acknowledged is lost; mend the code that fails, "
+                "and the same command goes on from there."
+            ) from error
         kept: list[Record] = []
         for command in commands:
             match command:
