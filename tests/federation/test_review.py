@@ -93,6 +93,18 @@ def test_a_part_that_fails_names_the_event_and_goes_on_when_it_is_mended(
     mended.book.close()
 
 
+def test_the_score_is_known_after_a_new_start(tmp_path: Path) -> None:
+    held = hold(study(), tmp_path)
+    assert held.run is not None
+
+    async def again() -> float | None:
+        federation = held.hosting.open(tmp_path / "state")
+        await federation.close()
+        return federation.score
+
+    assert asyncio.run(again()) == held.run.score == held.federation.score
+
+
 def test_moments_that_would_not_be_finite_together_are_refused_alone() -> None:
     far = torch.full((2,), 1e60, dtype=torch.float64)
     with pytest.raises(Bad, match="too large"):

@@ -23,7 +23,7 @@ from archipel.durability.codec import Codec
 from archipel.durability.journal import Answer, Journal, Line
 from archipel.durability.stored_models import Delivery, StoredModels
 from archipel.layout import Layout
-from archipel.records import Record, Stamped
+from archipel.records import Record, Scores, Stamped
 from archipel.state import State
 from archipel.types import (
     Cancel,
@@ -272,6 +272,10 @@ class Book:
     def records(self) -> Iterator[Stamped]:
         for time, text in self.journal.records():
             yield Stamped(time, CODEC.value(text))
+
+    def last_scores(self) -> Scores | None:
+        backwards = map(CODEC.value, self.journal.records_backwards())
+        return next((record for record in backwards if isinstance(record, Scores)), None)
 
     def close(self) -> None:
         self.journal.close()

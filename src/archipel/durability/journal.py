@@ -167,6 +167,10 @@ class Journal:
     def records(self) -> Iterator[tuple[float, str]]:
         yield from self._base.execute("SELECT time, record FROM records ORDER BY number, place")
 
+    def records_backwards(self) -> Iterator[str]:
+        for (text,) in self._base.execute("SELECT record FROM records ORDER BY number DESC, place DESC"):
+            yield text
+
     def snapshot(self, number: int, content: str) -> None:
         """Write one; those before it are not needed any more."""
         self._base.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (number, content))

@@ -100,7 +100,7 @@ class Federation:
         self.seats = {name: Seat(name) for name in terms.learners}
         self.name = self._name()
         self.finished = asyncio.Event()
-        self.score: float | None = None
+        self.score = self._score(book.last_scores())
         self.joining = Joining(self, study, layout, features)
         self.orders = Orders(self)
         self.answers = Answers(self)
@@ -222,11 +222,14 @@ class Federation:
             case Cancel(task):
                 self.orders.say(task, "cancel")
                 self.post(Failed(task, "cancelled"))
-            case Keep(Scores(metrics=metrics)):
-                evaluation = self.book.controller.evaluation
-                self.score = metrics.get(evaluation.metric) if evaluation is not None else None
+            case Keep(Scores() as scores):
+                self.score = self._score(scores)
             case Stop(reason):
                 log.info("the run is over", extra={"reason": reason})
+
+    def _score(self, scores: Scores | None) -> float | None:
+        evaluation = self.book.controller.evaluation
+        return None if scores is None or evaluation is None else scores.metrics.get(evaluation.metric)
 
     def _close(self, event: Event) -> None:
         """A task was answered: it is on nobody's list any more."""
