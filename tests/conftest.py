@@ -24,6 +24,8 @@ WHOLE_RUNS = (
     "report/test_figures_look.py",
     "report/test_page.py",
     "report/test_report_command.py",
+    "reproduce/test_reproduction.py",
+    "reproduce/test_smoke.py",
     "study/test_study_runs.py",
     "trackers",
     "test_docs.py",

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from archipel.report.measures import Spread
 from archipel.reproduce import claims
-from archipel.reproduce.catalogue import NAMES, reproduction
-from archipel.reproduce.document import document
 from archipel.reproduce.evidence import Evidence
 from archipel.reproduce.measures import amount, score
 from archipel.reproduce.outcome import as_data, reproduce
-from archipel.reproduce.records import Cell, Column, Figures, Part, Reproduction, Row, Scale, Table
+from archipel.reproduce.records import Cell, Column, Part, Reproduction, Row, Scale, Table
 
 STUDY = """
 algorithms = ["fedavg", { name = "hdafl", fraction = 1.0 }]
@@ -134,77 +131,3 @@ def test_a_smoke_run_decides_nothing(made: Reproduction, tmp_path: Path) -> None
     ((_, verdict),) = outcome.verdicts
     assert verdict.holds is None
     assert "FedAvg" in verdict.why
-
-
-# ------------------------------------------------------------------------------------------------------------ claims
-
-
-def figures(**rows: tuple[float, float]) -> dict[str, Figures]:
-    table = Table("t", (Column("a"), Column("b")), tuple(Row(name) for name in rows))
-    cells = {
-        (name, column): Cell(None, Spread(value, float("nan"), 1))
-        for name, values in rows.items()
-        for column, value in zip("ab", values, strict=True)
-    }
-    return {"t": Figures(table, cells)}
-
-
-def holds(claim: claims.Claim, tables: dict[str, Figures]) -> bool | None:
-    return claim.judge(tables, None).holds  # type: ignore[arg-type]  (these do not look at the runs)
-
-
-def test_an_ordering_with_a_gap() -> None:
-    assert holds(claims.higher("", "t", "a", "b", by=5), figures(x=(50, 45), y=(60, 50)))
-    assert not holds(claims.higher("", "t", "a", "b", by=6), figures(x=(50, 45), y=(60, 50)))
-    assert holds(claims.higher("", "t", "a", "b", by=6, share=0.5), figures(x=(50, 45), y=(60, 50)))
-    assert holds(claims.higher("", "t", "a", "b", by=6, rows=("y",)), figures(x=(50, 45), y=(60, 50)))
-
-
-def test_nothing_is_judged_against_one_that_guesses() -> None:
-    assert holds(claims.higher("", "t", "a", "b", floor=20), figures(x=(50, 10))) is None
-    assert not holds(claims.higher("", "t", "a", "b", floor=20), figures(x=(50, 10), y=(30, 40)))
-
-
-def test_level_and_below() -> None:
-    assert holds(claims.level("", "t", "a", "b", within=2), figures(x=(50, 48.5)))
-    assert not holds(claims.level("", "t", "a", "b", within=1), figures(x=(50, 48.5)))
-    assert holds(claims.below("", "t", "b", 20, rows=("x",)), figures(x=(50, 12)))
-
-
-def test_rows_against_rows() -> None:
-    told = figures(best=(70, 3), other=(60, 5))
-    assert holds(claims.rows_higher("", "t", "best", ("other",), columns=("a",), by=10), told)
-    assert holds(claims.rows_higher("", "t", "best", ("other",), columns=("b",), lower=True), told)
-    assert not holds(claims.rows_higher("", "t", "other", ("best",), columns=("a",)), told)
-
-
-# --------------------------------------------------------------------------------------------------------- catalogue
-
-
-def test_a_name_that_is_not_there_says_the_nearest() -> None:
-    with pytest.raises(ValueError, match="did you mean 'dvw-table1'"):
-        reproduction("dwv-table1")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_reproduction_has_studies_that_are_valid_at_every_scale(name: str) -> None:
-    one = reproduction(name)
-    assert set(one.scales) == {"smoke", "small", "full"}
-    assert one.claims
-    for scale in one.scales:
-        evidence = Evidence(one, scale, Path("nowhere"))
-        for part in one.parts_at(scale):
-            evidence.study(part)
-    known = {part.name for part in one.parts}
-    for table in one.tables:
-        for row in table.rows:
-            for column in table.columns:
-                part, _, _ = table.picked(row, column)
-                assert not part or part in known
-
-
-def test_the_page_of_all_papers_is_the_one_that_was_generated() -> None:
-    docs = Path(__file__).parents[2] / "docs"
-    assert (docs / "papers.md").read_text() == document(docs / "papers"), (
-        "python -m archipel.reproduce.document docs/papers > docs/papers.md"
-    )

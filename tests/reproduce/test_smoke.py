@@ -26,7 +26,6 @@ NEEDS = {
 """Real files that they cannot do without."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(name, marks=NEEDS.get(name, ())) for name in NAMES])
 def test_it_runs(name: str, real: None, tmp_path: Path) -> None:
     outcome = reproduce(reproduction(name), "smoke", tmp_path / "out", processes=1)
