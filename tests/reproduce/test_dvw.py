@@ -23,6 +23,7 @@ from archipel.reproduce.measures import score_by_seconds
 from archipel.reproduce.outcome import reproduce
 from archipel.reproduce.papers.dvw import generated, table1
 from archipel.reproduce.papers.dvw.commits import Federation
+from archipel.reproduce.papers.dvw.images import half_side
 from archipel.reproduce.records import Cell, Figures, Part, Scale, Table
 from archipel.reproduce.subset import first_of_each
 from archipel.study.results import run_study
@@ -86,6 +87,16 @@ def test_a_part_of_a_data_set_is_the_first_of_each_class(monkeypatch: pytest.Mon
     assert part.y.tolist() == [0, 0, 1, 1, 0, 1]
     assert part.test is not None
     assert part.test.tolist() == [4, 5]
+
+
+def test_a_pixel_of_an_image_of_half_its_side_is_the_mean_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels = torch.arange(3 * 16.0).reshape(3, 1, 4, 4)
+    whole = Source(pixels, torch.zeros(3, dtype=torch.int64), 1, "made", test=torch.tensor([2]))
+    monkeypatch.setattr(data, "cifar10", lambda: whole)
+    part = half_side("cifar10", train=1, test=1)
+    assert part.x.flatten().tolist() == [2.5, 4.5, 10.5, 12.5, 34.5, 36.5, 42.5, 44.5]
+    assert part.test is not None
+    assert part.test.tolist() == [1]
 
 
 def test_generated_files_are_read_as_the_official_ones() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from archipel.reproduce.claims import below, higher, level
 from archipel.reproduce.measures import gain_over, of_runs, score, score_by_seconds
 from archipel.reproduce.papers.dvw import CLUSTER, FOLDER, PAPER
 from archipel.reproduce.records import Column, Part, Reproduction, Row, Scale, Table
+from archipel.study.files import method_label, methods, read_study
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,11 @@ POWER_LAW = [row for row in ROWS if row.startswith("Power law")]
 OTHERS = [row for row in ROWS if row not in POWER_LAW]
 NON_IID = [row for row in ROWS if "Non-IID" in row]
 HARDEST = SETTINGS[-1]
-DECIDING = ("Uniform, Non-IID(3)", "Power law, IID", "Power law, Non-IID(3x8)")
-"""Rows of the small scale."""
+DECIDING = {
+    "homogeneous": ("Uniform, Non-IID(3)", "Power law, IID", HARDEST.row),
+    "heterogeneous": ("Skewed, Non-IID(3)", HARDEST.row),
+}
+"""Rows of the small scale, by cluster."""
 
 
 def gain(figures: tuple[float, ...]) -> float:
@@ -153,6 +158,14 @@ TABLES = (
 )
 
 SMALL_CNN = {"name": "archipel.reproduce.papers.dvw.network:half_side_cnn"}
+SMALL_MLP = {"name": "mlp", "hidden": [64, 64]}
+HALF_SIDE = "archipel.reproduce.papers.dvw.images:half_side"
+
+
+def without(method: str) -> dict[str, Any]:
+    """The other methods of the heterogeneous cluster."""
+    there = methods(read_study(FOLDER / "heterogeneous.toml").raw)
+    return {"algorithms": [entry for entry in there if method_label(entry) != method]}
 
 
 def first_of_each(of: str, train: int, test: int) -> dict[str, str | int]:
@@ -241,11 +254,13 @@ REPRODUCTION = Reproduction(
             ),
         ),
         "small": Scale(
-            "Three rows on ten fast learners, one on five fast and five slow ones; a 2-CNN of 10,218 parameters on "
-            "images of half their side; batches of 20, 100 test images of each class. Ten fast: the first 400 training "
-            "images of each class, 15 rounds. Five fast, five slow: 150 of each class, 18 virtual seconds at 0.01 and "
-            "0.1 a training step, which are three synchronous rounds. Fashion-MNIST: 200 of each class, 10 rounds. "
-            "Centralised: 400 of each class, 6 epochs for each of three rates.",
+            "Three rows on ten fast learners, two on five fast and five slow ones; batches of 20, 100 test images of "
+            "each class. Ten fast: a 2-CNN of 10,218 parameters on images of half their side, the first 400 "
+            "training images of each class, 15 rounds. Five fast, five slow: an MLP 64-64 on standardised images of "
+            "half their side, 300 of each class, 150 virtual seconds at 0.01 and 0.1 a training step, which are 13 to "
+            "15 synchronous rounds, or 1,711 (skewed) and 3,161 (power law) updates of AsyncFedAvg; rate 0.0125; no "
+            "AsyncDVW(na). Fashion-MNIST: the 2-CNN, 200 of each class, 10 rounds. Centralised: the 2-CNN, 400 of each "
+            "class, 6 epochs for each of three rates.",
             {"seeds": [0, 1], "model": SMALL_CNN, "training.batch": 20},
             {
                 "homogeneous.toml": {
@@ -255,11 +270,15 @@ REPRODUCTION = Reproduction(
                     "report": {"seconds": 40, "rounds": 15},
                 },
                 "heterogeneous.toml": {
-                    "data.source": first_of_each("cifar10", 150, 100),
+                    **without("AsyncDVW(na)"),
+                    "model": SMALL_MLP,
+                    "data.source": {**first_of_each("cifar10", 300, 100), "name": HALF_SIDE},
+                    "data.standardise": "global",
+                    "training.rate": 0.0125,
                     "fleet": {"fast": 5, "slow": 5},
-                    "ending.seconds": 18,
-                    "evaluation.seconds": 1,
-                    "report.seconds": 18,
+                    "ending.seconds": 150,
+                    "evaluation.seconds": 3,
+                    "report.seconds": 150,
                 },
                 "fashion.toml": {
                     "data.source": first_of_each("fmnist", 200, 100),
@@ -274,8 +293,7 @@ REPRODUCTION = Reproduction(
                 },
             },
             parts=(
-                *(one.folder("homogeneous") for one in SETTINGS if one.row in DECIDING),
-                HARDEST.folder("heterogeneous"),
+                *(one.folder(cluster) for cluster in DECIDING for one in SETTINGS if one.row in DECIDING[cluster]),
                 HARDEST.folder("fashion"),
                 "centralised",
             ),
@@ -288,11 +306,25 @@ REPRODUCTION = Reproduction(
     readings=CLUSTER,
     remarks=(
         "The gap of SyncDVW on power-law sizes shows, a little below the paper's range of 9 to 27 %; the rate that the "
-        "search chose is the paper's.",
-        "The heterogeneous row of the small scale is too short to decide anything: three synchronous rounds, after "
-        "which every method is still on the slope, AsyncFedAvg ahead of AsyncDVW by little more than their deviations. "
-        "The paper's order comes after thousands of requests. It needs a longer run, and more rows, before it is held "
-        "against the claim.",
+        "search chose for the 2-CNN is the paper's. That it is alike elsewhere is judged on one row.",
+        "Five fast, five slow: FedAsync is behind in both rows. AsyncDVW(a) is not first in the end; SyncDVW is. On "
+        "power law AsyncDVW(a) is ahead of everybody from about 20 to 60 of the 150 seconds (mean of the last five "
+        "scores at 50 seconds, seeds 0 and 1: 35.1 and 35.2; AsyncFedAvg 32.7 and 33.4, SyncFedAvg 31.3 and 33.2, "
+        "SyncDVW 28.7 and 30.3); then it falls, while AsyncFedAvg and SyncDVW still rise. On skewed sizes AsyncFedAvg "
+        "is ahead of it at first, and both synchronous methods in the end. 150 seconds were set before the runs, and "
+        "so the claim is judged there.",
+        "SyncFedAvg does not fail on power law, Non-IID(3x8). The paper's has an extended plateau first; this network "
+        "has none, and learns from the first round on.",
+        "An MLP in place of a CNN, because the CNN was too slow: in our trials some seven times the time an image. Runs "
+        "with CNNs on 150 and 200 images of each class were given up for their time, with SyncFedAvg and little else "
+        "done. The MLP's rate is the best of 0.003, 0.00625, 0.0125, 0.025, 0.05 and 0.1 with all data in one place, "
+        "by validation parts (30.5, 34.7, 36.2, 35.4, 33.0 and 23.3 %). 3,000 images are few: who trains most may "
+        "simply overfit first, which was not looked into.",
+        "An earlier run of the power-law row, with the 2-CNN, 150 images of each class and 18 virtual seconds (three "
+        "synchronous rounds), had AsyncFedAvg at 37.5, AsyncDVW(a) 35.1, AsyncDVW(na) 33.8, SyncFedAvg 25.9, FedAsync "
+        "23.3 and SyncDVW 20.5.",
+        "The time told has 156 seconds of a trial that was given up in it, and not the runs on five fast and five slow "
+        "learners: those were done ahead of the command, on a machine busy with other work.",
         "The tolerances of the claims (1, 2, 3 points, 20 per cent) are ours.",
     ),
 )
