@@ -13,6 +13,7 @@ from archipel.reproduce.papers.dnc.scales import FEDAVG, SMALL, SMOKE, divided
 from archipel.reproduce.records import Column, Part, Reproduction, Row, Scale, Table
 
 ACCURACY = "Table 1: accuracy after 18 rounds"
+POOLED = "The images of both collaborators in one place"
 COLOURS = "The last model on test images in other colours"
 SKEWS = ("95-5", "75-25", "50-50")
 SGD, STEADY = "95-5, SGD with momentum", "95-5, rate that does not fall"
@@ -24,7 +25,7 @@ REPRODUCTION = Reproduction(
     title="Table 1: colour-skewed CIFAR-10 on two collaborators, three levels of skew",
     folder=Path(__file__).parent,
     parts=(
-        *(Part(skew, "colour.toml", {"data.colour_skew.share": skew}) for skew in SKEWS),
+        Part("95-5", "colour.toml"),
         Part(
             SGD,
             "variants.toml",
@@ -35,6 +36,8 @@ REPRODUCTION = Reproduction(
             "variants.toml",
             {"algorithms": [{**FEDAVG, "more_planners": []}, divided("D&C", split=5, decay=1.0)]},
         ),
+        Part("in one place", "pooled.toml"),
+        *(Part(skew, "colour.toml", {"data.colour_skew.share": skew}) for skew in ("50-50", "75-25")),
     ),
     tables=(
         Table(
@@ -59,6 +62,11 @@ REPRODUCTION = Reproduction(
             measure=score(),
         ),
         Table(
+            POOLED,
+            (Column("accuracy", measure=score()),),
+            (Row("95-5", part="in one place", method="centralised"),),
+        ),
+        Table(
             COLOURS,
             tuple(Column(colour, measure=scored_in(colour)) for colour in ("alike", "colour", "grey")),
             tuple(
@@ -81,16 +89,21 @@ REPRODUCTION = Reproduction(
     ),
     scales={
         "smoke": Scale(
-            "20 images a collaborator, 7 rounds of one epoch, a VGG9 of a quarter of the widths on images of half the "
+            "20 images a collaborator, 7 rounds of one epoch, a VGG9 of an eighth of the widths on images of half the "
             "side.",
             SMOKE,
             parts=("95-5",),
         ),
         "small": Scale(
-            "A VGG9 of a quarter of the widths on images of half the side, 200 images of each class, 18 rounds of 5 "
-            "epochs (fine-tuning 1), two seeds; without FedProx.",
-            {**SMALL, "D&C.tuning_epochs": 1},
-            {"colour.toml": {"algorithms": [FEDAVG, divided("D&C", split=5, tuning_epochs=1)]}},
+            "A VGG9 of an eighth of the widths on images of half the side, 200 images of each class, 18 rounds of "
+            "10 epochs (fine-tuning 2) in batches of 32, and 6 of them in one place; two seeds of each skew, one of "
+            "the variants and in one place; without FedProx.",
+            SMALL,
+            {
+                "colour.toml": {"seeds": [0, 1], "algorithms": [FEDAVG, divided("D&C", split=5, tuning_epochs=2)]},
+                "variants.toml": {"D&C.tuning_epochs": 2},
+                "pooled.toml": {"ending.rounds": 6},
+            },
         ),
         "full": Scale("VGG9 on all of CIFAR-10, 18 rounds, three seeds.", {"seeds": [0, 1, 2]}),
     },

@@ -90,7 +90,8 @@ REPRODUCTION = Reproduction(
         ),
         "small": Scale(
             "A 2-CNN (10,218 parameters) on images of half the side, 100 images of each class, 10 and 2 epochs, the "
-            "bytes of 18 rounds of FedAvg, rates chosen on validation parts, two seeds; without FedProx.",
+            "bytes of 18 rounds of FedAvg, two seeds; without FedProx. Rates are chosen on the validation parts of the "
+            "five; the ten have the same.",
             {
                 "seeds": [0, 1],
                 "model": CNN,
@@ -98,11 +99,17 @@ REPRODUCTION = Reproduction(
                 "algorithms": [FEDAVG, divided("D&C", split=2, prepass=0, tuning_epochs=2)],
                 "training.epochs": 10,
                 "training.batch": 16,
-                "tune": {"training": {"rate": [0.001, 0.003]}},
             },
             {
-                "imbalanced5.toml": {"ending.bytes": 18 * 2 * 5 * 4 * 10_218},
-                "imbalanced10.toml": {"ending.bytes": 18 * 2 * 10 * 4 * 10_218},
+                "imbalanced5.toml": {
+                    "ending.bytes": 18 * 2 * 5 * 4 * 10_218,
+                    "tune": {"training": {"rate": [0.003, 0.01]}},
+                },
+                "imbalanced10.toml": {
+                    "ending.bytes": 18 * 2 * 10 * 4 * 10_218,
+                    "FedAvg.rate": 0.003,
+                    "D&C.rate": 0.01,
+                },
             },
         ),
         "full": Scale("VGG9 on all of CIFAR-10, three seeds.", {"seeds": [0, 1, 2]}),
@@ -117,5 +124,16 @@ REPRODUCTION = Reproduction(
         "after 18.",
         "FedAvg has equal weights (Algorithm 1), and D&C's epochs and falling rate; FedProx has mu = .01. FedMA "
         "is not run.",
+    ),
+    remarks=(
+        "The order is the paper's in all places: D&C behind FedAvg at half the bytes, more so with ten collaborators, "
+        "D&C' above FedAvg with five (by 2.3; the paper: 0.8) and behind it with ten (by 2.3; the paper: 1.3). That "
+        "last gap is wider than the 1.5 points that the claim allows. FedAvg has come to rest there; D&C' gains less "
+        "than half a point in its last five rounds, so that a few rounds more would not close it.",
+        "With ten, a collaborator has some 100 images and the rate that was chosen for five. D&C's is at the upper end "
+        "of what was tried there (37.8 at .01, 32.6 at .003, on validation parts) and may be too low; FedAvg's is not "
+        "(28.2 and 37.4). A search before this one had 24.9 and 35.3 at .001.",
+        "The time told is that of the wall on a machine busy with other runs, at lowest priority; it took some ten "
+        "minutes of one core.",
     ),
 )
