@@ -116,7 +116,7 @@ REPRODUCTION = Reproduction(
         "not run.",
         "The pre-pass of 5 rounds counts among the 18, and the rate falls in it too. D&C divides behind layer 5, "
         "as in section 5.1; what divergence finds is in dnc-fig4-6.",
-        "Test images are grey in the same shares as the training images of their class; the second table has the "
+        "Test images are grey in the same shares as the training images of their class; the last table has the "
         "last model on test images that are all in colour and all grey. FedMA's code turns half of every class, "
         "which is the mean of those two. Grey is the luma of ITU-R 601; FedMA's code copies the red channel.",
     ),
@@ -124,7 +124,7 @@ REPRODUCTION = Reproduction(
         "FedAvg fails here as it does in the paper: it stays at 30, where the same images in one place give 48, and "
         "50 in the last round. So there are some 18 points to gain, and D&C gains none of them: it is 1 to 7 behind "
         "FedAvg at every skew, and 5 with a rate that does not fall. The first round of feature learning costs it up "
-        "to 6 points of what the pre-pass had reached, and it rises slowly from there. Only with seed 0 of 95-5, where "
+        "to 5 points of what the pre-pass had reached, and it rises slowly from there. Only with seed 0 of 95-5, where "
         "FedAvg loses 4 points after round 9, it is 2 ahead in the end. In other colours of the test images the order "
         "is the same.",
         "At the paper's 20 and 4 epochs, before the scale was fixed (95-5, one seed, 11 rounds, on 150 training images "
@@ -133,11 +133,11 @@ REPRODUCTION = Reproduction(
         "more epochs open no gap. With 400 images of each class FedAvg had 26.1 after 4 rounds; D&C that is divided "
         "from the first round on, without a pre-pass, 13.9 after 8.",
         "Before that: 400 images of each class, a net twice as wide, 5 epochs and 1, one seed: FedAvg 37.8, D&C 37.9.",
-        "SGD with momentum does not leave its plateau in this network, which has no batch norm and narrow layers, so "
-        "that its row tells nothing. On the same held-out images rates of .03 and .1 had not left it either after 3 "
-        "and 2 rounds.",
+        "SGD with momentum does not leave its plateau in this network, perhaps because it is narrow and has no batch "
+        "norm, so that its row tells nothing. On the same held-out images rates of .03 and .1 had not left it either "
+        "after 3 and 2 rounds.",
         "What is left to try is size: the paper's collaborators have 25,000 images each and VGG9 in full, some 7,800 "
-        "local steps a round against 320 here, and features that more images would make common to both.",
+        "local steps a round against 320 here. Perhaps more images make features that both have in common.",
         "The time told is that of the wall, added over up to three processes, on a machine busy with other runs, at "
         "lowest priority; it took some 20 minutes of one core.",
     ),
