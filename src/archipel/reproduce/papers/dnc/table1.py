@@ -91,7 +91,7 @@ REPRODUCTION = Reproduction(
             "20 images a collaborator, 7 rounds of one epoch, a VGG9 of an eighth of the widths on images of half the "
             "side.",
             SMOKE,
-            parts=("95-5",),
+            parts=("95-5", "in one place"),
         ),
         "small": Scale(
             "A VGG9 of an eighth of the widths on images of half the side, 200 images of each class, 18 rounds of "
