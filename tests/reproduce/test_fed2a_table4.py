@@ -6,13 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import archipel as ap
+from archipel import data
 from archipel.data import digits
+from archipel.data.source import Source
 from archipel.reproduce.catalogue import reproduction
 from archipel.reproduce.evidence import Evidence
 from archipel.reproduce.papers.fed2a.arriving import MeanByRound
 from archipel.reproduce.papers.fed2a.cost import GIGABYTE, TABLE_3, Network, gigabytes, last_rounds
+from archipel.reproduce.papers.fed2a.images import half_side
 from archipel.reproduce.papers.fed2a.table4 import GIGABYTES, ROUNDS, SETS, TABLE_4
 
 
@@ -65,3 +69,13 @@ def test_by_arrival_a_round_changes_deep_layers_or_it_does_not() -> None:
         *[everything] * 4,
         *[shallow, shallow, shallow, everything] * 2,
     ]
+
+
+def test_images_of_half_their_side_are_all_there_with_their_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Source(torch.arange(32.0).reshape(2, 1, 4, 4), torch.tensor([1, 0]), 2, "made", test=torch.tensor([1]))
+    monkeypatch.setattr(data, "gtsrb", lambda: whole)
+    small = half_side("gtsrb")
+    assert small.x.flatten().tolist() == [2.5, 4.5, 10.5, 12.5, 18.5, 20.5, 26.5, 28.5]
+    assert (small.y.tolist(), small.classes) == ([1, 0], 2)
+    assert small.test is not None
+    assert small.test.tolist() == [1]
