@@ -32,6 +32,12 @@ def test_an_ordering_with_a_gap() -> None:
     assert holds(claims.higher("", "t", "a", "b", by=6, rows=("y",)), figures(x=(50, 45), y=(60, 50)))
 
 
+def test_a_tie_is_no_lead() -> None:
+    assert not holds(claims.higher("", "t", "a", "b"), figures(x=(50, 50)))
+    assert holds(claims.higher("", "t", "a", "b", by=-1), figures(x=(50, 51)))
+    assert not holds(claims.rows_higher("", "t", "x", ("y",), lower=True), figures(x=(50, 50), y=(50, 50)))
+
+
 def test_nothing_is_judged_against_one_that_guesses() -> None:
     assert holds(claims.higher("", "t", "a", "b", floor=20), figures(x=(50, 10))) is None
     assert not holds(claims.higher("", "t", "a", "b", floor=20), figures(x=(50, 10), y=(30, 40)))

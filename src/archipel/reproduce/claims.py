@@ -28,7 +28,7 @@ def higher(
     floor: float | None = None,
     share: float = 1.0,
 ) -> Claim:
-    """The column is above all others named, by at least so much, in that share of the rows."""
+    """The column is above all others named, by at least so much (0: at all), in that share of the rows."""
     others = (than,) if isinstance(than, str) else tuple(than)
 
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
@@ -41,7 +41,7 @@ def higher(
         told = f"{row}: {column} {mine:.4g}, {first} {best:.4g}"
         if floor is not None and best < floor:
             return None, f"{told}, which is still guessing"
-        return mine - best >= by, told
+        return _ahead(mine - best, by), told
 
     return _each_row(text, table, rows, share, look)
 
@@ -172,10 +172,15 @@ def rows_higher(
             if floor is not None and best < floor:
                 seen.append((None, f"{told}, which is still guessing"))
             else:
-                seen.append(((best - mine if lower else mine - best) >= by, told))
+                seen.append((_ahead(best - mine if lower else mine - best, by), told))
         return _together(seen, 1.0)
 
     return Claim(text, judge)
+
+
+def _ahead(gap: float, by: float) -> bool:
+    """By so much or more; where nothing is asked for a tie is no lead, and a negative `by` is what may be missing."""
+    return gap >= by if by else gap > 0
 
 
 def _each_row(
