@@ -14,9 +14,12 @@ import multiprocessing
 import signal
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
 
 import torch
@@ -30,6 +33,12 @@ Advance: TypeAlias = Callable[[Sequence[Job], int | None], None]
 
 ROWS = 3
 """Vectors of a job that travel: the model, the model it received, and the momentum."""
+QUESTIONS = 64
+"""Questions of an errand that may be out at a time,"""
+NUMBERS_OUT = 1 << 22
+"""the parameters of the models they are about,"""
+BYTES_OUT = 1 << 16
+"""and their bytes, beside the models: a pipe holds as many."""
 
 
 class Hands:
@@ -133,48 +142,77 @@ def _places(room: Tensor, count: int, size: int) -> list[Tensor]:
 
 
 class Errand:
-    """A process that answers one question at a time while this one goes on; answers are fetched when they are needed.
+    """A process that tries models one after the other while this one goes on; answers are fetched when they are needed.
 
-    Only one is out at a time, so that neither side can wait for the other to read.
+    Models lie in shared memory, so that a question is short, and all that are out fit into the pipe: this side never
+    waits for the other one to read, whatever the other one waits for.
     """
 
     def __init__(self) -> None:
         self._connection: list[Connection] = []
         """None or one."""
-        self._out: tuple[int, Callable[..., Any], tuple[Any, ...]] | None = None
+        self._rows: Tensor = torch.empty(0)
+        """Room for models, one row each: the n-th question's is in the n-th row, counted round and round."""
+        self._asked = 0
+        """Questions so far."""
+        self._out: deque[_Question] = deque()
         self._answers: dict[int, Any] = {}
         weakref.finalize(self, _hang_up, self._connection)
 
-    def begin(self, number: int, answer: Callable[..., Any], *question: Any) -> None:
-        """Have the question answered under this number; `answer` is always the same."""
-        self._land()
+    def begin(self, number: int, answer: Callable[..., Any], model: Tensor, *further: Any) -> None:
+        """Have the question answered under this number; `answer` and the size of the models are always the same."""
+        if not len(self._rows):
+            count = max(1, min(QUESTIONS, NUMBERS_OUT // model.numel()))
+            self._rows = torch.frombuffer(mmap.mmap(-1, 4 * count * model.numel()), dtype=torch.float32).view(count, -1)
+        row = self._asked % len(self._rows)
+        message = ForkingPickler.dumps((row, further))
+        while self._out and not self._has_room(len(message)):
+            self._land()
         if not self._connection:
-            self._connection.append(_forked(_reply, answer))
-        self._out = (number, answer, question)
+            self._connection.append(_forked(_reply, answer, self._rows))
+        self._asked += 1
+        self._rows[row].copy_(model)
+        self._out.append(_Question(number, answer, row, further, len(message)))
         with suppress(OSError):  # a dead one shows when its answer is taken
-            self._connection[0].send(question)
+            self._connection[0].send_bytes(message)
+
+    def _has_room(self, length: int) -> bool:
+        """May one more question go out, and is no answer waiting?"""
+        if not self._connection or len(self._out) == len(self._rows) or self._connection[0].poll():
+            return False
+        return sum(question.length for question in self._out) + length <= BYTES_OUT
 
     def result(self, number: int) -> Any:
-        if number not in self._answers:
+        while number not in self._answers:
             self._land()
         return self._answers.pop(number)
 
     def _land(self) -> None:
-        if self._out is None:
-            return
-        (number, answer, question), self._out = self._out, None
+        """Have the answer to the oldest question; where the other process is gone or fails, it is found here."""
+        found = None
         try:
-            found = self._connection[0].recv()
+            if self._connection:
+                found = self._connection[0].recv()
         except (EOFError, OSError):
-            found = None
+            pass
         except BaseException:
             _hang_up(self._connection)  # an answer half read is none
-            self._out = (number, answer, question)
             raise
+        question = self._out.popleft()
         if found is None:
             _hang_up(self._connection)
-            found = answer(*question)
-        self._answers[number] = found
+            found = question.answer(self._rows[question.row], *question.further)
+        self._answers[question.number] = found
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    number: int
+    answer: Callable[..., Any]
+    row: int
+    further: tuple[Any, ...]
+    length: int
+    """Bytes of it in the pipe."""
 
 
 def _hang_up(connections: list[Connection]) -> None:
@@ -204,11 +242,11 @@ def _begin(near: Connection, serve: Callable[..., None], *given: Any) -> None:
         serve(*given)
 
 
-def _reply(connection: Connection, answer: Callable[..., Any]) -> None:
+def _reply(connection: Connection, answer: Callable[..., Any], rows: Tensor) -> None:
     while True:
-        question = connection.recv()
+        row, further = connection.recv()
         try:
-            found = answer(*question)
+            found = answer(rows[row], *further)
         except Exception:  # the other side asks itself, and tells
             found = None
         connection.send(found)

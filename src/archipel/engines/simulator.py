@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.controller import Controller
@@ -483,7 +481,7 @@ class Simulator:
             asked.opinions = [self._consistency(command, command.probe)] * len(command.sites)
         elif self._worth_an_errand(command, command.probe):
             vector = self.controller.models.read(command.model.name)
-            self.errand.begin(command.task, self._tallies, vector.numpy(), command.sites, command.probe)
+            self.errand.begin(command.task, self._tallies, vector, command.sites, command.probe)
         else:
             asked.opinions = self._scores(command, command.probe)
         self.asked[command.task] = asked
@@ -499,22 +497,18 @@ class Simulator:
     def _private(self, sites: Sequence[str]) -> bool:
         return any(name != HOME and self.sites[name].learner.private for name in sites)
 
-    def _tallies(self, vector: NDArray[np.float32], sites: Sequence[str], probe: Score) -> Tallies:
-        """The answer of an errand."""
-        return score_parts(
-            self.work, torch.from_numpy(vector), [self._examples(name, probe) for name in sites], probe.bins
-        )
+    def _tallies(self, vector: Tensor, sites: Sequence[str], probe: Score) -> Tallies:
+        return score_parts(self.work, vector, [self._examples(name, probe) for name in sites], probe.bins)
 
     def _scores(self, command: Evaluate, probe: Score) -> list[Result]:
         """The model on every site's part, in one pass where no site has private layers."""
         vector = self._vector(command.model.name)
-        parts = [self._examples(name, probe) for name in command.sites]
         if not self._private(command.sites):
-            return [*score_parts(self.work, vector, parts, probe.bins).each()]
+            return [*self._tallies(vector, command.sites, probe).each()]
         found: list[Result] = []
-        for name, part in zip(command.sites, parts, strict=True):
+        for name in command.sites:
             own = vector if name == HOME else self.sites[name].learner.with_private(self.work.layout, vector)
-            found.append(score(self.work, own, part, probe.bins))
+            found.append(score(self.work, own, self._examples(name, probe), probe.bins))
         return found
 
     def _shown(self, command: Evaluate) -> list[int]:
