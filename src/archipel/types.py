@@ -125,6 +125,8 @@ class Plan:
 
     def sends(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Which of these layers go back to the controller."""
+        if self.uploads is None and not self.private:
+            return names
         uploads = names if self.uploads is None else self.uploads
         return tuple(name for name in names if name in uploads and name not in self.private)
 

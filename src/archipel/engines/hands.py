@@ -113,7 +113,7 @@ class _Hand:
         with suppress(OSError):  # a dead one shows when its answer is taken
             self.connection.send((jobs[0].vector.numel(), epochs, tickets))
 
-    def _places(self, jobs: Sequence[Job]) -> list[Tensor]:
+    def _places(self, jobs: Sequence[Job]) -> list[tuple[Tensor, ...]]:
         return _places(self._room, len(jobs), jobs[0].vector.numel())
 
     def take(self, jobs: Sequence[Job]) -> bool:
@@ -124,10 +124,10 @@ class _Hand:
             return False
         if answers is None:
             return False
-        for job, rows, answer in zip(jobs, self._places(jobs), answers, strict=True):
-            job.epochs, job.losses, remembers = answer
-            job.vector.copy_(rows[0])
-            job.memory = {"momentum": rows[2].clone()} if remembers else {}
+        for job, (vector, _, momentum), answer in zip(jobs, self._places(jobs), answers, strict=True):
+            job.epochs, job.losses, job.validation, remembers = answer
+            job.vector.copy_(vector)
+            job.memory = {"momentum": momentum.clone()} if remembers else {}
         return True
 
 
@@ -136,9 +136,9 @@ def _dismiss(hands: list[_Hand]) -> None:
     hands.clear()
 
 
-def _places(room: Tensor, count: int, size: int) -> list[Tensor]:
+def _places(room: Tensor, count: int, size: int) -> list[tuple[Tensor, ...]]:
     """Room for the vectors of so many jobs; an error where they do not fit."""
-    return list(room[: count * ROWS * size].view(count, ROWS, size))
+    return [rows.unbind() for rows in room[: count * ROWS * size].view(count, ROWS, size).unbind()]
 
 
 class Errand:
@@ -266,12 +266,12 @@ def _train(connection: Connection, advance: Advance, room: Tensor) -> None:
         for job, (_, _, momentum) in zip(jobs, places, strict=True):  # the model was trained in its place
             if job.memory:
                 momentum.copy_(job.memory["momentum"])
-        connection.send([(job.epochs, job.losses, bool(job.memory)) for job in jobs])
+        connection.send([(job.epochs, job.losses, job.validation, bool(job.memory)) for job in jobs])
 
 
 def _job(
     learners: dict[int, Learner],
-    rows: Tensor,
+    rows: tuple[Tensor, ...],
     known: tuple[int, tuple[str, Any, Any] | None],
     plan: Plan,
     epochs: int,
