@@ -10,7 +10,7 @@ is out" and cannot hang.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
@@ -189,6 +189,32 @@ class Consistent:
 Result: TypeAlias = Scored | Consistent
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Tallies:
+    """Answers of many sites to one `Score` in columns, sites first: they can be looked at and added up all at once.
+
+    One after the other they are what each site says.
+    """
+
+    counts: Counts
+    losses: npt.NDArray[np.float64]
+    confusion: Counts | None
+    histogram: Counts | None
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __iter__(self) -> Iterator[Scored]:
+        nothing = (None,) * len(self)
+        confusion = nothing if self.confusion is None else self.confusion
+        histogram = nothing if self.histogram is None else self.histogram
+        return map(Scored, self.counts.tolist(), self.losses.tolist(), confusion, histogram)
+
+
+Opinions: TypeAlias = tuple[Result | None, ...] | Tallies
+"""What sites say, in their order; None where one says nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metrics:
     """What a learner tells of its training beside the model."""
@@ -303,7 +329,7 @@ class Evaluated:
     """The opinions of the sites that were asked, in their order; None where there will be none (lost, left, late)."""
 
     task: int
-    results: tuple[Result | None, ...]
+    results: Opinions
     traffic: Traffic = Traffic()
 
 

@@ -20,7 +20,7 @@ from archipel.engines.hands import Hands
 from archipel.engines.network import Classifier, Step, network
 from archipel.learner.batches import epochs_of, shuffled, steps_of_epoch
 from archipel.learner.learner import Job, Work
-from archipel.learner.probes import Tallies
+from archipel.learner.probes import no_tallies, tally
 from archipel.types import Plan
 
 NUMBERS = 1 << 26
@@ -183,9 +183,9 @@ class Stacked:
         work.module.eval()
         with torch.no_grad():
             outputs = self.network.outputs(tensors, work.x[examples])[there]
-        tallies = Tallies.of([len(job.learner.validation) for job in jobs], work.classes)
-        tallies.add(work, outputs, work.y[examples[there]], there.nonzero()[:, 0])
-        for job, scored in zip(jobs, tallies.each(), strict=True):
+        tallies = no_tallies([len(job.learner.validation) for job in jobs], work.classes)
+        tally(tallies, work, outputs, work.y[examples[there]], there.nonzero()[:, 0])
+        for job, scored in zip(jobs, tallies, strict=True):
             job.validation = scored
 
 
