@@ -11,6 +11,8 @@ from __future__ import annotations
 import gc
 import mmap
 import multiprocessing
+import pickle
+import select
 import signal
 import sys
 import weakref
@@ -19,7 +21,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
 
 import torch
@@ -165,7 +166,7 @@ class Errand:
             count = max(1, min(QUESTIONS, NUMBERS_OUT // model.numel()))
             self._rows = torch.frombuffer(mmap.mmap(-1, 4 * count * model.numel()), dtype=torch.float32).view(count, -1)
         row = self._asked % len(self._rows)
-        message = ForkingPickler.dumps((row, further))
+        message = pickle.dumps((row, further))
         while self._out and not self._has_room(len(message)):
             self._land()
         if not self._connection:
@@ -178,7 +179,7 @@ class Errand:
 
     def _has_room(self, length: int) -> bool:
         """May one more question go out, and is no answer waiting?"""
-        if not self._connection or len(self._out) == len(self._rows) or self._connection[0].poll():
+        if not self._connection or len(self._out) == len(self._rows) or _has_spoken(self._connection[0]):
             return False
         return sum(question.length for question in self._out) + length <= BYTES_OUT
 
@@ -213,6 +214,13 @@ class _Question:
     further: tuple[Any, ...]
     length: int
     """Bytes of it in the pipe."""
+
+
+def _has_spoken(connection: Connection) -> bool:
+    """As `connection.poll()`, which makes a selector first."""
+    look = select.poll()
+    look.register(connection, select.POLLIN)
+    return bool(look.poll(0))
 
 
 def _hang_up(connections: list[Connection]) -> None:

@@ -260,15 +260,14 @@ def _joined(tensors: Mapping[str, Tensor]) -> Tensor:
 
 def _validation(jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
     """[learner, place] indices of the examples of validation parts, and where there is one: what fills up is none."""
-    longest = max(1, *(len(job.learner.validation) for job in jobs))
-    examples = torch.zeros(len(jobs), longest, dtype=torch.int64)
-    there = torch.zeros(len(jobs), longest, dtype=torch.bool)
-    for i, job in enumerate(jobs):
-        own = job.learner.validation
-        examples[i] = own[0] if len(own) else job.learner.train[0]  # padding is the learner's own too
-        examples[i, : len(own)] = own
-        there[i, : len(own)] = True
-    return examples, there
+    parts = [job.learner.validation.numpy() for job in jobs]
+    sizes = [len(part) for part in parts]
+    examples = np.empty((len(jobs), max(1, *sizes)), dtype=np.int64)
+    for mine, job, part, size in zip(examples, jobs, parts, sizes, strict=True):
+        mine[:size] = part
+        mine[size:] = part[0] if size else int(job.learner.train[0])  # padding is the learner's own too
+    there = np.arange(examples.shape[1]) < np.array(sizes)[:, None]
+    return torch.from_numpy(examples), torch.from_numpy(there)
 
 
 def _steps_ahead(job: Job, epochs: int) -> int:
@@ -289,9 +288,10 @@ def _table(jobs: Sequence[Job], steps: Sequence[int], device: torch.device) -> t
         plan, n = job.plan, job.examples
         own, batch, per_epoch = job.learner.train.numpy(), min(plan.batch, n), steps_of_epoch(n, plan.batch)
         table[:, i, batch:] = own[0]
-        order = np.full(per_epoch * batch, own[0])
+        order = np.empty(per_epoch * batch, dtype=np.int64)
+        order[n:] = own[0]
         for start in range(0, steps[i], per_epoch):
-            order[:n] = own[shuffled(plan, n, job.epochs + start // per_epoch)]
+            np.take(own, shuffled(plan, n, job.epochs + start // per_epoch), out=order[:n])
             table[start : start + per_epoch, i, :batch] = order.reshape(-1, batch)[: longest - start]
         weights[:, i, :batch] = 1 / batch
         short = n - (per_epoch - 1) * batch
