@@ -113,7 +113,7 @@ class Controller:
         assert state is not None
         self._look_at_vectors(state, models, layout)
         self.algorithm = algorithm
-        self._parts, self._reports = algorithm.parts(), algorithm.reports
+        self._parts, self._plan = algorithm.parts(), replace(algorithm.plan, reports=algorithm.reports)
         self.layout = layout
         self.models = models
         self.ending = ending
@@ -201,11 +201,7 @@ class Controller:
     def _send(self, send: Send) -> None:
         state = self.state
         member = state.members[send.learner]
-        plan = replace(
-            self.algorithm.plan,
-            key=derive(state.seed, "training", member.name, member.given),
-            reports=self._reports,
-        )
+        plan = self._plan.keyed(derive(state.seed, "training", member.name, member.given))
         for i, planner in enumerate(self.algorithm.planners):
             plan = planner.plan(self._view(f"planner.{i}"), member, plan)
         member.given += 1
