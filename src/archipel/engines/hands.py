@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import mmap
 import multiprocessing
-import pickle
 import select
 import signal
 import sys
@@ -21,6 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
 
 import torch
@@ -166,7 +166,7 @@ class Errand:
             count = max(1, min(QUESTIONS, NUMBERS_OUT // model.numel()))
             self._rows = torch.frombuffer(mmap.mmap(-1, 4 * count * model.numel()), dtype=torch.float32).view(count, -1)
         row = self._asked % len(self._rows)
-        message = pickle.dumps((row, further))
+        message = ForkingPickler.dumps((row, further))
         while self._out and not self._has_room(len(message)):
             self._land()
         if not self._connection:
