@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 
 from archipel import metrics
 from archipel.metrics import metric, pooled
-from archipel.types import Scored
+from archipel.types import Scored, Tallies
 
 few = settings(max_examples=30, deadline=None, derandomize=True, database=None)
 
@@ -197,6 +197,17 @@ def test_pooled_adds_histograms_and_leaves_out_who_has_none():
     assert (together.count, together.loss) == (6, 3.0)
     assert together.histogram.tolist() == [[[4, 1], [1, 2]]]
     assert together.confusion is None
+
+
+def test_answers_in_columns_are_pooled_as_they_are_one_by_one():
+    draw = np.random.default_rng(0)
+    confusion, histogram = draw.integers(9, size=(5, 3, 3)), draw.integers(9, size=(5, 3, 2, 4))
+    columns = Tallies(confusion.sum(axis=(1, 2)), draw.random(5), confusion, histogram)
+    own = Scored(1, 0.1, np.eye(3, dtype=np.int64))
+    together, one_by_one = pooled([own], columns), pooled([own, *columns])
+    assert (together.count, together.loss) == (one_by_one.count, one_by_one.loss)
+    assert (together.confusion == one_by_one.confusion).all()
+    assert (together.histogram == one_by_one.histogram).all()
 
 
 def test_pooled_scores_are_not_the_mean_of_scores():

@@ -14,6 +14,11 @@ def test_the_same_key_draws_the_same_and_another_key_does_not():
     assert len({derive(*key) for key in keys}) == len(keys)
 
 
+def test_a_generator_is_philox_under_its_key():
+    expected = np.random.Generator(np.random.Philox(key=derive(3, "epoch", 1)))
+    assert np.array_equal(generator(3, "epoch", 1).permutation(500), expected.permutation(500))
+
+
 def test_parts_of_a_key_do_not_run_together():
     assert derive("ab", "c") != derive("a", "bc")
     assert derive(1, 2) != derive("1", "2")

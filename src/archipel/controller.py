@@ -55,12 +55,14 @@ from archipel.types import (
     Left,
     Metrics,
     Model,
+    Opinions,
     Probe,
     Progress,
     Result,
     Score,
     Scored,
     Stop,
+    Tallies,
     Traffic,
     Train,
     Trained,
@@ -111,7 +113,7 @@ class Controller:
         assert state is not None
         self._look_at_vectors(state, models, layout)
         self.algorithm = algorithm
-        self._parts, self._reports = algorithm.parts(), algorithm.reports
+        self._parts, self._plan = algorithm.parts(), replace(algorithm.plan, reports=algorithm.reports)
         self.layout = layout
         self.models = models
         self.ending = ending
@@ -199,11 +201,7 @@ class Controller:
     def _send(self, send: Send) -> None:
         state = self.state
         member = state.members[send.learner]
-        plan = replace(
-            self.algorithm.plan,
-            key=derive(state.seed, "training", member.name, member.given),
-            reports=self._reports,
-        )
+        plan = self._plan.keyed(derive(state.seed, "training", member.name, member.given))
         for i, planner in enumerate(self.algorithm.planners):
             plan = planner.plan(self._view(f"planner.{i}"), member, plan)
         member.given += 1
@@ -388,7 +386,7 @@ class Controller:
             raise ImpossibleEvent(f"{len(event.results)} opinions in answer to task {event.task}, which asks {asked}.")
         return self._answer(event.task, event.results, event.traffic)
 
-    def _answer(self, task: int, results: Sequence[Result | None], traffic: Traffic) -> bool:
+    def _answer(self, task: int, results: Opinions, traffic: Traffic) -> bool:
         """Take the opinions; True if something may follow from them."""
         inquiry = self.state.inquiries.pop(task)
         self._count("score" if inquiry.update is None else "evaluate", traffic)
@@ -402,10 +400,10 @@ class Controller:
                 return update.ready
         return False
 
-    def _sensible_ones(self, inquiry: Inquiry, results: Sequence[Result | None]) -> tuple[Result | None, ...]:
+    def _sensible_ones(self, inquiry: Inquiry, results: Opinions) -> Opinions:
         """Opinions whose counts make sense, None in place of the others: they are added up before they are used."""
         if self._all_sensible(results):
-            return tuple(results)
+            return results
         opinions = []
         for site, result in zip(inquiry.sites, results, strict=True):
             nonsense = self._nonsense(result, inquiry.bins)
@@ -414,14 +412,20 @@ class Controller:
             opinions.append(result if nonsense is None else None)
         return tuple(opinions)
 
-    def _all_sensible(self, results: Sequence[Result | None]) -> bool:
+    def _all_sensible(self, results: Opinions) -> bool:
         """One look at all confusion matrices together; where it fails, `_nonsense` says of each what is wrong."""
-        scored = [result for result in results if isinstance(result, Scored)]
         shape = (self.state.classes or 0,) * 2
-        if any(r.histogram is not None or r.confusion is None or r.confusion.shape != shape for r in scored):
-            return False
-        counts = np.array([r.confusion for r in scored]).reshape(len(scored), *shape)
-        return bool(counts.min(initial=0) >= 0) and counts.sum(axis=(1, 2)).tolist() == [r.count for r in scored]
+        if isinstance(results, Tallies):
+            counts, confusion = results.counts.tolist(), results.confusion
+            if results.histogram is not None or confusion is None or confusion.shape[1:] != shape:
+                return False
+        else:
+            scored = [result for result in results if isinstance(result, Scored)]
+            if any(r.histogram is not None or r.confusion is None or r.confusion.shape != shape for r in scored):
+                return False
+            counts = [r.count for r in scored]
+            confusion = np.array([r.confusion for r in scored]).reshape(len(scored), *shape)
+        return bool(confusion.min(initial=0) >= 0) and confusion.sum(axis=(1, 2)).tolist() == counts
 
     def _nonsense(self, result: Result | None, bins: int) -> str | None:
         """What is wrong with the counts of an answer, or None."""
@@ -544,7 +548,7 @@ class Controller:
         state.next_score -= 1
         self._ask(Evaluate(task, tuple(sites), state.model, self.evaluation.probe, record=True), None, 0)
 
-    def _scored(self, inquiry: Inquiry, opinions: Sequence[Result | None]) -> None:
+    def _scored(self, inquiry: Inquiry, opinions: Opinions) -> None:
         state, evaluation = self.state, self.evaluation
         answers = [opinion for opinion in opinions if isinstance(opinion, Scored)]
         if not answers or evaluation is None:

@@ -151,7 +151,7 @@ class Layout:
 
     def indices(self, names: Iterable[str] | None) -> tuple[int, ...]:
         """Places of these layers in ascending order; None means all."""
-        if names is None:
+        if names is None or names is self.names:
             return self._all
         return tuple(sorted(self._places[name] for name in names))
 

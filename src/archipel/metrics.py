@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from archipel.checks import one_of, require
-from archipel.types import Counts, Scored
+from archipel.types import Counts, Scored, Tallies
 
 Floats = npt.NDArray[np.float64]
 
 
-def pooled(answers: Iterable[Scored]) -> Scored:
+def pooled(*answers: Sequence[Scored] | Tallies) -> Scored:
     """The answer as if all examples lay in one place."""
-    answers = list(answers)
-    confusions = [a.confusion for a in answers if a.confusion is not None]
-    histograms = [a.histogram for a in answers if a.histogram is not None]
+    count, losses = 0, list[float]()
+    confusions, histograms = list[Counts](), list[Counts]()
+    for group in answers:
+        if isinstance(group, Tallies):
+            count += int(group.counts.sum())
+            losses += group.losses.tolist()
+            confusions += [] if group.confusion is None else [group.confusion.sum(axis=0)]
+            histograms += [] if group.histogram is None else [group.histogram.sum(axis=0)]
+        else:
+            count += sum(a.count for a in group)
+            losses += [a.loss for a in group]
+            confusions += [a.confusion for a in group if a.confusion is not None]
+            histograms += [a.histogram for a in group if a.histogram is not None]
     return Scored(
-        count=sum(a.count for a in answers),
-        loss=sum(a.loss for a in answers),
-        confusion=np.sum(confusions, axis=0) if confusions else None,
-        histogram=np.sum(histograms, axis=0) if histograms else None,
+        count,
+        sum(losses),  # one after the other, whether they came in columns or not
+        np.sum(confusions, axis=0) if confusions else None,
+        np.sum(histograms, axis=0) if histograms else None,
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from archipel.layout import Layout
 from archipel.randomness import generator
-from archipel.types import Metrics, Model, Plan, Probe, Result, Role
+from archipel.types import Metrics, Model, Opinions, Plan, Probe, Result, Role
 
 
 class Models(Protocol):
@@ -95,7 +95,7 @@ class Evidence:
     """One question about an update, and the opinions once they have come: None where a site has given none."""
 
     probe: Probe
-    opinions: tuple[Result | None, ...] | None = None
+    opinions: Opinions | None = None
 
 
 @dataclass(slots=True)
@@ -128,7 +128,11 @@ class Update:
 
     def opinions(self, probe: Probe) -> list[Result | None]:
         """The answers to this probe, in the order of asking; None where one is missing."""
-        return [opinion for item in self.evidence if item.probe == probe for opinion in item.opinions or ()]
+        return [opinion for opinions in self.answers(probe) for opinion in opinions]
+
+    def answers(self, probe: Probe) -> list[Opinions]:
+        """The same, question by question."""
+        return [item.opinions for item in self.evidence if item.probe == probe and item.opinions is not None]
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ is out" and cannot hang.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
@@ -123,10 +123,30 @@ class Plan:
             f"Plan: steps={self.steps} and a validation cycle both say when to stop; give one of them.",
         )
 
+    def keyed(self, key: int) -> Plan:
+        """The same plan with a key of its own."""
+        return _plan(*self._values()[:-1], key)
+
+    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[object, ...]]:
+        return _plan, self._values()
+
+    def _values(self) -> tuple[object, ...]:
+        return tuple([getattr(self, name) for name in self.__slots__])
+
     def sends(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Which of these layers go back to the controller."""
+        if self.uploads is None and not self.private:
+            return names
         uploads = names if self.uploads is None else self.uploads
         return tuple(name for name in names if name in uploads and name not in self.private)
+
+
+def _plan(*values: object) -> Plan:
+    """A plan like one that was looked at when it was made: to look at it again for every task would take its time."""
+    plan = object.__new__(Plan)
+    for name, value in zip(Plan.__slots__, values, strict=True):
+        object.__setattr__(plan, name, value)
+    return plan
 
 
 class Local(TypedDict, total=False):
@@ -185,6 +205,32 @@ class Consistent:
 
 
 Result: TypeAlias = Scored | Consistent
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tallies:
+    """Answers of many sites to one `Score` in columns, sites first: they can be looked at and added up all at once.
+
+    One after the other they are what each site says.
+    """
+
+    counts: Counts
+    losses: npt.NDArray[np.float64]
+    confusion: Counts | None
+    histogram: Counts | None
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __iter__(self) -> Iterator[Scored]:
+        nothing = (None,) * len(self)
+        confusion = nothing if self.confusion is None else self.confusion
+        histogram = nothing if self.histogram is None else self.histogram
+        return map(Scored, self.counts.tolist(), self.losses.tolist(), confusion, histogram)
+
+
+Opinions: TypeAlias = tuple[Result | None, ...] | Tallies
+"""What sites say, in their order; None where one says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +347,7 @@ class Evaluated:
     """The opinions of the sites that were asked, in their order; None where there will be none (lost, left, late)."""
 
     task: int
-    results: tuple[Result | None, ...]
+    results: Opinions
     traffic: Traffic = Traffic()
 
 

@@ -13,7 +13,7 @@ import torch
 from engine_cases import learners
 
 import archipel as ap
-from archipel.engines import simulator, stacked
+from archipel.engines import hands, simulator, stacked
 from archipel.engines.hands import Errand
 from archipel.engines.stacked import Stacked
 from archipel.experiment import finished, prepare
@@ -126,35 +126,65 @@ def test_processes_go_when_nobody_needs_them(two_a_stack: Work) -> None:
 # -------------------------------------------------------------------------------------------------------- errands
 
 
-def _square(number: int) -> int:
+def _square(model: torch.Tensor, more: int = 0) -> float:
+    number = float(model[0])
     if number == 13:
         raise ValueError("not thirteen")
-    return number * number
+    return number * number + more
+
+
+def _who(model: torch.Tensor) -> int:
+    return os.getpid()
+
+
+def _long(model: torch.Tensor, text: str) -> str:
+    return f"{int(model[0])}{text}" * 10
+
+
+def _model(number: int) -> torch.Tensor:
+    return torch.full((3,), float(number))
 
 
 def test_answers_are_fetched_in_any_order() -> None:
     errand = Errand()
     for number in range(5):
-        errand.begin(number, _square, number)
-    assert [errand.result(number) for number in (4, 0, 2, 1, 3)] == [16, 0, 4, 1, 9]
+        errand.begin(number, _square, _model(number), 1)
+    assert [errand.result(number) for number in (4, 0, 2, 1, 3)] == [17, 1, 5, 2, 10]
+
+
+def test_more_questions_than_there_is_room_for() -> None:
+    errand, numbers = Errand(), range(20, 20 + 3 * hands.QUESTIONS)
+    for number in numbers:
+        errand.begin(number, _square, _model(number))
+    assert [errand.result(number) for number in numbers] == [number**2 for number in numbers]
+
+
+def test_neither_side_waits_for_the_other_to_read() -> None:
+    errand, text = Errand(), "." * (hands.BYTES_OUT // 2)
+    for number in range(20):
+        errand.begin(number, _long, _model(number), text)
+    assert [errand.result(number) for number in range(20)] == [f"{number}{text}" * 10 for number in range(20)]
 
 
 def test_what_an_errand_fails_at_is_done_here() -> None:
     errand = Errand()
-    errand.begin(0, _square, 13)
+    for number in (2, 13, 3):
+        errand.begin(number, _square, _model(number))
+    assert errand.result(2) == 4
     with pytest.raises(ValueError, match="not thirteen"):
-        errand.result(0)
-    errand.begin(1, _square, 3)
-    assert errand.result(1) == 9
+        errand.result(13)
+    assert errand.result(3) == 9
+    errand.begin(4, _square, _model(4))
+    assert errand.result(4) == 16
 
 
 def test_an_errand_whose_process_dies_is_done_here() -> None:
     errand = Errand()
-    errand.begin(0, os.getpid)
+    errand.begin(0, _who, _model(0))
     there = errand.result(0)
     assert there != os.getpid()
     os.kill(there, signal.SIGKILL)
-    errand.begin(1, os.getpid)
+    errand.begin(1, _who, _model(0))
     assert errand.result(1) == os.getpid()
 
 

@@ -17,6 +17,8 @@ from archipel.engines.execution import Plain, choose, execution
 from archipel.engines.network import can_stack
 from archipel.engines.stacked import Stacked
 from archipel.learner.learner import Job, Learner, Loss, Work
+from archipel.learner.probes import score
+from archipel.learner.training import report
 from archipel.records import Committed, Handed, Membership, Refused, Returned
 from archipel.types import Cycle, Plan
 
@@ -346,6 +348,17 @@ def test_validation_losses_of_every_epoch():
     for learner, (mine, _) in zip(who, pairs, strict=True):
         assert len(mine.losses) == 4
         assert any(loss != loss for loss in mine.losses) == (len(learner.validation) == 0)
+
+
+def test_models_are_tried_on_their_learners_own_validation_parts():
+    at_hand = case()
+    who = learners(at_hand.x, (33, 1, 16, 7), validation=(10, 0, 3, 1))
+    plan = replace(PLAN, reports=("validation",))
+    for mine, _ in train_both_ways(at_hand, who, [plan] * len(who)):
+        alone = score(at_hand, mine.vector, mine.learner.validation)
+        assert report(at_hand, mine, mine.vector, mine.epochs).validation is mine.validation
+        assert (mine.validation.count, mine.validation.loss) == (alone.count, pytest.approx(alone.loss, rel=1e-5))
+        assert (mine.validation.confusion == alone.confusion).all()
 
 
 def test_validation_cycles_end_where_they_end_in_plain_pytorch():

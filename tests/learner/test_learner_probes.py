@@ -71,14 +71,14 @@ def test_score_counts_as_scikit_learn_does(work, vector):
 
 def test_score_of_several_sites_in_one_pass(work, vector):
     parts = [torch.arange(0, 30), at(), torch.arange(25, 90), at(3)]
-    together = score_parts(work, vector, parts, bins=16).each()
+    together = [*score_parts(work, vector, parts, bins=16)]
     for part, found in zip(parts, together, strict=True):
         alone = score(work, vector, part, bins=16)
         assert (found.count, found.loss) == (len(part), pytest.approx(alone.loss, rel=1e-6))
         assert (found.confusion == alone.confusion).all()
         assert (found.histogram == alone.histogram).all()
         assert found.confusion.sum() == len(part)
-    assert score_parts(work, vector, []).each() == []
+    assert [*score_parts(work, vector, [])] == []
 
 
 def test_score_in_pieces_is_the_same(work, vector, monkeypatch):

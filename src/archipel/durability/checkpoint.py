@@ -132,6 +132,7 @@ def _flight(flight: Flight) -> dict[str, Any]:
             "epochs": job.epochs,
             "losses": job.losses,
             "memory": job.memory,
+            "validation": job.validation,
         },
     }
 

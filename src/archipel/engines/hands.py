@@ -11,12 +11,16 @@ from __future__ import annotations
 import gc
 import mmap
 import multiprocessing
+import select
 import signal
 import sys
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, TypeAlias
 
 import torch
@@ -30,6 +34,12 @@ Advance: TypeAlias = Callable[[Sequence[Job], int | None], None]
 
 ROWS = 3
 """Vectors of a job that travel: the model, the model it received, and the momentum."""
+QUESTIONS = 64
+"""Questions of an errand that may be out at a time,"""
+NUMBERS_OUT = 1 << 22
+"""the parameters of the models they are about,"""
+BYTES_OUT = 1 << 16
+"""and their bytes, beside the models: a pipe holds as many."""
 
 
 class Hands:
@@ -104,7 +114,7 @@ class _Hand:
         with suppress(OSError):  # a dead one shows when its answer is taken
             self.connection.send((jobs[0].vector.numel(), epochs, tickets))
 
-    def _places(self, jobs: Sequence[Job]) -> list[Tensor]:
+    def _places(self, jobs: Sequence[Job]) -> list[tuple[Tensor, ...]]:
         return _places(self._room, len(jobs), jobs[0].vector.numel())
 
     def take(self, jobs: Sequence[Job]) -> bool:
@@ -115,10 +125,10 @@ class _Hand:
             return False
         if answers is None:
             return False
-        for job, rows, answer in zip(jobs, self._places(jobs), answers, strict=True):
-            job.epochs, job.losses, remembers = answer
-            job.vector.copy_(rows[0])
-            job.memory = {"momentum": rows[2].clone()} if remembers else {}
+        for job, (vector, _, momentum), answer in zip(jobs, self._places(jobs), answers, strict=True):
+            job.epochs, job.losses, job.validation, remembers = answer
+            job.vector.copy_(vector)
+            job.memory = {"momentum": momentum.clone()} if remembers else {}
         return True
 
 
@@ -127,54 +137,90 @@ def _dismiss(hands: list[_Hand]) -> None:
     hands.clear()
 
 
-def _places(room: Tensor, count: int, size: int) -> list[Tensor]:
+def _places(room: Tensor, count: int, size: int) -> list[tuple[Tensor, ...]]:
     """Room for the vectors of so many jobs; an error where they do not fit."""
-    return list(room[: count * ROWS * size].view(count, ROWS, size))
+    return [rows.unbind() for rows in room[: count * ROWS * size].view(count, ROWS, size).unbind()]
 
 
 class Errand:
-    """A process that answers one question at a time while this one goes on; answers are fetched when they are needed.
+    """A process that tries models one after the other while this one goes on; answers are fetched when they are needed.
 
-    Only one is out at a time, so that neither side can wait for the other to read.
+    Models lie in shared memory, so that a question is short, and all that are out fit into the pipe: this side never
+    waits for the other one to read, whatever the other one waits for.
     """
 
     def __init__(self) -> None:
         self._connection: list[Connection] = []
         """None or one."""
-        self._out: tuple[int, Callable[..., Any], tuple[Any, ...]] | None = None
+        self._rows: Tensor = torch.empty(0)
+        """Room for models, one row each: the n-th question's is in the n-th row, counted round and round."""
+        self._asked = 0
+        """Questions so far."""
+        self._out: deque[_Question] = deque()
         self._answers: dict[int, Any] = {}
         weakref.finalize(self, _hang_up, self._connection)
 
-    def begin(self, number: int, answer: Callable[..., Any], *question: Any) -> None:
-        """Have the question answered under this number; `answer` is always the same."""
-        self._land()
+    def begin(self, number: int, answer: Callable[..., Any], model: Tensor, *further: Any) -> None:
+        """Have the question answered under this number; `answer` and the size of the models are always the same."""
+        if not len(self._rows):
+            count = max(1, min(QUESTIONS, NUMBERS_OUT // model.numel()))
+            self._rows = torch.frombuffer(mmap.mmap(-1, 4 * count * model.numel()), dtype=torch.float32).view(count, -1)
+        row = self._asked % len(self._rows)
+        message = ForkingPickler.dumps((row, further))
+        while self._out and not self._has_room(len(message)):
+            self._land()
         if not self._connection:
-            self._connection.append(_forked(_reply, answer))
-        self._out = (number, answer, question)
+            self._connection.append(_forked(_reply, answer, self._rows))
+        self._asked += 1
+        self._rows[row].copy_(model)
+        self._out.append(_Question(number, answer, row, further, len(message)))
         with suppress(OSError):  # a dead one shows when its answer is taken
-            self._connection[0].send(question)
+            self._connection[0].send_bytes(message)
+
+    def _has_room(self, length: int) -> bool:
+        """May one more question go out, and is no answer waiting?"""
+        if not self._connection or len(self._out) == len(self._rows) or _has_spoken(self._connection[0]):
+            return False
+        return sum(question.length for question in self._out) + length <= BYTES_OUT
 
     def result(self, number: int) -> Any:
-        if number not in self._answers:
+        while number not in self._answers:
             self._land()
         return self._answers.pop(number)
 
     def _land(self) -> None:
-        if self._out is None:
-            return
-        (number, answer, question), self._out = self._out, None
+        """Have the answer to the oldest question; where the other process is gone or fails, it is found here."""
+        found = None
         try:
-            found = self._connection[0].recv()
+            if self._connection:
+                found = self._connection[0].recv()
         except (EOFError, OSError):
-            found = None
+            pass
         except BaseException:
             _hang_up(self._connection)  # an answer half read is none
-            self._out = (number, answer, question)
             raise
+        question = self._out.popleft()
         if found is None:
             _hang_up(self._connection)
-            found = answer(*question)
-        self._answers[number] = found
+            found = question.answer(self._rows[question.row], *question.further)
+        self._answers[question.number] = found
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    number: int
+    answer: Callable[..., Any]
+    row: int
+    further: tuple[Any, ...]
+    length: int
+    """Bytes of it in the pipe."""
+
+
+def _has_spoken(connection: Connection) -> bool:
+    """As `connection.poll()`, which makes a selector first."""
+    look = select.poll()
+    look.register(connection, select.POLLIN)
+    return bool(look.poll(0))
 
 
 def _hang_up(connections: list[Connection]) -> None:
@@ -204,11 +250,11 @@ def _begin(near: Connection, serve: Callable[..., None], *given: Any) -> None:
         serve(*given)
 
 
-def _reply(connection: Connection, answer: Callable[..., Any]) -> None:
+def _reply(connection: Connection, answer: Callable[..., Any], rows: Tensor) -> None:
     while True:
-        question = connection.recv()
+        row, further = connection.recv()
         try:
-            found = answer(*question)
+            found = answer(rows[row], *further)
         except Exception:  # the other side asks itself, and tells
             found = None
         connection.send(found)
@@ -228,12 +274,12 @@ def _train(connection: Connection, advance: Advance, room: Tensor) -> None:
         for job, (_, _, momentum) in zip(jobs, places, strict=True):  # the model was trained in its place
             if job.memory:
                 momentum.copy_(job.memory["momentum"])
-        connection.send([(job.epochs, job.losses, bool(job.memory)) for job in jobs])
+        connection.send([(job.epochs, job.losses, job.validation, bool(job.memory)) for job in jobs])
 
 
 def _job(
     learners: dict[int, Learner],
-    rows: Tensor,
+    rows: tuple[Tensor, ...],
     known: tuple[int, tuple[str, Any, Any] | None],
     plan: Plan,
     epochs: int,

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.controller import Controller
@@ -28,7 +26,7 @@ from archipel.engines.hands import Errand
 from archipel.engines.wire import Wire
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
 from archipel.learner.learner import Job, Learner, Work
-from archipel.learner.probes import Tallies, consistency, score, score_parts
+from archipel.learner.probes import consistency, score, score_parts
 from archipel.learner.training import report
 from archipel.randomness import generator
 from archipel.records import Record, Stamped
@@ -45,11 +43,13 @@ from archipel.types import (
     Joined,
     Keep,
     Left,
+    Opinions,
     Progress,
     Result,
     Role,
     Score,
     Stop,
+    Tallies,
     Traffic,
     Train,
     Trained,
@@ -141,7 +141,7 @@ class Asked:
     sites: tuple[str, ...]
     due: list[float]
     traffic: Traffic
-    opinions: list[Result] | None = None
+    opinions: Opinions | None = None
     """None while another process works them out."""
     missing: list[int] = field(default_factory=list)
     """Places of opinions that are lost, or whose sites have left."""
@@ -480,10 +480,10 @@ class Simulator:
                 if name != HOME and self._is_lost(command.task, self.sites[name])
             ]
         if isinstance(command.probe, Consistency):
-            asked.opinions = [self._consistency(command, command.probe)] * len(command.sites)
+            asked.opinions = (self._consistency(command, command.probe),) * len(command.sites)
         elif self._worth_an_errand(command, command.probe):
             vector = self.controller.models.read(command.model.name)
-            self.errand.begin(command.task, self._tallies, vector.numpy(), command.sites, command.probe)
+            self.errand.begin(command.task, self._tallies, vector, command.sites, command.probe)
         else:
             asked.opinions = self._scores(command, command.probe)
         self.asked[command.task] = asked
@@ -499,23 +499,19 @@ class Simulator:
     def _private(self, sites: Sequence[str]) -> bool:
         return any(name != HOME and self.sites[name].learner.private for name in sites)
 
-    def _tallies(self, vector: NDArray[np.float32], sites: Sequence[str], probe: Score) -> Tallies:
-        """The answer of an errand."""
-        return score_parts(
-            self.work, torch.from_numpy(vector), [self._examples(name, probe) for name in sites], probe.bins
-        )
+    def _tallies(self, vector: Tensor, sites: Sequence[str], probe: Score) -> Tallies:
+        return score_parts(self.work, vector, [self._examples(name, probe) for name in sites], probe.bins)
 
-    def _scores(self, command: Evaluate, probe: Score) -> list[Result]:
+    def _scores(self, command: Evaluate, probe: Score) -> Opinions:
         """The model on every site's part, in one pass where no site has private layers."""
         vector = self._vector(command.model.name)
-        parts = [self._examples(name, probe) for name in command.sites]
         if not self._private(command.sites):
-            return [*score_parts(self.work, vector, parts, probe.bins).each()]
-        found: list[Result] = []
-        for name, part in zip(command.sites, parts, strict=True):
+            return self._tallies(vector, command.sites, probe)
+        found = []
+        for name in command.sites:
             own = vector if name == HOME else self.sites[name].learner.with_private(self.work.layout, vector)
-            found.append(score(self.work, own, part, probe.bins))
-        return found
+            found.append(score(self.work, own, self._examples(name, probe), probe.bins))
+        return tuple(found)
 
     def _shown(self, command: Evaluate) -> list[int]:
         """Bytes that showing the model to each site moves; at home it is there already."""
@@ -575,11 +571,11 @@ class Simulator:
         asked = self.asked.get(task)
         if asked is None:
             return None
-        opinions: list[Result | None] = [*self._settled(task, asked)]
-        for place in asked.missing:
-            opinions[place] = None
+        opinions = self._settled(task, asked)
+        if asked.missing:
+            opinions = tuple(None if place in asked.missing else told for place, told in enumerate(opinions))
         del self.asked[task]
-        return Evaluated(task, tuple(opinions), asked.traffic)
+        return Evaluated(task, opinions, asked.traffic)
 
     def settle(self) -> None:
         """Have everything at hand that other processes are working on."""
@@ -587,10 +583,9 @@ class Simulator:
         for task, asked in self.asked.items():
             self._settled(task, asked)
 
-    def _settled(self, task: int, asked: Asked) -> list[Result]:
+    def _settled(self, task: int, asked: Asked) -> Opinions:
         if asked.opinions is None:
-            tallies: Tallies = self.errand.result(task)
-            asked.opinions = [*tallies.each()]
+            asked.opinions = self.errand.result(task)
         return asked.opinions
 
     def _vector(self, name: str) -> Tensor:

@@ -75,6 +75,8 @@ class Job:
     losses: list[float] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)
     """What the optimiser remembers between two epochs."""
+    validation: Scored | None = None
+    """The model at its end on the learner's own validation part, where an execution has found it out on the way."""
 
     @staticmethod
     def begin(learner: Learner, layout: Layout, carried: Tensor, plan: Plan) -> Job:

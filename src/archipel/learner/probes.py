@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from archipel.learner.learner import Work
-from archipel.types import Consistent, Counts, Distance, Scored
+from archipel.types import Consistent, Distance, Scored, Tallies
 
 ROWS = 4096
 """Examples tried at a time."""
@@ -30,51 +28,45 @@ def mean_loss(work: Work, examples: Tensor) -> float:
 
 def score(work: Work, vector: Tensor, examples: Tensor, bins: int = 0) -> Scored:
     """Counts and sums of a model on these examples."""
-    (scored,) = score_parts(work, vector, [examples], bins).each()
+    (scored,) = score_parts(work, vector, [examples], bins)
     return scored
-
-
-@dataclass(frozen=True)
-class Tallies:
-    """Counts and sums of one model on the parts of several sites, the sites first."""
-
-    sizes: list[int]
-    losses: npt.NDArray[np.float64]
-    confusion: Counts | None
-    histogram: Counts | None
-
-    def each(self) -> list[Scored]:
-        nothing = [None] * len(self.sizes)
-        confusion = nothing if self.confusion is None else self.confusion
-        histogram = nothing if self.histogram is None else self.histogram
-        return [Scored(*one) for one in zip(self.sizes, self.losses.tolist(), confusion, histogram, strict=True)]
 
 
 def score_parts(work: Work, vector: Tensor, parts: list[Tensor], bins: int = 0) -> Tallies:
     """One model on the parts of several sites, in one pass over all of them."""
     work.layout.bind(work.module, vector)
     sizes = [part.shape[0] for part in parts]
+    tallies = no_tallies(sizes, work.classes, bins)
     together = torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
-    owner = torch.from_numpy(np.repeat(np.arange(len(parts)), sizes))
-    losses = np.zeros(len(parts))
-    classes = work.classes
-    confusion = None if classes is None else np.zeros((len(parts), classes, classes), dtype=np.int64)
-    histogram = None if classes is None or not bins else np.zeros((len(parts), classes, 2, bins), dtype=np.int64)
-    place = 0
-    for outputs, targets in _forward(work, together):
-        whose = owner[place : place + len(targets)]
-        place += len(targets)
-        losses += np.bincount(whose.numpy(), _each(work, outputs, targets).numpy(), minlength=len(parts))
-        if confusion is not None and classes is not None:
-            cells = (whose.to(targets.device) * classes + targets) * classes + outputs.argmax(dim=1)
-            confusion += torch.bincount(cells, minlength=confusion.size).cpu().numpy().reshape(confusion.shape)
-        if histogram is not None and classes is not None:
-            level = (outputs.softmax(dim=1) * bins).long().clamp_(max=bins - 1).cpu()
-            own = nn.functional.one_hot(targets, classes).cpu()
-            kind = (whose[:, None] * classes + torch.arange(classes)) * 2 + own
-            counted = torch.bincount((kind * bins + level).flatten(), minlength=histogram.size)
-            histogram += counted.numpy().reshape(histogram.shape)
-    return Tallies(sizes, losses, confusion, histogram)
+    whose = torch.from_numpy(np.repeat(np.arange(len(parts)), sizes)).split(ROWS)
+    for (outputs, targets), theirs in zip(_forward(work, together), whose, strict=True):
+        tally(tallies, work, outputs, targets, theirs)
+    return tallies
+
+
+def no_tallies(sizes: list[int], classes: int | None, bins: int = 0) -> Tallies:
+    """Of parts of these sizes, before the first example is looked at."""
+    count = len(sizes)
+    confusion = None if classes is None else np.zeros((count, classes, classes), dtype=np.int64)
+    histogram = None if classes is None or not bins else np.zeros((count, classes, 2, bins), dtype=np.int64)
+    return Tallies(np.array(sizes, dtype=np.int64), np.zeros(count), confusion, histogram)
+
+
+def tally(tallies: Tallies, work: Work, outputs: Tensor, targets: Tensor, whose: Tensor) -> None:
+    """Add examples, each to the site whose it is."""
+    losses, confusion, histogram = tallies.losses, tallies.confusion, tallies.histogram
+    losses += np.bincount(whose.numpy(), _each(work, outputs, targets).numpy(), minlength=len(losses))
+    if confusion is not None:
+        classes = confusion.shape[1]
+        cells = (whose.to(targets.device) * classes + targets) * classes + outputs.argmax(dim=1)
+        confusion += torch.bincount(cells, minlength=confusion.size).cpu().numpy().reshape(confusion.shape)
+    if histogram is not None:
+        classes, bins = histogram.shape[1], histogram.shape[3]
+        level = (outputs.softmax(dim=1) * bins).long().clamp_(max=bins - 1).cpu()
+        own = nn.functional.one_hot(targets, classes).cpu()
+        kind = (whose[:, None] * classes + torch.arange(classes)) * 2 + own
+        counted = torch.bincount((kind * bins + level).flatten(), minlength=histogram.size)
+        histogram += counted.numpy().reshape(histogram.shape)
 
 
 def _forward(work: Work, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -42,7 +42,9 @@ def report(work: Work, job: Job, vector: Tensor, epochs: int) -> Metrics:
     """What the learner tells beside its model, which is the one it had after so many epochs."""
     asked, learner = job.plan.reports, job.learner
     validation = norm = None
-    if "validation" in asked or "validation scores" in asked:
+    if "validation" in asked and job.validation is not None and epochs == job.epochs:
+        validation = job.validation
+    elif "validation" in asked or "validation scores" in asked:
         validation = score(work, vector, learner.validation, AUC_BINS if "validation scores" in asked else 0)
     if "gradient norm per sample" in asked:
         norm = squared_gradient_norm(work, vector, learner.train, None)

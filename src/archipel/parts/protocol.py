@@ -186,8 +186,9 @@ class Stream(Protocol):
         return [*counted, *sends]
 
     def _sends(self, view: View, choose: Choose, limit: int) -> list[Decision]:
-        free, idle = limit - len(view.out), view.idle()
-        if free <= 0 or not idle:
+        free = limit - len(view.out)
+        idle = view.idle() if free > 0 else []
+        if not idle:
             return []
         chosen = choose(idle, free, f"task {view.state.next_task}")
         return [Send(learner, view.model) for learner in sorted(chosen[:free])]

@@ -16,7 +16,20 @@ from archipel.layout import Layout
 from archipel.metrics import METRICS, mean_loss, metric, pooled
 from archipel.parts.part import Part
 from archipel.state import Update, View
-from archipel.types import AUC_BINS, HOME, Consistency, Consistent, Distance, Model, Probe, Reports, Score, Scored
+from archipel.types import (
+    AUC_BINS,
+    HOME,
+    Consistency,
+    Consistent,
+    Distance,
+    Model,
+    Opinions,
+    Probe,
+    Reports,
+    Score,
+    Scored,
+    Tallies,
+)
 
 Weight: TypeAlias = float | tuple[float, ...]
 Question: TypeAlias = tuple[str, Probe, Model | None]
@@ -145,25 +158,38 @@ class ByDistributedValidation(Weighting):
         return [(site, probe, None) for site in sites]
 
     def weigh(self, view: View, update: Update) -> Weight | None:
-        opinions = update.opinions(self.probe)
+        opinions = update.answers(self.probe)
         own = update.metrics.validation
         if own is not None and own.count > 0:
-            opinions = [own, *opinions]
-        answers = [answer for answer in opinions if isinstance(answer, Scored) and self._counts(answer)]
-        if not answers or len(answers) < self.quorum * len(opinions):
+            opinions = [(own,), *opinions]
+        answers = [self._that_count(told) for told in opinions]
+        heard = sum(map(len, answers))
+        if not heard or heard < self.quorum * sum(map(len, opinions)):
             return None
-        together = pooled(answers)
+        together = pooled(*answers)
         if self.metric == "loss":
             return 1 / max(mean_loss(together), 1e-12)
         value = metric(self.metric, together)
         # a correlation may be negative: such a model is worth nothing, not less
         return None if math.isnan(value) else max(value, 0.0)
 
+    def _that_count(self, opinions: Opinions) -> list[Scored] | Tallies:
+        if isinstance(opinions, Tallies) and self._all_count(opinions):
+            return opinions
+        return [answer for answer in opinions if isinstance(answer, Scored) and self._counts(answer)]
+
+    def _all_count(self, told: Tallies) -> bool:
+        """One look at all of them; losses are looked at one by one."""
+        return self.metric != "loss" and self._suffices(told) and bool(told.counts.all())
+
     def _counts(self, answer: Scored) -> bool:
         """Does it hold what the metric needs? If not, it is a missing opinion: else one site could veto everybody."""
         if answer.count == 0 or self.metric == "loss":
             return answer.count > 0 and math.isfinite(answer.loss) and answer.loss >= 0
-        return answer.confusion is not None and (self.metric != "auc" or answer.histogram is not None)
+        return self._suffices(answer)
+
+    def _suffices(self, told: Scored | Tallies) -> bool:
+        return told.confusion is not None and (self.metric != "auc" or told.histogram is not None)
 
 
 @dataclass(frozen=True)
