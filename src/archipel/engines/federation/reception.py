@@ -133,7 +133,7 @@ class Reception:
         self.parcel.discard()
 
 
-def received(body: bytes, examination: Examination) -> Delivery:
+def received(body: Buffer, examination: Examination) -> Delivery:
     """A small update that came whole: looked at, and to be brought to the disk with others of its kind."""
     expected = examination.expected
     if not expected.inside:
@@ -196,16 +196,17 @@ class Examination:
 
     def _header(self, view: memoryview) -> memoryview:
         """Read on in the header; what is left behind it."""
-        self._beginning += view
-        length = int.from_bytes(self._beginning[:WIDTH], "little")
-        if len(self._beginning) < min(WIDTH + min(length, HEADER), self.expected.size) or len(self._beginning) < WIDTH:
+        if self._beginning:
+            view = memoryview(bytes(self._beginning) + view)
+        length = int.from_bytes(view[:WIDTH], "little")
+        if len(view) < min(WIDTH + min(length, HEADER), self.expected.size) or len(view) < WIDTH:
+            self._beginning[:] = view
             return view[:0]
-        begins = bytes(self._beginning[: WIDTH + HEADER])
+        begins = bytes(view[: WIDTH + HEADER])
         self._start = self._bodies.look_at(self.expected.inside, begins, self.expected.size)
         self._begins = begins[: self._start]
-        rest = bytes(self._beginning[self._start :])
         self._beginning.clear()
-        return memoryview(rest)
+        return view[self._start :]
 
     def _numbers(self, view: memoryview) -> None:
         assert self._layer is not None
