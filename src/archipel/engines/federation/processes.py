@@ -32,7 +32,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 
 MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
 CODE = re.compile(r" r-xp .* /")
-"""How the lines of Linux' smaps begin that are about a new place in memory, and what is in those that hold a file's code."""
+"""Of Linux' smaps: the lines that begin a new place in memory, and those among them where a file's code is."""
 
 SWITCH = 0.0005
 """Seconds after which a thread that can go on gets its turn. gRPC does its work in the event loop's thread, and a hand
