@@ -203,7 +203,7 @@ async def part(
     """Cut the line of 02 for so long; `heard`: what it says still comes."""
     one.light("00", 0.2)
     one.light("01", 0.2)
-    await one.until(lambda: one.commits_of("02"))
+    await one.until(lambda: one.commits_of("02"), 90)  # it may be a process that has to start
     cut()
     version = one.version
     await asyncio.sleep(seconds)

@@ -27,6 +27,7 @@ from archipel.engines.federation.service import serve
 LINGER = 30.0
 """Seconds that a controller stays to tell learners that the run is over."""
 
+GLIBC = sys.platform == "linux" and "glibc" in platform.libc_ver()
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """What glibc's mallopt calls them."""
 
@@ -85,13 +86,15 @@ async def _controller(
         run.cancel()
         await server.stop(1.0)
         await federation.close()
+        if GLIBC:  # the holes that connections leave; to end takes code and memory that would come on top of them
+            ctypes.CDLL(None).malloc_trim(0)
     return federation
 
 
 def _give_memory_back() -> None:
     """Have freed memory go back to the system at once: a thousand connections leave holes in it that add up to as much
     as they use."""
-    if sys.platform == "linux" and "glibc" in platform.libc_ver():
+    if GLIBC:
         library = ctypes.CDLL(None)
         for setting, value in ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, 1 << 19), (M_TRIM_THRESHOLD, 1 << 22)):
             library.mallopt(setting, value)
