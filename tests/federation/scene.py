@@ -28,6 +28,7 @@ from archipel.engines.federation.link import Link
 from archipel.engines.federation.memory import CODEC as MEMORY
 from archipel.engines.federation.memory import Memory
 from archipel.engines.federation.service import serve
+from archipel.engines.federation.tls import channel_credentials, server_credentials
 from archipel.records import Committed, Record
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import study_of
@@ -90,6 +91,8 @@ class Scene:
     federation: Federation
     port: int
     running: asyncio.Task[None]
+    papers: Path | None = None
+    """Everybody's certificates; without them it is insecure."""
     sites: list[Site] = field(default_factory=list)
     beside: list[asyncio.Task[None]] = field(default_factory=list)
 
@@ -110,7 +113,9 @@ class Scene:
         return self.sites[-1]
 
     def link(self, who: str) -> Link:
-        return Link(f"127.0.0.1:{self.port}", None, who)
+        if self.papers is None:
+            return Link(f"127.0.0.1:{self.port}", None, who)
+        return Link(f"localhost:{self.port}", channel_credentials(self.papers / who.removeprefix("learner/")))
 
     def hello(self) -> pb.Hello:
         return pb.Hello(
@@ -185,13 +190,16 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(raw: dict[str, Any], folder: Path) -> AsyncIterator[Scene]:
-    """Open a federation, or take up the one that is in the folder."""
+async def scene(raw: dict[str, Any], folder: Path, papers: Path | None = None) -> AsyncIterator[Scene]:
+    """Open a federation, or take up the one that is in the folder; with certificates it listens at every address."""
     folder.mkdir(parents=True, exist_ok=True)
     hosting = host(study_of(raw))
     federation = hosting.open(folder / "state")
-    server, port = await serve(federation, "127.0.0.1:0", None)
-    one = Scene(raw, folder, hosting, federation, port, asyncio.create_task(federation.run()))
+    if papers is None:
+        server, port = await serve(federation, "127.0.0.1:0", None)
+    else:
+        server, port = await serve(federation, "0.0.0.0:0", server_credentials(papers / "controller"))
+    one = Scene(raw, folder, hosting, federation, port, asyncio.create_task(federation.run()), papers)
     try:
         yield one
     finally:

@@ -9,15 +9,18 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fault_proxy import FaultProxy
 from in_one_process import study
+from network import network
 from scene import Scene, scene
 
 from archipel.durability.book import LATE
+from archipel.engines.federation.authority import create_authority, issue_controller, issue_learner
 from archipel.records import Committed, Handed
 from archipel.types import Failed, Joined, Left
 
@@ -169,19 +172,47 @@ def test_a_partition_of_a_minute(tmp_path: Path) -> None:
 
 async def parted(raw: dict[str, Any], folder: Path, seconds: float, up: bool = True, down: bool = True) -> None:
     async with scene(raw, folder) as one, FaultProxy(one.port) as proxy:
-        one.light("00", 0.2)
-        one.light("01", 0.2)
         one.agent("02", proxy.port)
-        await one.until(lambda: one.commits_of("02"))
-        proxy.stall(up=up, down=down)
-        version = one.version
-        await asyncio.sleep(seconds)
-        assert one.version > version, "the others go on meanwhile"
-        if up:
-            assert await left(one), "it was taken for gone"
-        healed = one.federation.now
-        proxy.heal()
-        await one.until(lambda: later_than(one, healed), AGAIN)
-        assert await slowest_round(one) <= DEADLINE + 1
-        late = [event.reason for event in await one.events("02") if isinstance(event, Failed)]
-        assert set(late) <= {LATE, "cancelled"}
+        await part(one, seconds, lambda: proxy.stall(up=up, down=down), proxy.heal, heard=not up)
+
+
+def test_a_partition_between_two_networks(tmp_path: Path) -> None:
+    asyncio.run(parted_by_the_kernel(endless(), tmp_path, 6.0))
+
+
+@pytest.mark.skipif("ARCHIPEL_CHAOS" not in os.environ, reason="takes two minutes: ARCHIPEL_CHAOS=1")
+def test_a_partition_of_a_minute_between_two_networks(tmp_path: Path) -> None:
+    asyncio.run(parted_by_the_kernel(endless(heartbeat=5.0, silence=30.0), tmp_path, 60.0))
+
+
+async def parted_by_the_kernel(raw: dict[str, Any], folder: Path, seconds: float) -> None:
+    with network() as net:
+        papers = folder / "ca"
+        create_authority(papers)
+        issue_controller(papers, ["localhost", net.address])
+        for name in ("00", "01", "02"):
+            issue_learner(papers, name)
+        async with scene(raw, folder, papers) as one:
+            with net.site(folder, raw, "02", one.port, papers / "02"):
+                await part(one, seconds, net.cut, net.heal)
+
+
+async def part(
+    one: Scene, seconds: float, cut: Callable[[], None], heal: Callable[[], None], heard: bool = False
+) -> None:
+    """Cut the line of 02 for so long; `heard`: what it says still comes."""
+    one.light("00", 0.2)
+    one.light("01", 0.2)
+    await one.until(lambda: one.commits_of("02"), 90)  # it may be a process that has to start
+    cut()
+    version = one.version
+    await asyncio.sleep(seconds)
+    assert one.version > version, "the others go on meanwhile"
+    if not heard:
+        assert await left(one), "it was taken for gone"
+    healed = one.federation.now
+    heal()
+    await one.until(lambda: later_than(one, healed), AGAIN)
+    assert await slowest_round(one) <= DEADLINE + 1
+    late = [event.reason for event in await one.events("02") if isinstance(event, Failed)]
+    assert set(late) <= {LATE, "cancelled"}

@@ -21,6 +21,7 @@ from archipel.durability.codec import Codec
 from archipel.durability.stored_models import as_bytes
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation.link import TurnedAway
+from archipel.engines.federation.pieces import Portion
 from archipel.records import Committed
 from archipel.types import Failed, Joined, Left
 
@@ -130,17 +131,28 @@ def test_killed_with_an_answer_that_was_not_acknowledged(tmp_path: Path) -> None
     asyncio.run(go())
 
 
-def test_killed_before_it_knew_that_its_answer_was_safe(undisturbed: torch.Tensor, tmp_path: Path) -> None:
+def test_killed_before_it_knew_that_its_answer_was_safe(
+    undisturbed: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The controller has it, the receipt was lost: told again, it is the same answer, and is not applied twice."""
 
     async def go() -> None:
         async with scene(slow(), tmp_path) as one, FaultProxy(one.port) as proxy:
             await others(one)
             site = one.site(VICTIM, proxy.port)
+            reply = one.federation.answers.reply
+
+            async def lost(name: str, portion: Portion) -> pb.Receipt:
+                receipt = await reply(name, portion)
+                if name == VICTIM:
+                    proxy.stall(up=False)  # not before: the controller has to ask for the update itself
+                return receipt
+
             task = await one.at_work(VICTIM)
-            proxy.stall(up=False)  # receipts do not get through
+            monkeypatch.setattr(one.federation.answers, "reply", lost)
             await one.until(lambda: one.updates(VICTIM))
             await site.kill()
+            monkeypatch.undo()
             assert site.memory is not None
             assert site.memory.owed is not None
             proxy.cut()

@@ -46,12 +46,15 @@ def test_what_is_read_with_a_head() -> None:
         pb.Portion(data=b"last").SerializeToString() + pb.Portion(head=pb.Head(task=7)).SerializeToString(),
         b"\x12\x84\x00last",  # a length that is written longer than it has to be
         pb.Portion(data=b"last").SerializeToString() + b"\x1a\x01x",  # a field that nobody knows
+        pb.Portion(head=pb.Head(task=7)).SerializeToString()
+        + pb.Portion(head=pb.Head(sequence=1), data=b"last").SerializeToString(),
     ],
-    ids=["twice", "before the head", "long length", "unknown field"],
+    ids=["twice", "before the head", "long length", "unknown field", "a head in two parts"],
 )
 def test_what_protobuf_allows_is_read_as_protobuf_reads_it(message: bytes) -> None:
-    assert pb.Portion.FromString(message).data == b"last"
-    assert hear_portion(message).data == b"last"
+    read, heard = pb.Portion.FromString(message), hear_portion(message)
+    assert read.data == heard.data == b"last"
+    assert (read.head if read.HasField("head") else None) == heard.head
 
 
 @pytest.mark.parametrize("message", [b"\x12", b"\x12\x05last", b"\x12" + b"\xff" * 12, b"\x12\x80", b"\xff"])

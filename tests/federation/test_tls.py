@@ -44,7 +44,7 @@ from archipel.engines.federation.tls import (
 
 NOW = datetime.now(UTC)
 LONG_AGO = NOW - timedelta(days=2 * YEAR)
-KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream", "unary_stream_by_write")
+KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 HOSPITAL = Identity("learner", "hospital-1")
 ALICE = Identity("operator", "alice")
 
@@ -88,29 +88,25 @@ class Echo:
         self.reached += 1
         return self.answer(request)
 
-    async def unary_stream(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def unary_stream(self, request: bytes, context: Any) -> None:
         self.reached += 1
         for _ in range(3):
-            yield self.answer(request)
+            await context.write(self.answer(request))
             await asyncio.sleep(0.01)  # others run in between
 
     async def stream_unary(self, requests: AsyncIterator[bytes], context: Any) -> bytes:
         self.reached += 1
         return b" ".join([self.answer(request) async for request in requests])
 
-    async def stream_stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async def stream_stream(self, requests: AsyncIterator[bytes], context: Any) -> None:
         self.reached += 1
         async for request in requests:
-            yield self.answer(request)
+            await context.write(self.answer(request))
 
-    async def unary_stream_by_write(self, request: bytes, context: Any) -> None:
-        self.reached += 1
-        await context.write(self.answer(request))
-
-    async def endless(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def endless(self, request: bytes, context: Any) -> None:
         try:
             while True:
-                yield self.answer(request)
+                await context.write(self.answer(request))
         finally:
             self.closed.set()
 
@@ -118,16 +114,13 @@ class Echo:
         return f"{CALLER.get()} {request.decode()}".encode()
 
     def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
-        made = {
-            name: getattr(grpc, f"{name.removesuffix('_by_write')}_rpc_method_handler")(getattr(self, name))
-            for name in KINDS
-        }
+        made = {name: getattr(grpc, f"{name}_rpc_method_handler")(getattr(self, name)) for name in KINDS}
         made["endless"] = grpc.unary_stream_rpc_method_handler(self.endless)
         return grpc.method_handlers_generic_handler("test.Echo", made)
 
 
 async def call(channel: grpc.aio.Channel, kind: str, metadata: Any = None) -> str:
-    stub = getattr(channel, kind.removesuffix("_by_write"))(f"/test.Echo/{kind}")
+    stub = getattr(channel, kind)(f"/test.Echo/{kind}")
     request = iter([b"a", b"b"]) if kind.startswith("stream") else b"a"
     # a refused handshake is an answer: nobody waits for a better one
     made = stub(request, timeout=10, metadata=metadata)
@@ -253,28 +246,6 @@ def test_a_stream_whose_caller_goes_away_is_closed(ca: Path) -> None:
             assert await anext(aiter(stream)) == b"learner/hospital-1 a"
             stream.cancel()
             await asyncio.wait_for(site.echo.closed.wait(), 10)
-
-    asyncio.run(scene())
-
-
-def test_a_stream_is_closed_with_the_one_around_it() -> None:
-    """At once, and not when somebody collects it: it may hold a place in a queue."""
-
-    class Context:
-        def auth_context(self) -> dict[str, list[bytes]]:
-            return {"peer_uri": [b"archipel:learner/hospital-1"]}
-
-    async def scene() -> None:
-        echo = Echo()
-
-        async def found(details: Any) -> Any:
-            return grpc.unary_stream_rpc_method_handler(echo.endless)
-
-        guarded = await Site().gate.intercept_service(found, None)  # type: ignore[arg-type]
-        stream = guarded.unary_stream(b"a", Context())
-        assert await anext(stream) == b"learner/hospital-1 a"
-        await stream.aclose()
-        assert echo.closed.is_set()
 
     asyncio.run(scene())
 

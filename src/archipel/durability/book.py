@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias
 
 from archipel import records, state, types
 from archipel.controller import Controller
-from archipel.durability.blobs import Blobs
+from archipel.durability.blobs import Blobs, Buffer
 from archipel.durability.codec import Codec
 from archipel.durability.journal import Answer, Journal, Line
 from archipel.durability.stored_models import Delivery, StoredModels
@@ -66,7 +66,7 @@ class Entry:
     """Whose answer it is; None for what the engine has to say itself."""
     delivery: Delivery | None = None
     """What came with it: its file is pinned until it is written down here."""
-    body: bytes = b""
+    body: Buffer = b""
     """A delivery that is small and not on disk yet: those of a batch go into one file."""
     moved: Moved = field(default_factory=dict)
     note: Note | None = None

@@ -114,7 +114,7 @@ class Answers:
         traffic, out = self.federation.orders.traffic(command.task), self.book.out.get(command.task)
         moved: Moved = {"train down": dict(seat.given.get(command.task, {}))}
         delivery: Delivery | None = None
-        body = b""
+        body: Buffer = b""
         event: Event
         try:
             match head.WhichOneof("result"):
@@ -150,7 +150,7 @@ class Answers:
 
     async def _arrive(
         self, seat: Seat, command: Train, head: pb.Head, pieces: AsyncIterator[Buffer]
-    ) -> tuple[Trained, Delivery, bytes]:
+    ) -> tuple[Trained, Delivery, Buffer]:
         """From an update's announcement to its file on disk; raises `Bad` with what is wrong with it.
 
         A small one that came whole is given back instead, to go to the disk with its journal entry.
@@ -168,7 +168,7 @@ class Answers:
         digests = speech.hear_layers(head.trained.layers)
         expected = announced(bodies, models, command.model.name, layers, digests, head.size, head.sha256.hex())
         examination = Examination(expected, bodies, models, federation.terms.norm_bound)
-        body = b""
+        body: Buffer = b""
         if head.offset == 0 and expected.size <= SMALL:
             body = await _whole(pieces, expected.size)
             delivery = received(body, examination)
@@ -247,9 +247,7 @@ class Answers:
             raise Rejected("An answer begins with its head.")
         if first.head.sequence > LARGEST:
             raise Rejected(f"An answer with the sequence {first.head.sequence}; the largest is {LARGEST}.")
-        head = pb.Head()
-        head.CopyFrom(first.head)  # a part of a message keeps the whole of it alive
-        return head, self._pieces(first.data, portions)
+        return first.head, self._pieces(first.data, portions)
 
     async def _pieces(self, data: Buffer, portions: AsyncIterator[Portion]) -> AsyncIterator[Buffer]:
         while True:
@@ -286,21 +284,16 @@ async def _nothing_more() -> AsyncIterator[Portion]:
     yield
 
 
-async def _whole(pieces: AsyncIterator[Buffer], size: int) -> bytes:
+async def _whole(pieces: AsyncIterator[Buffer], size: int) -> Buffer:
     """A body of so many bytes."""
-    body: bytes | bytearray = b""
+    body: Buffer = b""
     async for piece in pieces:
-        if not body and isinstance(piece, bytes):  # most come in one: no copy
-            body = piece
-        else:
-            if isinstance(body, bytes):
-                body = bytearray(body)
-            body += piece
+        body = piece if not body else b"".join((body, piece))  # most come in one: no copy
         if len(body) > size:
             raise Bad(TOO_MUCH.format(size))
     if len(body) < size:
         raise Busy(BROKEN_OFF.format(len(body), size))
-    return bytes(body)  # no copy of what is such already
+    return body
 
 
 def _label(learner: str, task: int, sha256: bytes) -> str:

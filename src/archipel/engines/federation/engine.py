@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from archipel.durability.blobs import Buffer
 from archipel.durability.book import Book, Entry, Moved, Note, Taken
 from archipel.durability.journal import Answer
 from archipel.durability.stored_models import Delivery
@@ -286,7 +287,7 @@ class Federation:
         event: Event,
         answer: Answer | None = None,
         delivery: Delivery | None = None,
-        body: bytes = b"",
+        body: Buffer = b"",
         moved: Moved | None = None,
         note: Note | None = None,
     ) -> Pending:

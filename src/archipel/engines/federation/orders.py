@@ -122,6 +122,7 @@ class Orders:
                     said_stop = said_stop or what == "stop"  # before: it may hang up as soon as it has heard
                     if order is not None:
                         yield order
+                    del order  # it may hold a model: while the next one is waited for, nothing of it is in memory
         finally:
             seat.told_end = seat.told_end or said_stop  # it has hung up: it has what it wanted
             if seat.queue is queue:

@@ -13,6 +13,7 @@ from archipel.durability.blobs import Buffer
 from archipel.engines.federation import federation_pb2 as pb
 
 PIECE = bytes([pb.Piece.DATA_FIELD_NUMBER << 3 | 2])
+HEAD = bytes([pb.Portion.HEAD_FIELD_NUMBER << 3 | 2])
 PORTION = bytes([pb.Portion.DATA_FIELD_NUMBER << 3 | 2])
 """Tags: which field, and that its length comes next."""
 
@@ -32,8 +33,8 @@ def say_piece(*data: Buffer) -> bytes:
 
 def hear_piece(message: bytes) -> Buffer:
     """The data of a `pb.Piece`."""
-    alone = _alone(PIECE, message)
-    return pb.Piece.FromString(message).data if alone is None else alone
+    data = _rest(PIECE, message, 0)
+    return pb.Piece.FromString(message).data if data is None else data
 
 
 def say_portion(*data: Buffer) -> bytes:
@@ -42,11 +43,17 @@ def say_portion(*data: Buffer) -> bytes:
 
 
 def hear_portion(message: bytes) -> Portion:
-    alone = _alone(PORTION, message)
-    if alone is not None:
-        return Portion(None, alone)
-    whole = pb.Portion.FromString(message)
-    return Portion(whole.head if whole.HasField("head") else None, whole.data)
+    head, begin = None, 0
+    if (found := _field(HEAD, message, 0)) is not None:
+        first, begin = found
+        head = pb.Head.FromString(message[first:begin])
+    data = _rest(PORTION, message, begin)
+    if data is not None:
+        return Portion(head, data)
+    whole = pb.Portion.FromString(message)  # as somebody else may write it
+    head = pb.Head()
+    head.CopyFrom(whole.head)  # a part of a message keeps the whole of it alive
+    return Portion(head if whole.HasField("head") else None, whole.data)
 
 
 def written(message: Any) -> bytes:
@@ -63,14 +70,22 @@ def _written(tag: bytes, data: tuple[Buffer, ...]) -> bytes:
     return b"".join((tag, length, *data))
 
 
-def _alone(tag: bytes, message: bytes) -> memoryview | None:
-    """The bytes of this field in a message that holds nothing else; None if it does."""
-    if not message.startswith(tag):
+def _rest(tag: bytes, message: bytes, begin: int) -> Buffer | None:
+    """The bytes of this field in a message that holds nothing else from this place on; None if it does."""
+    if begin == len(message):
+        return b""  # what is empty is not said
+    found = _field(tag, message, begin)
+    return memoryview(message)[found[0] :] if found is not None and found[1] == len(message) else None
+
+
+def _field(tag: bytes, message: bytes, begin: int) -> tuple[int, int] | None:
+    """From where to where the bytes of this field are, if it begins here and is whole."""
+    if not message.startswith(tag, begin):
         return None
     length = 0
-    for place, byte in enumerate(message[1:11]):
+    for place, byte in enumerate(message[begin + 1 : begin + 11]):
         length |= (byte & 127) << 7 * place
         if byte < 128:
-            begin = place + 2
-            return memoryview(message)[begin:] if begin + length == len(message) else None
+            first = begin + place + 2
+            return (first, first + length) if first + length <= len(message) else None
     return None

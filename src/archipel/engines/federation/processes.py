@@ -8,10 +8,13 @@ import ctypes
 import gc
 import json
 import logging
+import mmap
 import platform
+import re
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -24,8 +27,13 @@ from archipel.engines.federation.service import serve
 LINGER = 30.0
 """Seconds that a controller stays to tell learners that the run is over."""
 
+GLIBC = sys.platform == "linux" and "glibc" in platform.libc_ver()
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """What glibc's mallopt calls them."""
+
+MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
+CODE = re.compile(r" r-xp .* /")
+"""Of Linux' smaps: the lines that begin a new place in memory, and those among them where a file's code is."""
 
 SWITCH = 0.0005
 """Seconds after which a thread that can go on gets its turn. gRPC does its work in the event loop's thread, and a hand
@@ -62,6 +70,7 @@ async def _controller(
     gc.freeze()  # modules, the study and the journal's beginning stay: nobody has to look through them again and again
     if metrics is not None:
         federation.meters.serve(*metrics)
+    _forget_the_start()
     server, _ = await serve(federation, address, credentials)
     version = federation.book.controller.state.version
     log.info("listening", extra={"address": address, "tls": credentials is not None, "version": version})
@@ -77,16 +86,34 @@ async def _controller(
         run.cancel()
         await server.stop(1.0)
         await federation.close()
+        if GLIBC:  # the holes that connections leave; to end takes code and memory that would come on top of them
+            ctypes.CDLL(None).malloc_trim(0)
     return federation
 
 
 def _give_memory_back() -> None:
     """Have freed memory go back to the system at once: a thousand connections leave holes in it that add up to as much
     as they use."""
-    if sys.platform == "linux" and "glibc" in platform.libc_ver():
+    if GLIBC:
         library = ctypes.CDLL(None)
-        for setting, value in ((M_ARENA_MAX, 2), (M_MMAP_THRESHOLD, 1 << 19), (M_TRIM_THRESHOLD, 1 << 22)):
+        for setting, value in ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, 1 << 19), (M_TRIM_THRESHOLD, 1 << 22)):
             library.mallopt(setting, value)
+
+
+def _forget_the_start() -> None:
+    """Give back the code that was run to start, most of it torch's: what is called again comes back from its file.
+
+    Only code of which every page is as in its file; a page that was changed would be lost.
+    """
+    if sys.platform != "linux":
+        return
+    library = ctypes.CDLL(None)
+    begin = end = 0
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if found := MAPPING.match(line):
+            begin, end = (int(place, 16) for place in found.groups()) if CODE.search(line) else (0, 0)
+        elif begin and line.startswith("Anonymous:") and line.split()[1] == "0":
+            library.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
 
 
 async def _say_goodbye(federation: Federation, seconds: float) -> None:

@@ -133,7 +133,7 @@ class Reception:
         self.parcel.discard()
 
 
-def received(body: bytes, examination: Examination) -> Delivery:
+def received(body: Buffer, examination: Examination) -> Delivery:
     """A small update that came whole: looked at, and to be brought to the disk with others of its kind."""
     expected = examination.expected
     if not expected.inside:
@@ -183,6 +183,9 @@ class Examination:
     def passed(self) -> int:
         """Where in the body its numbers begin; raises `Bad` if something was wrong with them."""
         self._close_layer()
+        for place in self._layers:  # those at the end that are empty: no number of them has come
+            self._layer, self._digest = self._bodies.layout.layers[place], hashlib.sha256()
+            self._close_layer()
         if self._bound is not None and math.sqrt(self._squares) > self._bound:
             moved = math.sqrt(self._squares)
             raise Bad(f"the update moves the model by {moved:.4g}, the study allows {self._bound:g}")
@@ -196,16 +199,17 @@ class Examination:
 
     def _header(self, view: memoryview) -> memoryview:
         """Read on in the header; what is left behind it."""
-        self._beginning += view
-        length = int.from_bytes(self._beginning[:WIDTH], "little")
-        if len(self._beginning) < min(WIDTH + min(length, HEADER), self.expected.size) or len(self._beginning) < WIDTH:
+        if self._beginning:
+            view = memoryview(bytes(self._beginning) + view)
+        length = int.from_bytes(view[:WIDTH], "little")
+        if len(view) < min(WIDTH + min(length, HEADER), self.expected.size) or len(view) < WIDTH:
+            self._beginning[:] = view
             return view[:0]
-        begins = bytes(self._beginning[: WIDTH + HEADER])
+        begins = bytes(view[: WIDTH + HEADER])
         self._start = self._bodies.look_at(self.expected.inside, begins, self.expected.size)
         self._begins = begins[: self._start]
-        rest = bytes(self._beginning[self._start :])
         self._beginning.clear()
-        return memoryview(rest)
+        return view[self._start :]
 
     def _numbers(self, view: memoryview) -> None:
         assert self._layer is not None

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from contextvars import ContextVar
 from typing import Any, NoReturn, TypeVar
 
 import grpc
 
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation.engine import Federation
-from archipel.engines.federation.line import LIMITS, NAME
+from archipel.engines.federation.line import LIMITS, NAME, RECORDS
 from archipel.engines.federation.pieces import Portion, hear_portion, written
 from archipel.engines.federation.terms import Busy, Missing, Rejected
 from archipel.engines.federation.tls import CALLER, Gate
+from archipel.engines.federation.turns import Turn, Turns
 
 log = logging.getLogger("archipel.federation")
 T = TypeVar("T")
@@ -25,6 +28,21 @@ CODES = {
     Missing: grpc.StatusCode.NOT_FOUND,
     Busy: grpc.StatusCode.ABORTED,
 }
+
+REPLY = f"/{NAME}/Reply"
+THRIFT: list[tuple[str, Any]] = [
+    # what a learner may send before it is read: the rest of an update waits with the learner, not here
+    ("grpc.http2.lookahead_bytes", 4096),
+    # otherwise a connection that has carried an update keeps 64 KiB to read the next one into
+    ("grpc.experimental.tcp_max_read_buffer_size", 8192),
+]
+"""So that a thousand connections fit into little memory."""
+SMALL_ONES = 64
+"""Updates of one message that may be on their way in, up to the disk."""
+ARRIVAL = 0.2
+"""Seconds after which one that has not arrived, as on a slow line, does not count among them any more."""
+TURN: ContextVar[Turn] = ContextVar("TURN")
+"""That of a call which brings a small update."""
 
 
 async def serve(
@@ -38,7 +56,7 @@ async def serve(
 
     await federation.open()
     gate = Gate(federation.operators.objection, on_refusal=refused, insecure=credentials is None)
-    server = grpc.aio.server(interceptors=(gate,), options=LIMITS)
+    server = grpc.aio.server(interceptors=(InTurn(), gate), options=[*LIMITS, *RECORDS, *THRIFT])
     server.add_generic_rpc_handlers((_handlers(federation),))
     try:
         if credentials is None:
@@ -51,6 +69,27 @@ async def serve(
         ) from None
     await server.start()
     return server, port
+
+
+class InTurn(grpc.aio.ServerInterceptor):
+    """Small updates come a few at a time, and the others wait with their learners: a message that comes alone is read
+    before its handler is called, so that it is too late to wait there."""
+
+    def __init__(self) -> None:
+        self._turns = Turns(SMALL_ONES, ARRIVAL)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        if handler_call_details.method == REPLY:
+            turn = await self._turns.begin()
+            call = asyncio.current_task()
+            assert call is not None
+            call.add_done_callback(lambda _: turn.end())
+            TURN.set(turn)  # every call is a task of its own, with variables of its own
+        return await continuation(handler_call_details)
 
 
 class Portions:
@@ -112,6 +151,7 @@ def _handlers(federation: Federation) -> grpc.GenericRpcHandler:
         return await spoken(context, "Answer", lambda: federation.answers.answer(_learner(), Portions(context)))
 
     async def reply(portion: Portion, context: Any) -> pb.Receipt:
+        TURN.get().stay()  # it has come, and is in memory until it is on the disk
         return await spoken(context, "Reply", lambda: federation.answers.reply(_learner(), portion))
 
     async def steer(wish: pb.Wish, context: Any) -> pb.Done:

@@ -8,12 +8,10 @@ Rule 3: no handler runs before its caller is known and admitted.
 
 from __future__ import annotations
 
-import inspect
 import ipaddress
 import re
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -56,7 +54,7 @@ class Identity:
 
 
 CALLER: ContextVar[Identity] = ContextVar("CALLER")
-"""Whom the handler that runs was called by; a stream should ask before its first `yield`."""
+"""Whom the handler that runs was called by."""
 
 
 def identity_of(title: str) -> Identity | None:
@@ -190,7 +188,7 @@ def only(titles: list[str]) -> Identity | None:
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    """Lets callers through to handlers, which are coroutines or asynchronous generators, and tells these who calls.
+    """Lets callers through to handlers, which are coroutines, and tells these who calls.
 
     `allowed` gives a reason why somebody is not let through, or None; `on_refusal` hears of everybody who is not.
     """
@@ -234,14 +232,7 @@ class Gate(grpc.aio.ServerInterceptor):
             await self._admit(context)
             return await behaviour(request, context)
 
-        async def stream(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-            await self._admit(context)
-            # closed with this one: otherwise it would hold what it holds until somebody collects it
-            async with aclosing(behaviour(request, context)) as responses:
-                async for response in responses:
-                    yield response
-
-        return stream if inspect.isasyncgenfunction(behaviour) else answer
+        return answer
 
     async def _admit(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         caller = self._identify(context)
