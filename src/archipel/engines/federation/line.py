@@ -21,6 +21,3 @@ LIMITS: list[tuple[str, Any]] = [
     ("grpc.http2.max_ping_strikes", 0),
 ]
 """Of messages, and of connections that have died without a word."""
-RECORDS: list[tuple[str, Any]] = [("grpc.tsi.max_frame_size", 4096)]
-"""Of TLS: the controller has four buffers of 16 KiB for each connection, of which only as much as a record is touched.
-With 1,000 connections that is 21 MB less."""

@@ -15,7 +15,7 @@ import grpc
 
 from archipel.durability.blobs import Buffer
 from archipel.engines.federation import federation_pb2 as pb
-from archipel.engines.federation.line import CHUNK, LIMITS, NAME, RECORDS
+from archipel.engines.federation.line import CHUNK, LIMITS, NAME
 from archipel.engines.federation.pieces import hear_piece, say_portion, written
 
 FOR_GOOD = {
@@ -58,7 +58,7 @@ class TurnedAway(Exception):
 class Link:
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None, insecure_name: str = "") -> None:
         """Without credentials, only to a controller on this machine, as the learner of this name."""
-        options = [*LIMITS, *RECORDS, *RECONNECTS]
+        options = [*LIMITS, *RECONNECTS]
         if credentials is None:
             self.channel = grpc.aio.insecure_channel(address, options)
         else:

@@ -14,7 +14,7 @@ import grpc
 
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation.engine import Federation
-from archipel.engines.federation.line import LIMITS, NAME, RECORDS
+from archipel.engines.federation.line import LIMITS, NAME
 from archipel.engines.federation.pieces import Portion, hear_portion, written
 from archipel.engines.federation.terms import Busy, Missing, Rejected
 from archipel.engines.federation.tls import CALLER, Gate
@@ -56,7 +56,7 @@ async def serve(
 
     await federation.open()
     gate = Gate(federation.operators.objection, on_refusal=refused, insecure=credentials is None)
-    server = grpc.aio.server(interceptors=(InTurn(), gate), options=[*LIMITS, *RECORDS, *THRIFT])
+    server = grpc.aio.server(interceptors=(InTurn(), gate), options=[*LIMITS, *THRIFT])
     server.add_generic_rpc_handlers((_handlers(federation),))
     try:
         if credentials is None:
