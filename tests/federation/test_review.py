@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sqlite3
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -208,3 +210,19 @@ def test_a_folder_that_a_controller_is_at_is_not_replayed(tmp_path: Path) -> Non
     host(study_of(study())).open(tmp_path / "state").book.close()
     with alone_in(tmp_path / "state"), pytest.raises(ValueError, match="at work in another process"):
         replay(tmp_path / "study.toml", tmp_path / "state")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells where code lies in memory")
+def test_code_of_the_start_goes_back_and_comes_again() -> None:
+    program = (
+        "import re, torch\n"
+        "from pathlib import Path\n"
+        "from archipel.engines.federation.processes import _forget_the_start\n"
+        "held = lambda: int(re.search(r'RssFile:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
+        "before = held(); _forget_the_start(); after = held()\n"
+        "print(before, after, float(torch.ones(3) @ torch.ones(3)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    before, after, product = map(float, done.stdout.split())
+    assert after < before / 2
+    assert product == 3

@@ -23,9 +23,8 @@ from archipel.reproduce.measures import score_by_seconds
 from archipel.reproduce.outcome import reproduce
 from archipel.reproduce.papers.dvw import generated, table1
 from archipel.reproduce.papers.dvw.commits import Federation
-from archipel.reproduce.papers.dvw.images import half_side
 from archipel.reproduce.records import Cell, Figures, Part, Scale, Table
-from archipel.reproduce.subset import first_of_each
+from archipel.reproduce.subset import first_of_each, half_side
 from archipel.study.results import run_study
 
 

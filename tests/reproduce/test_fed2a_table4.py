@@ -16,8 +16,8 @@ from archipel.reproduce.catalogue import reproduction
 from archipel.reproduce.evidence import Evidence
 from archipel.reproduce.papers.fed2a.arriving import MeanByRound
 from archipel.reproduce.papers.fed2a.cost import GIGABYTE, TABLE_3, Network, gigabytes, last_rounds
-from archipel.reproduce.papers.fed2a.images import half_side
 from archipel.reproduce.papers.fed2a.table4 import GIGABYTES, ROUNDS, SETS, TABLE_4
+from archipel.reproduce.subset import half_side
 
 
 def test_all_48_costs_of_the_table_follow_from_its_rounds() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from archipel import data
 from archipel.checks import one_of, require
@@ -35,6 +37,17 @@ def first_of_each(of: str, train: int, test: int) -> Source:
         f"{of}, first {train} + {test} of each class",
         tested[kept].nonzero().flatten(),
     )
+
+
+def half_side(of: str, train: int | None = None, test: int | None = None) -> Source:
+    """Images of half their side, for a network that sees nothing but pixels: every pixel is the mean of four.
+
+    of: the data set, by name; train, test: the first images of each class, as `first_of_each` takes them; without them,
+    all there are.
+    """
+    one_of("half_side", "of", of, FILES)
+    whole: Source = getattr(data, of)() if train is None or test is None else first_of_each(of, train, test)
+    return replace(whole, x=avg_pool2d(whole.x, 2), name=f"{whole.name}, half side")
 
 
 def thinned(of: str, each: int, **options: Any) -> Source:

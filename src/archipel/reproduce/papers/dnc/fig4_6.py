@@ -183,6 +183,7 @@ REPRODUCTION = Reproduction(
         " net moves.",
     ),
     remarks=(
+        "Ep0.1 and Ep0.4 were run when the others were known.",
         "What holds, holds loosely: with one seed, seven of the eight splits lie within 2.1 points of each other, and "
         "the fine-tuning epochs within 0.8, while two seeds of D&C differ by 4 in dnc-table1. All splits but Divide4 "
         "end 1 to 3 points above FedAvg of the same seed, which has lost 4 since its best round; none comes near what "

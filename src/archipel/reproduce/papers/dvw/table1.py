@@ -159,7 +159,7 @@ TABLES = (
 
 SMALL_CNN = {"name": "archipel.reproduce.papers.dvw.network:half_side_cnn"}
 SMALL_MLP = {"name": "mlp", "hidden": [64, 64]}
-HALF_SIDE = "archipel.reproduce.papers.dvw.images:half_side"
+HALF_SIDE = "archipel.reproduce.subset:half_side"
 
 
 def without(method: str) -> dict[str, Any]:
@@ -326,6 +326,8 @@ REPRODUCTION = Reproduction(
         "23.3 and SyncDVW 20.5.",
         "The time told has 156 seconds of a trial that was given up in it, and not the runs on five fast and five slow "
         "learners: those were done ahead of the command, on a machine busy with other work.",
+        "That the MLP learns here was seen in a trial that was scored on the test set (AsyncDVW(a) 34.2, FedAsync "
+        "28.9).",
         "The tolerances of the claims (1, 2, 3 points, 20 per cent) are ours.",
     ),
 )

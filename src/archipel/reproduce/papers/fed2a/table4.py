@@ -259,7 +259,7 @@ def _half_side(of: str) -> dict[str, Any]:
         **_only(f"{of}.toml", *FEW, "fed2a_arriving", "plu_7"),
         "seeds": [0, 1],
         "model": {"name": "mlp", "hidden": [64, 64]},
-        "data.source": {"name": "archipel.reproduce.papers.fed2a.images:half_side", "of": of},
+        "data.source": {"name": "archipel.reproduce.subset:half_side", "of": of},
         "data.standardise": "global",
         "training.batch": 20,
     }
