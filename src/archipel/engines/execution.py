@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from archipel.checks import one_of, require
 from archipel.engines.network import can_stack, network
+from archipel.engines.rectifying import pool_first
 from archipel.engines.stacked import Stacked
 from archipel.learner.learner import Job, Work, optimiser
 from archipel.learner.training import advance
@@ -72,7 +73,7 @@ class Workers:
         self.count = count or torch.get_num_threads()
         self._benches: queue.SimpleQueue[Work] = queue.SimpleQueue()
         for _ in range(self.count):
-            self._benches.put(replace(work, module=copy.deepcopy(work.module)))
+            self._benches.put(replace(work, module=pool_first(copy.deepcopy(work.module))))
 
     def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
         # the largest first, so that nobody waits for it at the end; results do not depend on the order

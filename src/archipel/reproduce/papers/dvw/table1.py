@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from archipel.reproduce.claims import below, higher, level
 from archipel.reproduce.measures import gain_over, of_runs, score, score_by_seconds
 from archipel.reproduce.papers.dvw import CLUSTER, FOLDER, PAPER
 from archipel.reproduce.records import Column, Part, Reproduction, Row, Scale, Table
-from archipel.study.files import method_label, methods, read_study
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,8 @@ OTHERS = [row for row in ROWS if row not in POWER_LAW]
 NON_IID = [row for row in ROWS if "Non-IID" in row]
 HARDEST = SETTINGS[-1]
 DECIDING = {
-    "homogeneous": ("Uniform, Non-IID(3)", "Power law, IID", HARDEST.row),
-    "heterogeneous": ("Skewed, Non-IID(3)", HARDEST.row),
+    "homogeneous": ("Uniform, Non-IID(3)", "Skewed, Non-IID(3)", "Power law, IID", HARDEST.row),
+    "heterogeneous": ("Uniform, Non-IID(3)", "Skewed, Non-IID(3)", "Power law, IID", HARDEST.row),
 }
 """Rows of the small scale, by cluster."""
 
@@ -160,12 +158,6 @@ TABLES = (
 SMALL_CNN = {"name": "archipel.reproduce.papers.dvw.network:half_side_cnn"}
 SMALL_MLP = {"name": "mlp", "hidden": [64, 64]}
 HALF_SIDE = "archipel.reproduce.subset:half_side"
-
-
-def without(method: str) -> dict[str, Any]:
-    """The other methods of the heterogeneous cluster."""
-    there = methods(read_study(FOLDER / "heterogeneous.toml").raw)
-    return {"algorithms": [entry for entry in there if method_label(entry) != method]}
 
 
 def first_of_each(of: str, train: int, test: int) -> dict[str, str | int]:
@@ -270,11 +262,11 @@ REPRODUCTION = Reproduction(
                     "report": {"seconds": 40, "rounds": 15},
                 },
                 "heterogeneous.toml": {
-                    **without("AsyncDVW(na)"),
                     "model": SMALL_MLP,
-                    "data.source": {**first_of_each("cifar10", 300, 100), "name": HALF_SIDE},
+                    "data.source": {**first_of_each("cifar10", 2000, 100), "name": HALF_SIDE},
                     "data.standardise": "global",
                     "training.rate": 0.0125,
+                    "training.batch": 100,
                     "fleet": {"fast": 5, "slow": 5},
                     "ending.seconds": 150,
                     "evaluation.seconds": 3,
