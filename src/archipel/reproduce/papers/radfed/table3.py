@@ -172,8 +172,8 @@ REPRODUCTION = Reproduction(
             "the rows in batches of 51, 660 local rounds. MNIST: the first 1,200 digits of each class, the paper's "
             "network, epochs, batches and S, 110 local rounds. Cifar10: the 20,000 images at hand, of half their side, "
             "a small CNN, the paper's batches and S, 300 local rounds. Shakespeare: an LSTM of 64, 20 characters "
-            "before the next one, every tenth of them, batches of 32, the paper's S, 300 local rounds. One fold of each of "
-            "three partitions (seeds 0 to 2).",
+            "before the next one, every tenth of them, batches of 32, the paper's S, 300 local rounds. One fold of "
+            "each of three partitions (seeds 0 to 2).",
             {"data.fold": 0},
             {
                 "covertype.toml": {**FIFTH, **settings(fedavg=1.0, radfed=0.1), **hops(20), "ending.rounds": 660},
@@ -238,8 +238,8 @@ REPRODUCTION = Reproduction(
         "RADFed alone, in shorter runs: in 66 rounds on MNIST-1 FedAvg came to 93.8 and 93.9 at rates 0.03 and 0.1, "
         "RADFed to 92.6 and 92.2; in 150 on Cifar10 FedAvg to 42.6, 43.4 and 33.2 at 0.03, 0.1 and 0.3, RADFed to "
         "39.2, 40.6 and 12.8; on Shakespeare FedAvg to 37.5 and 38.1 at 1 and 3 in 90 rounds, and to 40.3 and 39.3 at "
-        "3 and 6 in 300, RADFed to 30.7 and 33.7, and to 40.3 and 38.8. FedProx has FedAvg's rate, all others RADFed's; "
-        "what else they have is Covertype's.",
+        "3 and 6 in 300, RADFed to 30.7 and 33.7, and to 40.3 and 38.8. FedProx has FedAvg's rate, all others "
+        "RADFed's; what else they have is Covertype's.",
         "FedAsync was searched on COVFEAT-L alone, and chosen by another rule than the rest: it came to 82.2, 82.3 and "
         "82.5 at rates 0.03, 0.1 and 0.3 with alpha 0.9 and to 82.6 with alpha 0.6 at 0.3, which is within noise, and "
         "to 76.5, 79.7, 77.6 and 77.9 at three quarters of the rounds, which decided for 0.1 and 0.9. That alpha is "
