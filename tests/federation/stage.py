@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -172,14 +172,12 @@ class Process:
     @property
     def controller(self) -> int | None:
         """The id of the controller's own process, once there is one."""
-        self._read()
-        begun = re.search(r'"event": "the controller begins", "pid": (\d+)', self.said[self._before :])
+        begun = re.search(r'"event": "the controller begins", "pid": (\d+)', self.last_life())
         return None if begun is None else int(begun[1])
 
     @property
     def listening(self) -> bool:
-        self._read()
-        if self.listened_at is None and '"event": "listening"' in self.said[self._before :]:
+        if self.listened_at is None and '"event": "listening"' in self.last_life():
             self.listened_at = time.monotonic()
         return self.listened_at is not None
 
@@ -190,9 +188,12 @@ class Process:
     def kill_controller(self) -> float:
         """SIGKILL to the controller alone; when. Its keeper stands still until `go_on`, and so does what is on disk."""
         pid = self.controller
-        assert pid is not None
-        os.kill(self.pid, signal.SIGSTOP)
-        at = _kill(pid)
+        with _handle(pid) as controller:
+            assert controller is not None, f"there is no controller:\n{self.last_words()}"
+            signal.pidfd_send_signal(self._keeper, signal.SIGSTOP)
+            at = time.monotonic()
+            signal.pidfd_send_signal(controller, signal.SIGKILL)
+            assert _over(controller, 10), f"the controller, {pid}, does not end"
         self._read()
         self._before = len(self.said)
         return at
@@ -202,20 +203,17 @@ class Process:
         self.restarts += 1
         self.listened_at = None
         self.began = time.monotonic()
-        os.kill(self.pid, signal.SIGCONT)
+        signal.pidfd_send_signal(self._keeper, signal.SIGCONT)
 
     def kill(self) -> float:
         """SIGKILL to the keeper, with which the controller goes; when."""
-        at, pid = time.monotonic(), self.controller
-        with contextlib.ExitStack() as stack:
-            if pid is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    controller = os.pidfd_open(pid)
-                    stack.callback(os.close, controller)
-                    stack.callback(_over, controller, 10)
+        pid = self.controller
+        with _handle(pid) as controller:
+            at = time.monotonic()
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._keeper, signal.SIGKILL)
             self.wait(10)
+            assert controller is None or _over(controller, 10), f"the controller, {pid}, outlives its keeper"
         return at
 
     def wait(self, seconds: float) -> int:
@@ -226,6 +224,11 @@ class Process:
         self._read()
         return self._popen.wait()
 
+    def last_life(self) -> str:
+        """What was said since the last kill."""
+        self._read()
+        return self.said[self._before :]
+
     def last_words(self) -> str:
         self._read()
         return "".join(self.said.splitlines(keepends=True)[-30:])
@@ -234,15 +237,15 @@ class Process:
         self.said += self._log.read()
 
 
-def _kill(pid: int) -> float:
-    """When it was killed; it is gone then."""
-    handle = os.pidfd_open(pid)
+@contextlib.contextmanager
+def _handle(pid: int | None) -> Iterator[int | None]:
+    """Of a process, if there is one: an id may be another's in a moment."""
     try:
-        at = time.monotonic()
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        assert _over(handle, 10), f"process {pid} does not end"
-        return at
-    finally:
+        handle = None if pid is None else os.pidfd_open(pid)
+    except ProcessLookupError:
+        handle = None
+    yield handle
+    if handle is not None:
         os.close(handle)
 
 
