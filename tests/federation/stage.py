@@ -164,6 +164,7 @@ class Process:
         self.restarts = 0
         self._before = 0
         """What was said before the last controller."""
+        self._killed: int | None = None
         with log.open("ab") as said:
             self._popen = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
         self.pid = self._popen.pid
@@ -171,9 +172,12 @@ class Process:
 
     @property
     def controller(self) -> int | None:
-        """The id of the controller's own process, once there is one."""
-        begun = re.search(r'"event": "the controller begins", "pid": (\d+)', self.last_life())
-        return None if begun is None else int(begun[1])
+        """The id of the controller's own process, while there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            for child in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
+                if int(child) != self._killed and Path(f"/proc/{child}/comm").read_text() == "archipel\n":
+                    return int(child)
+        return None
 
     @property
     def listening(self) -> bool:
@@ -185,15 +189,16 @@ class Process:
     def ended(self) -> bool:
         return _over(self._keeper, 0)
 
-    def kill_controller(self) -> float:
-        """SIGKILL to the controller alone; when. Its keeper stands still until `go_on`, and so does what is on disk."""
+    def kill_controller(self, number: signal.Signals = signal.SIGKILL) -> float:
+        """A signal to the controller alone; when. Its keeper stands still until `go_on`, and so does what is on disk."""
         pid = self.controller
         with _handle(pid) as controller:
             assert controller is not None, f"there is no controller:\n{self.last_words()}"
             signal.pidfd_send_signal(self._keeper, signal.SIGSTOP)
             at = time.monotonic()
-            signal.pidfd_send_signal(controller, signal.SIGKILL)
+            signal.pidfd_send_signal(controller, number)
             assert _over(controller, 10), f"the controller, {pid}, does not end"
+        self._killed = pid
         self._read()
         self._before = len(self.said)
         return at

@@ -64,7 +64,6 @@ def keep(journal: Path) -> Life:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return Life(len(killed), killed[-1] if killed else None)
         ctypes.CDLL(None).prctl(PR_SET_NAME, b"archipel-keeper")
-        log.info("the controller begins", extra={"pid": pid, "keeper": keeper})
         forget_the_start()
         code, asked = _wait_for(pid)
         if code >= 0:

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import logging
+import os
 import signal
 import sys
 import time
@@ -64,9 +65,9 @@ async def _controller(
     forget_the_start()
     server, _ = await serve(federation, address, credentials)
     version = federation.book.controller.state.version
-    about: dict[str, object] = {"address": address, "tls": credentials is not None, "version": version}
+    about = {"address": address, "tls": credentials is not None, "version": version, "pid": os.getpid()}
     if life.since is not None:
-        about |= {"restarts": life.restarts, "down": round(time.monotonic() - life.since, 2)}
+        about |= {"restarts": life.restarts, "seconds_down": round(time.monotonic() - life.since, 2)}
     log.info("listening", extra=about)
     ended = _when_asked_to_end()
     run = asyncio.create_task(federation.run())
