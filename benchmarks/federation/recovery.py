@@ -3,9 +3,9 @@
     python -m benchmarks.federation.recovery [--learners 100] [--parameters 1000000] [--kills 10] [--out FILE]
 
 The clock runs from the kill to the first receipt after it. Two kinds of kills take turns: of the controller, which its
-keeper forks again; and of both, after which the command is started again at once, as systemd would, so that Python's own
-start and the imports count. Where the time goes is told by marks in a second set of kills: their processes are the same
-but for the marks.
+keeper forks again; and of both, after which the command is started again at once, as systemd would, so that Python's
+own start and the imports count. Where the time goes is told by marks in a second set of kills: their processes are the
+same but for the marks.
 """
 
 from __future__ import annotations

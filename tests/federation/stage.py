@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import select
 import signal
 import socket
@@ -190,7 +189,7 @@ class Process:
         return _over(self._keeper, 0)
 
     def kill_controller(self, number: signal.Signals = signal.SIGKILL) -> float:
-        """A signal to the controller alone; when. Its keeper stands still until `go_on`, and so does what is on disk."""
+        """A signal to the controller alone; when. Its keeper stands still until `go_on`, as what is on disk does."""
         pid = self.controller
         with _handle(pid) as controller:
             assert controller is not None, f"there is no controller:\n{self.last_words()}"

@@ -1,4 +1,4 @@
-"""How much memory a controller takes: what only the start needed goes back to the system, and so does what was freed."""
+"""How little memory a controller can do with: what only the start needed goes back to the system, and what was freed."""
 
 from __future__ import annotations
 

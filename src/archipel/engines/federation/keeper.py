@@ -1,7 +1,7 @@
 """The keeper: a process that has imported all that a controller needs, and forks the controller proper.
 
-A controller that is killed is back without Python's imports, which take most of two seconds. The keeper reads nothing of
-the federation, and has neither threads nor gRPC when it forks: a fork would find them half done.
+A controller that is killed is back without Python's imports, which take most of two seconds. The keeper reads nothing
+of the federation, and has neither threads nor gRPC when it forks: a fork would find them half done.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Life:
 def keep(journal: Path) -> Life:
     """Go on as the controller, in a new process, and in another one whenever it is killed.
 
-    It returns in the controller's process only. The process that called it stays behind as the keeper, and ends when the
-    controller ends by itself, with its exit code.
+    It returns in the controller's process only. The process that called it stays behind as the keeper, and ends when
+    the controller ends by itself, with its exit code.
     """
     if sys.platform != "linux":  # nothing would end a controller whose keeper is gone
         return Life()
@@ -93,8 +93,8 @@ def _end_with(keeper: int) -> None:
 
 
 def _wait_for(pid: int) -> tuple[int, bool]:
-    """Pass on what the keeper is asked until the controller ends: its exit code, or minus the signal that killed it; and
-    whether it was asked to end."""
+    """Pass on what the keeper is asked until the controller ends: its exit code, or minus the signal that killed it;
+    and whether it was asked to end."""
     asked = False
     while True:
         heard = signal.sigwaitinfo(HEARD)

@@ -68,8 +68,8 @@ async def _controller(
     about = {"address": address, "tls": credentials is not None, "version": version, "pid": os.getpid()}
     if life.since is not None:
         about |= {"restarts": life.restarts, "seconds_down": round(time.monotonic() - life.since, 2)}
-    log.info("listening", extra=about)
     ended = _when_asked_to_end()
+    log.info("listening", extra=about)
     run = asyncio.create_task(federation.run())
     try:
         await asyncio.wait({run, ended}, return_when=asyncio.FIRST_COMPLETED)
