@@ -3,9 +3,8 @@
     python tests/federation/chaos.py --protocol rounds stream relay --kills 100 --seed 0 --out FILE
 
 Moments are drawn from a seed: while it opens its journal, some time after it listens, or as soon as something moves on
-its disk (an upload, the journal, a snapshot). Some kills are of the controller, which its keeper starts again, others of
-the keeper and the controller with it, and the command is started again. Where each kill fell is read off the disk
-before the next process starts.
+its disk (an upload, the journal, a snapshot). Some kills are of the controller, which its keeper starts again; others
+of both, and the command is started again. Where each kill fell is read off the disk before the next process starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How little memory a controller can do with: what only the start needed goes back to the system, and what was freed."""
+"""What a controller does not need goes back to the system: the code of its start, and memory that was freed."""
 
 from __future__ import annotations
 
