@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kept import controllers_of
 from light import Light
 
 from archipel.engines.federation import federation_pb2 as pb
@@ -172,11 +173,7 @@ class Process:
     @property
     def controller(self) -> int | None:
         """The id of the controller's own process, while there is one."""
-        with contextlib.suppress(FileNotFoundError):
-            for child in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
-                if int(child) != self._killed and Path(f"/proc/{child}/comm").read_text() == "archipel\n":
-                    return int(child)
-        return None
+        return next((pid for pid in controllers_of(self.pid) if pid != self._killed), None)
 
     @property
     def listening(self) -> bool:

@@ -8,10 +8,9 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tomli_w
-import yaml
 from pydantic import ValidationError
 
 from archipel.checks import require
@@ -19,6 +18,9 @@ from archipel.data.forms import nearest
 from archipel.durability.run_folder import write
 from archipel.study.arguments import NONE
 from archipel.study.schema import Study
+
+if TYPE_CHECKING:
+    import yaml
 
 Raw: TypeAlias = dict[str, Any]
 """A study as it was written, before it is checked."""
@@ -194,6 +196,8 @@ def _keys(text: str) -> list[str]:
 
 
 def _yaml(text: str, path: Path) -> tuple[Raw, dict[Place, int]]:
+    import yaml
+
     try:
         node = yaml.compose(text, yaml.SafeLoader)
         raw = yaml.safe_load(text)
@@ -208,7 +212,7 @@ def _walk(node: yaml.Node | None, place: Place, lines: dict[Place, int], path: P
     if node is None:
         return
     lines.setdefault(place, node.start_mark.line + 1)
-    if isinstance(node, yaml.MappingNode):
+    if node.id == "mapping":
         for key, value in node.value:
             line, inner = key.start_mark.line + 1, (*place, key.value)
             require(
@@ -217,7 +221,7 @@ def _walk(node: yaml.Node | None, place: Place, lines: dict[Place, int], path: P
             )
             lines[inner] = line
             _walk(value, inner, lines, path)
-    elif isinstance(node, yaml.SequenceNode):
+    elif node.id == "sequence":
         for number, item in enumerate(node.value):
             _walk(item, (*place, number), lines, path)
 
