@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import tomli_w
 from pydantic import ValidationError
@@ -18,9 +18,6 @@ from archipel.data.forms import nearest
 from archipel.durability.run_folder import write
 from archipel.study.arguments import NONE
 from archipel.study.schema import Study
-
-if TYPE_CHECKING:
-    import yaml
 
 Raw: TypeAlias = dict[str, Any]
 """A study as it was written, before it is checked."""
@@ -208,7 +205,7 @@ def _yaml(text: str, path: Path) -> tuple[Raw, dict[Place, int]]:
     return _without_none(raw), lines
 
 
-def _walk(node: yaml.Node | None, place: Place, lines: dict[Place, int], path: Path) -> None:
+def _walk(node: Any, place: Place, lines: dict[Place, int], path: Path) -> None:
     if node is None:
         return
     lines.setdefault(place, node.start_mark.line + 1)
