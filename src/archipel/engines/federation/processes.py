@@ -59,6 +59,7 @@ async def _controller(
     federation = open_federation()
     gc.collect()
     gc.freeze()  # modules, the study and the journal's beginning stay: nobody has to look through them again and again
+    federation.restarts = life.restarts
     federation.meters.restarts.inc(life.restarts)
     if metrics is not None:
         federation.meters.serve(*metrics)
