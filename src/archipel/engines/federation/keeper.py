@@ -58,7 +58,11 @@ def keep(journal: Path) -> Life:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     keeper, killed = os.getpid(), list[float]()
     while True:
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # for want of memory, maybe: with 1, systemd tries again later
+            log.error(f"the controller cannot be started: {error}. Nothing is lost; the same command goes on.")
+            raise SystemExit(1) from None
         if pid == 0:
             _end_with(keeper)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -68,10 +72,13 @@ def keep(journal: Path) -> Life:
         code, asked = _wait_for(pid)
         if code >= 0:
             raise SystemExit(code)
-        if asked or -code in ASKED:
+        if -code in ASKED:
             raise SystemExit(STOPPED)
         killed.append(time.monotonic())
         words = f"the controller was killed by signal {-code} ({signal.strsignal(-code)})"
+        if asked:
+            log.warning(f"{words} while it ended", extra={"pid": pid})
+            raise SystemExit(STOPPED)
         if len(killed) >= TRIES and killed[-1] - killed[-TRIES] < WITHIN:
             log.error(
                 f"{words}, as it was {TRIES} times within {WITHIN:g} s: it is not started again. The log before this "
