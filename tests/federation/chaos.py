@@ -100,7 +100,7 @@ def draw(generator: random.Random, opening: float) -> Moment:
 def wait_for(moment: Moment, stage: Stage, crowd: Crowd, process: Process, budget: int) -> None:
     """Return in the moment, or when the controller has made so many updates, or is over."""
     if moment.kind == "opening":
-        _until(lambda: process.ended, process.began + moment.after)
+        _until(lambda: process.ended or crowd.kept >= budget, process.began + moment.after)
         return
     _until(lambda: process.listening or process.ended, time.monotonic() + LONGEST)
     if moment.kind == "listening":
