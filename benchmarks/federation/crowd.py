@@ -7,6 +7,7 @@ import gc
 import json
 import multiprocessing
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -111,6 +112,15 @@ def peak_memory(pid: int) -> int:
         if line.startswith("VmHWM"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no VmHWM")
+
+
+def proportional_memory(pids: Sequence[int]) -> int:
+    """Bytes of memory of some processes together, what they share counted once."""
+    found = 0
+    for pid in pids:
+        (pss,) = re.findall(r"^Pss: +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+        found += int(pss) * 1024
+    return found
 
 
 def cpu_seconds(pid: int) -> float:

@@ -6,6 +6,7 @@ python -m benchmarks.federation.large [--learners 50] [--parameters 10000000] [-
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import tempfile
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from archipel.engines.federation import federation_pb2 as pb
 from benchmarks.federation.crowd import certify, controller, crowd, free_port, peak_memory, read_receipts, write_study
+from tests.federation.kept import controllers_of
 
 
 def measure(learners: int, parameters: int, rounds: int, method: str) -> dict[str, object]:
@@ -35,10 +37,9 @@ def measure(learners: int, parameters: int, rounds: int, method: str) -> dict[st
         ):
             peak = 0
             while process.poll() is None:
-                try:
-                    peak = peak_memory(process.pid)
-                except (FileNotFoundError, AssertionError):
-                    break
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError, AssertionError):
+                    for pid in controllers_of(process.pid):
+                        peak = peak_memory(pid)
                 time.sleep(0.2)
             if process.wait():
                 raise RuntimeError((folder / "controller.log").read_text()[-3000:])

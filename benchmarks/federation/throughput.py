@@ -6,6 +6,8 @@ python -m benchmarks.federation.throughput [--learners 1000] [--rounds 12] [--ki
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import tempfile
 import time
@@ -21,9 +23,11 @@ from benchmarks.federation.crowd import (
     crowd,
     free_port,
     peak_memory,
+    proportional_memory,
     read_receipts,
     write_study,
 )
+from tests.federation.kept import controllers_of
 
 
 def measure(learners: int, rounds: int, kib: int, processes: int, method: str) -> dict[str, object]:
@@ -37,12 +41,15 @@ def measure(learners: int, rounds: int, kib: int, processes: int, method: str) -
             controller(folder, study, papers, port) as process,
             crowd(folder, study, papers, port, names, processes, parrot=True) as files,
         ):
-            peak = cpu = 0.0
+            peak = cpu = kept = both = 0.0
+            looks = itertools.count()
             while process.poll() is None:
-                try:
-                    peak, cpu = peak_memory(process.pid), cpu_seconds(process.pid)
-                except (FileNotFoundError, AssertionError):
-                    break
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError, AssertionError, ValueError):
+                    for pid in controllers_of(process.pid):
+                        peak, cpu = peak_memory(pid), cpu_seconds(pid)
+                        if next(looks) % 10 == 0:  # to count pages takes the time of the process they belong to
+                            kept = max(kept, proportional_memory([process.pid]))
+                            both = max(both, proportional_memory([process.pid, pid]))
                 time.sleep(0.2)
             code = process.wait()
         receipts = sorted(read_receipts(files), key=lambda receipt: receipt.sent + receipt.seconds)
@@ -63,6 +70,8 @@ def measure(learners: int, rounds: int, kib: int, processes: int, method: str) -
             "p50_seconds": float(np.percentile(latencies[warm:], 50)),
             "p99_seconds": float(np.percentile(latencies[warm:], 99)),
             "controller_peak_mb": peak / 1e6,
+            "keeper_proportional_peak_mb": kept / 1e6,
+            "keeper_and_controller_proportional_peak_mb": both / 1e6,
             "controller_cpu_ms_an_update": 1000 * cpu / len(receipts),
             "journal_mb": journal.stat().st_size / 1e6,
         }

@@ -3,7 +3,8 @@
     python tests/federation/chaos.py --protocol rounds stream relay --kills 100 --seed 0 --out FILE
 
 Moments are drawn from a seed: while it opens its journal, some time after it listens, or as soon as something moves on
-its disk (an upload, the journal, a snapshot). Where each kill fell is read off the disk before the next process starts.
+its disk (an upload, the journal, a snapshot). Some kills are of the controller, which its keeper starts again; others
+of both, and the command is started again. Where each kill fell is read off the disk before the next process starts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from typing import Any
 
 from checker import Findings, check
 from stage import COMMAND, Crowd, Process, Setting, Stage, set_up
+
+from archipel.engines.federation.keeper import TRIES
 
 MILLION = {"features": 1_000, "hidden": (800, 250)}
 """A million parameters: 4 MB an update, which go in four pieces and do not fit into the order."""
@@ -97,7 +100,7 @@ def draw(generator: random.Random, opening: float) -> Moment:
 def wait_for(moment: Moment, stage: Stage, crowd: Crowd, process: Process, budget: int) -> None:
     """Return in the moment, or when the controller has made so many updates, or is over."""
     if moment.kind == "opening":
-        _until(lambda: process.ended, process.began + moment.after)
+        _until(lambda: process.ended or crowd.kept >= budget, process.began + moment.after)
         return
     _until(lambda: process.listening or process.ended, time.monotonic() + LONGEST)
     if moment.kind == "listening":
@@ -199,6 +202,8 @@ def _is_update(path: Path) -> bool:
 class Outcome:
     setting: str
     kills: int = 0
+    kept: int = 0
+    """Kills after which the keeper started the next controller."""
     where: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     findings: Findings = field(default_factory=Findings)
@@ -209,27 +214,27 @@ def campaign(
     kills: int,
     seed: int,
     budget: int,
-    forked: float = 1.0,
+    kept: float = 1.0,
     *,
     crime: str | None = None,
     moments: Callable[[random.Random, float], Moment] = draw,
 ) -> Outcome:
     """Kill the controller so many times, let it come to its end, and check.
 
-    budget: updates in one life; forked: share of the controllers that are forked, the others are the command itself;
+    budget: updates in one life; kept: share of the kills that leave the keeper alone, as far as it goes on after them;
     crime: a law that they break, and then the run need not come to its end.
     """
     generator = random.Random(seed)
     outcome = Outcome(stage.setting.algorithm)
     counts: Counter[str] = Counter()
     began, opening = time.monotonic(), {True: 0.5, False: 2.0}
-    with Crowd(stage) as crowd:
-        while True:
-            by_fork = generator.random() < forked
-            before, process = crowd.kept, stage.controller(forked=by_fork, crime=crime)
-            try:
+    process = stage.controller(crime=crime)
+    try:
+        with Crowd(stage) as crowd:
+            while True:
+                before, forked = crowd.kept, process.restarts > 0
                 if outcome.kills < kills:
-                    moment = moments(generator, opening[by_fork])
+                    moment = moments(generator, opening[forked])
                     wait_for(moment, stage, crowd, process, budget * (outcome.kills + 1))
                 elif crime is not None:
                     _until(lambda: crowd.kept > before + 5 or process.ended, time.monotonic() + 10)  # noqa: B023
@@ -239,13 +244,23 @@ def campaign(
                 if process.ended or outcome.kills == kills:
                     break
                 if process.listening:
-                    opening[by_fork] = (process.listened_at or 0.0) - process.began
-            finally:
-                process.kill()
-            outcome.kills += 1
-            counts.update(where(stage, process.listening, stage.folder / "scratch"))
-        if crowd.failure is not None:
-            raise crowd.failure
+                    opening[forked] = (process.listened_at or 0.0) - process.began
+                alone = generator.random() < kept and process.restarts < TRIES - 1 and process.controller is not None
+                if alone:
+                    process.kill_controller()
+                else:
+                    process.kill()
+                outcome.kills += 1
+                outcome.kept += alone
+                counts.update(where(stage, process.listening, stage.folder / "scratch"))
+                if alone:
+                    process.go_on()
+                else:
+                    process = stage.controller(crime=crime)
+            if crowd.failure is not None:
+                raise crowd.failure
+    finally:
+        process.kill()
     outcome.where = dict(counts.most_common())
     replay = (*COMMAND, "replay", str(stage.study), "--state", str(stage.state), "--json")
     outcome.findings = check(stage.state, stage.told(), stage.hosting, replay if crime is None else ())
@@ -253,7 +268,7 @@ def campaign(
     return outcome
 
 
-def run(protocol: str, kills: int, seed: int, folder: Path | None, forked: float) -> list[Outcome]:
+def run(protocol: str, kills: int, seed: int, folder: Path | None, kept: float) -> list[Outcome]:
     """A protocol's settings, which share the kills."""
     outcomes = []
     settings = PROTOCOLS[protocol]
@@ -263,7 +278,7 @@ def run(protocol: str, kills: int, seed: int, folder: Path | None, forked: float
             continue
         with tempfile.TemporaryDirectory(dir=folder) as place:
             stage = set_up(Path(place), replace(setting, ending=A_LIFE[protocol] * (share + 1)))
-            outcome = campaign(stage, share, seed + number, A_LIFE[protocol] * UPDATES[protocol], forked)
+            outcome = campaign(stage, share, seed + number, A_LIFE[protocol] * UPDATES[protocol], kept)
         outcome.setting = f"{protocol}: {name}"
         outcomes.append(outcome)
         print(f"{outcome.setting}: {outcome.kills} kills in {outcome.seconds:.0f} s. {outcome.findings}", flush=True)
@@ -271,7 +286,7 @@ def run(protocol: str, kills: int, seed: int, folder: Path | None, forked: float
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    heads = ("setting", "kills", "acknowledged", "lost", "twice", "commits", "replayed", "seconds")
+    heads = ("setting", "kills", "keeper left", "acknowledged", "lost", "twice", "commits", "replayed", "seconds")
     rows = [heads]
     for outcome in outcomes:
         found = outcome.findings
@@ -280,8 +295,8 @@ def table(outcomes: Sequence[Outcome]) -> str:
         same = "to the bit" if found.clean else f"WRONG: {', '.join(found.wrong)}"
         rows.append(
             (
-                *(outcome.setting, str(outcome.kills), str(found.acknowledged), str(lost), str(twice)),
-                *(str(found.commits), same, f"{outcome.seconds:.0f}"),
+                *(outcome.setting, str(outcome.kills), str(outcome.kept), str(found.acknowledged), str(lost)),
+                *(str(twice), str(found.commits), same, f"{outcome.seconds:.0f}"),
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -297,7 +312,7 @@ def main() -> None:
     parser.add_argument("--protocol", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS))
     parser.add_argument("--kills", type=int, default=100, help="for each protocol")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--forked", type=float, default=0.5, help="share of controllers that start in no time")
+    parser.add_argument("--kept", type=float, default=0.5, help="share of the kills that leave the keeper alone")
     parser.add_argument("--folder", type=Path, help="where the federations live meanwhile; a temporary one")
     parser.add_argument("--out", type=Path, help="a file for the figures, as JSON")
     given = parser.parse_args()
@@ -305,7 +320,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and the controller ends too
     outcomes = []
     for number, protocol in enumerate(given.protocol):
-        outcomes += run(protocol, given.kills, given.seed + 1_000 * number, given.folder, given.forked)
+        outcomes += run(protocol, given.kills, given.seed + 1_000 * number, given.folder, given.kept)
     print(table(outcomes))
     if given.out:
         told = {

@@ -49,7 +49,6 @@ class Site:
                 *("learner", str(study), "--controller", f"127.0.0.1:{port}", "--insecure", f"learner/{name}"),
                 *("--state", str(self.folder), "--json-log"),
             ],
-            None,
             self.log,
         )
         self._handle = os.pidfd_open(self.pid)

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import select
 import signal
 import socket
@@ -17,12 +16,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kept import controllers_of
 from light import Light
 
 from archipel.engines.federation import federation_pb2 as pb
@@ -116,20 +116,17 @@ class Stage:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def controller(self, *, forked: bool = False, crime: str | None = None, code: str | None = None) -> Process:
-        """Start one: the command itself, or `forked` from a process that has imported everything.
-
-        crime: a law that it breaks; code: a program to run in the command's place.
-        """
+    def controller(self, *, crime: str | None = None, code: str | None = None) -> Process:
+        """Start the command; crime: a law that it breaks; code: a program to run in the command's place."""
+        command = COMMAND if crime is None else (sys.executable, str(HERE / "sabotage.py"), crime)
+        if code is not None:
+            command = (sys.executable, "-c", code)
         return Process(
             [
-                *("controller", str(self.study), "--listen", self.address, "--json-log"),
+                *(*command, "controller", str(self.study), "--listen", self.address, "--json-log"),
                 *("--tls", str(self.folder / "ca" / "controller"), "--state", str(self.state)),
             ],
             self.folder / "controller.log",
-            forked,
-            crime,
-            code,
         )
 
     def told(self) -> list[dict[str, Any]]:
@@ -154,60 +151,108 @@ def free_port() -> int:
 
 
 class Process:
-    """A controller's process and what it says."""
+    """The command's process, which keeps a controller, that controller's, and what they say."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, forked: bool, crime: str | None, code: str | None) -> None:
+    def __init__(self, command: Sequence[str], log: Path) -> None:
         log.unlink(missing_ok=True)
         log.touch()
         self._log = log.open()
         self.said = ""
-        self.listened_at: float | None = None
         self.began = time.monotonic()
-        self._popen: subprocess.Popen[bytes] | None = None
-        if forked:
-            pid = zygote(arguments, crime, log)
-        else:
-            command = COMMAND if crime is None else (sys.executable, str(HERE / "sabotage.py"), crime)
-            if code is not None:
-                command = (sys.executable, "-c", code)
-            with log.open("ab") as said:
-                self._popen = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=said)
-            pid = self._popen.pid
-        self._handle = os.pidfd_open(pid)
+        """The command, or its last controller."""
+        self.listened_at: float | None = None
+        self.restarts = 0
+        self._before = 0
+        """What was said before the last controller."""
+        self._killed: int | None = None
+        with log.open("ab") as said:
+            self._popen = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+        self.pid = self._popen.pid
+        self._keeper = os.pidfd_open(self.pid)
+
+    @property
+    def controller(self) -> int | None:
+        """The id of the controller's own process, while there is one."""
+        return next((pid for pid in controllers_of(self.pid) if pid != self._killed), None)
 
     @property
     def listening(self) -> bool:
-        self.said += self._log.read()
-        if self.listened_at is None and '"event": "listening"' in self.said:
+        if self.listened_at is None and '"event": "listening"' in self.last_life():
             self.listened_at = time.monotonic()
         return self.listened_at is not None
 
     @property
     def ended(self) -> bool:
-        return bool(select.select([self._handle], [], [], 0)[0])
+        return _over(self._keeper, 0)
+
+    def kill_controller(self, number: signal.Signals = signal.SIGKILL) -> float:
+        """A signal to the controller alone; when. Its keeper stands still until `go_on`, as what is on disk does."""
+        pid = self.controller
+        with _handle(pid) as controller:
+            assert controller is not None, f"there is no controller:\n{self.last_words()}"
+            signal.pidfd_send_signal(self._keeper, signal.SIGSTOP)
+            at = time.monotonic()
+            signal.pidfd_send_signal(controller, number)
+            assert _over(controller, 10), f"the controller, {pid}, does not end"
+        self._killed = pid
+        self._read()
+        self._before = len(self.said)
+        return at
+
+    def go_on(self) -> None:
+        """Have the keeper see that its controller was killed."""
+        self.restarts += 1
+        self.listened_at = None
+        self.began = time.monotonic()
+        signal.pidfd_send_signal(self._keeper, signal.SIGCONT)
 
     def kill(self) -> float:
-        """SIGKILL; when."""
-        at = time.monotonic()
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._handle, signal.SIGKILL)
-        self.wait(10)
+        """SIGKILL to the keeper, with which the controller goes; when."""
+        pid = self.controller
+        with _handle(pid) as controller:
+            at = time.monotonic()
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._keeper, signal.SIGKILL)
+            self.wait(10)
+            assert controller is None or _over(controller, 10), f"the controller, {pid}, outlives its keeper"
         return at
 
     def wait(self, seconds: float) -> int:
         """Until it ends; its exit code, or -9 if it was killed."""
-        if not select.select([self._handle], [], [], seconds)[0]:
+        if not _over(self._keeper, seconds):
             self.kill()
             raise TimeoutError(f"The controller did not end in {seconds:g} s.\n{self.last_words()}")
-        self.said += self._log.read()
-        if self._popen is not None:
-            return self._popen.wait()
-        found = re.search(r"^exit code (\d+)$", self.said, re.MULTILINE)
-        return -9 if found is None else int(found[1])
+        self._read()
+        return self._popen.wait()
+
+    def last_life(self) -> str:
+        """What was said since the last kill."""
+        self._read()
+        return self.said[self._before :]
 
     def last_words(self) -> str:
-        self.said += self._log.read()
+        self._read()
         return "".join(self.said.splitlines(keepends=True)[-30:])
+
+    def _read(self) -> None:
+        self.said += self._log.read()
+
+
+@contextlib.contextmanager
+def _handle(pid: int | None) -> Iterator[int | None]:
+    """Of a process, if there is one: an id may be another's in a moment."""
+    try:
+        handle = None if pid is None else os.pidfd_open(pid)
+    except ProcessLookupError:
+        handle = None
+    yield handle
+    if handle is not None:
+        os.close(handle)
+
+
+def _over(handle: int, seconds: float) -> bool:
+    """Has the process ended, or does it within so many seconds?"""
+    return bool(select.select([handle], [], [], seconds)[0])
 
 
 @cache
@@ -216,12 +261,12 @@ def _zygote() -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def zygote(arguments: Sequence[str], crime: str | None, log: Path) -> int:
-    """Have a controller forked; its process's id. The one who forks ends with this process, whose line it reads."""
+def zygote(arguments: Sequence[str], log: Path) -> int:
+    """Have a learner forked; its process's id. The one who forks ends with this process, whose line it reads."""
     one = _zygote()
     assert one.stdin is not None
     assert one.stdout is not None
-    one.stdin.write(json.dumps({"arguments": arguments, "crime": crime, "log": str(log)}) + "\n")
+    one.stdin.write(json.dumps({"arguments": arguments, "log": str(log)}) + "\n")
     one.stdin.flush()
     return int(one.stdout.readline())
 

@@ -50,7 +50,7 @@ def test_the_checker_finds_a_controller_that_breaks_the_law(crime: str, kind: st
 def test_lines_that_break_in_the_middle_of_uploads_cost_no_update(tmp_path: Path) -> None:
     stage = set_up(tmp_path, Setting('"fedavg"', 8, **MILLION))
     wire, generator = Wire(stage), random.Random(7)
-    process = stage.controller(forked=True)
+    process = stage.controller()
     with Crowd(replace(stage, port=wire.port)):
         began = time.monotonic()
         while not process.ended and time.monotonic() < began + LONGEST:

@@ -193,6 +193,13 @@ class Wards:
     def learner(self, name: str) -> Started:
         return self._started(name, "learner", "study.toml", *self.asks(name), "--data", f"{name}.csv")
 
+    def refused(self, *arguments: str) -> str:
+        """What a controller says that cannot do what it was asked; it is a process of its own, as it forks."""
+        code, told = self._started("controller", "controller", "study.toml", *arguments).ended()
+        assert code == 2, told
+        assert "Traceback" not in told
+        return told
+
     def _started(self, name: str, *arguments: str) -> Started:
         one = Started([*arguments], self.folder, name, self.hold)
         self.running.append(one)
@@ -355,27 +362,6 @@ def test_killed_and_started_again(wards: Wards) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["controller", "study.toml"], "Give --tls FOLDER, the controller's certificate; or,"),
-        (["controller", "study.toml", "--tls", "ca/controller", "--insecure"], "Give --tls FOLDER"),
-        (["controller", "study.toml", "--insecure", "--listen", "0.0.0.0:9443"], "0.0.0.0:9443: without TLS only this"),
-        (["controller", "study.toml", "--tls", "ca/north"], "is the certificate of learner/north"),
-        (["controller", "study.toml", "--tls", "ca/nobody"], "--tls ca/nobody: is no folder"),
-        (
-            ["controller", "study.toml", "--tls", "ca/controller", "--set", "seeds=[0,1]"],
-            "A federation runs one method once, and this study is of 2 runs. Choose: --algorithm NAME",
-        ),
-        (
-            ["controller", "study.toml", "--tls", "ca/controller", "-s", "evaluation.at=home"],
-            "the controller has no test set",
-        ),
-        (
-            ["controller", "study.toml", "--tls", "ca/controller", "-s", "federation.wait_for=4"],
-            "federation.wait_for is 4, and 3 learners are listed that train.",
-        ),
-        (
-            ["controller", "study.toml", "--tls", "ca/controller", "--metrics", "9464"],
-            "--metrics 9464: give HOST:PORT",
-        ),
         (["learner", "study.toml", "--data", "north.csv"], "Give --tls FOLDER, one's certificate; or,"),
         (["learner", "study.toml", "--tls", "ca/alice", "--data", "north.csv"], "is the certificate of operator/alice"),
         (
@@ -394,6 +380,37 @@ def test_what_cannot_be_done_is_said(wards: Wards, arguments: list[str], words: 
     assert not (wards.folder / "state").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "Give --tls FOLDER, the controller's certificate; or,"),
+        (["--tls", "ca/controller", "--insecure"], "Give --tls FOLDER"),
+        (["--insecure", "--listen", "0.0.0.0:9443"], "0.0.0.0:9443: without TLS only this"),
+        (["--tls", "ca/north"], "is the certificate of learner/north"),
+        (["--tls", "ca/nobody"], "--tls ca/nobody: is no folder"),
+        (
+            ["--tls", "ca/controller", "--set", "seeds=[0,1]"],
+            "A federation runs one method once, and this study is of 2 runs. Choose: --algorithm NAME",
+        ),
+        (
+            ["--tls", "ca/controller", "-s", "evaluation.at=home"],
+            "the controller has no test set",
+        ),
+        (
+            ["--tls", "ca/controller", "-s", "federation.wait_for=4"],
+            "federation.wait_for is 4, and 3 learners are listed that train.",
+        ),
+        (
+            ["--tls", "ca/controller", "--metrics", "9464"],
+            "--metrics 9464: give HOST:PORT",
+        ),
+    ],
+)
+def test_what_a_controller_cannot_do_is_said(wards: Wards, arguments: list[str], words: str) -> None:
+    assert words in wards.refused(*arguments)
+    assert not (wards.folder / "state").exists()
+
+
 def test_a_process_that_cannot_begin_ends_with_two(wards: Wards) -> None:
     command = [sys.executable, "-m", "archipel.cli", "controller", "study.toml"]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=wards.folder, env={**os.environ, "NO_COLOR": "1"})
@@ -406,7 +423,7 @@ def test_a_port_that_is_taken(wards: Wards) -> None:
     with socket.socket() as there:
         there.bind(("127.0.0.1", wards.port))
         there.listen()
-        told = refused("controller", "study.toml", "--tls", "ca/controller", "--listen", f"127.0.0.1:{wards.port}")
+        told = wards.refused("--tls", "ca/controller", "--listen", f"127.0.0.1:{wards.port}")
     assert f"Nobody can listen at 127.0.0.1:{wards.port}: is another process there" in told
 
 
@@ -415,8 +432,8 @@ def test_the_state_of_another_study(wards: Wards) -> None:
     with socket.socket() as there:  # begun, and stopped at once
         there.bind(("127.0.0.1", wards.port))
         there.listen()
-        refused("controller", "study.toml", *listen)
-    told = refused("controller", "study.toml", *listen, "--set", "training.rate=0.5")
+        wards.refused(*listen)
+    told = wards.refused(*listen, "--set", "training.rate=0.5")
     assert "The state was begun with another study: they differ in [training]." in told
 
 

@@ -217,9 +217,9 @@ def test_code_of_the_start_goes_back_and_comes_again() -> None:
     program = (
         "import re, torch\n"
         "from pathlib import Path\n"
-        "from archipel.engines.federation.processes import _forget_the_start\n"
+        "from archipel.engines.federation.footprint import forget_the_start\n"
         "held = lambda: int(re.search(r'RssFile:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
-        "before = held(); _forget_the_start(); after = held()\n"
+        "before = held(); forget_the_start(); after = held()\n"
         "print(before, after, float(torch.ones(3) @ torch.ones(3)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

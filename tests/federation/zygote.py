@@ -1,7 +1,7 @@
-"""Has imported all that a controller needs, and forks one for every line it reads: a start takes no second then.
+"""Has imported all that a learner needs, and forks one for every line it reads: a start takes no second then.
 
-What the controller does from there on is what the command does. A line is a JSON object: arguments of the command, a
-law to break or none (`sabotage.py`), and a file for what it says. The answer is the process's id.
+What the learner does from there on is what the command does. A line is a JSON object: arguments of the command, and a
+file for what it says. The answer is the process's id.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import signal
 import sys
 import traceback
 
-from sabotage import CRIMES
-
 from archipel.cli import main
 
-for module in ("cli.controller", "study.federate", "study.files", "engines.federation.processes"):
+for module in ("cli.learner", "study.federate", "study.files", "engines.federation.processes"):
     importlib.import_module(f"archipel.{module}")
 
 
-def live(arguments: list[str], crime: str | None, log: str) -> int:
+def live(arguments: list[str], log: str) -> int:
     """In the new process: its exit code."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it does not outlive whoever forked it
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -32,8 +30,6 @@ def live(arguments: list[str], crime: str | None, log: str) -> int:
         os.dup2(end, stream)
     sys.argv[1:] = arguments
     try:
-        if crime is not None:
-            CRIMES[crime]()
         main()
     except SystemExit as end:
         return int(end.code or 0)

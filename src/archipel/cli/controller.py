@@ -45,14 +45,16 @@ def controller(
         from archipel.durability.lock import alone_in
         from archipel.durability.run_folder import save_run
         from archipel.engines.execution import threads
+        from archipel.engines.federation.keeper import keep
         from archipel.engines.federation.logs import say_on_stderr
         from archipel.engines.federation.processes import run_controller
         from archipel.study.federate import host
         from archipel.study.files import read_study
 
+    say_on_stderr(json_log)
+    life = keep(state / "journal.sqlite")
     credentials = listening(listen, papers, insecure)
     meters = None if metrics is None else _place(metrics)
-    say_on_stderr(json_log)
     hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or []))
     place = results or state / "run"
 
@@ -69,6 +71,7 @@ def controller(
             credentials,
             when_over,
             meters,
+            life,
         )
     if federation.stopped is None:
         version = federation.book.controller.state.version

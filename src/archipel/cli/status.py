@@ -30,9 +30,10 @@ def status(
     doing = (
         f"over: {told['stopped']}" if told["stopped"] else told["waiting for"] and f"waits for {told['waiting for']}"
     )
+    restarts = f"; killed and back {told['restarts']} times" if told["restarts"] else ""
     out.print(
         f"version {told['version']}, {told['rounds']} local rounds, {told['seconds']} s, score {score}, "
-        f"{told['updates waiting']} updates waiting{'; ' + doing if doing else ''}",
+        f"{told['updates waiting']} updates waiting{'; ' + doing if doing else ''}{restarts}",
         highlight=False,
         soft_wrap=True,
     )

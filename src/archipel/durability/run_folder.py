@@ -20,6 +20,7 @@ import json
 import os
 import platform
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ from archipel.run import Participant, Run
 FORMAT = 1
 """Raise it when an older Archipel could not read the folder."""
 
-KINDS: dict[str, TypeAdapter[Any]] = {
-    kind.__name__: TypeAdapter(kind)
+KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind
     for kind in (
         records.Committed,
         records.Scores,
@@ -168,10 +169,16 @@ def layer_of(told: dict[str, Any]) -> Layer:
 # --------------------------------------------------------------------------------------------------------- records
 
 
+@cache
+def _adapter(kind: str) -> TypeAdapter[Any]:
+    """Made when it is needed: a controller that begins needs none."""
+    return TypeAdapter(KINDS[kind])
+
+
 def line(stamped: Stamped) -> str:
     """A record as JSON; numbers that are not finite are the words NaN, Infinity and -Infinity."""
     kind = type(stamped.record).__name__
-    told = KINDS[kind].dump_python(stamped.record)
+    told = _adapter(kind).dump_python(stamped.record)
     return json.dumps({"time": stamped.time, "record": kind, **speakable(told)}, separators=(",", ":"), allow_nan=False)
 
 
@@ -187,7 +194,7 @@ def speakable(value: Any) -> Any:
 def stamped_of(text: str) -> Stamped:
     told = json.loads(text)
     time, kind = told.pop("time"), told.pop("record")
-    return Stamped(time, KINDS[kind].validate_python(told))
+    return Stamped(time, _adapter(kind).validate_python(told))
 
 
 def write_parquet(run: Run, path: Path) -> None:

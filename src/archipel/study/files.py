@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import tomli_w
-import yaml
 from pydantic import ValidationError
 
 from archipel.checks import require
@@ -194,6 +193,8 @@ def _keys(text: str) -> list[str]:
 
 
 def _yaml(text: str, path: Path) -> tuple[Raw, dict[Place, int]]:
+    import yaml
+
     try:
         node = yaml.compose(text, yaml.SafeLoader)
         raw = yaml.safe_load(text)
@@ -204,11 +205,11 @@ def _yaml(text: str, path: Path) -> tuple[Raw, dict[Place, int]]:
     return _without_none(raw), lines
 
 
-def _walk(node: yaml.Node | None, place: Place, lines: dict[Place, int], path: Path) -> None:
+def _walk(node: Any, place: Place, lines: dict[Place, int], path: Path) -> None:
     if node is None:
         return
     lines.setdefault(place, node.start_mark.line + 1)
-    if isinstance(node, yaml.MappingNode):
+    if node.id == "mapping":
         for key, value in node.value:
             line, inner = key.start_mark.line + 1, (*place, key.value)
             require(
@@ -217,7 +218,7 @@ def _walk(node: yaml.Node | None, place: Place, lines: dict[Place, int], path: P
             )
             lines[inner] = line
             _walk(value, inner, lines, path)
-    elif isinstance(node, yaml.SequenceNode):
+    elif node.id == "sequence":
         for number, item in enumerate(node.value):
             _walk(item, (*place, number), lines, path)
 

@@ -99,6 +99,8 @@ class Federation:
         """Pieces of models on their way down or up: each is in memory several times over. One that takes longer, as on
         a slow line, keeps its turn from others for so many seconds and no more."""
         self.seats = {name: Seat(name) for name in terms.learners}
+        self.restarts = 0
+        """Controllers before this one that were killed, and their keeper went on."""
         self.name = self._name()
         self.finished = asyncio.Event()
         self.score = self._score(book.last_scores())

@@ -27,6 +27,9 @@ class Meters:
         self.updates = Counter("archipel_updates", "Answers to training tasks", ["verdict"], registry=self.registry)
         self.refusals = Counter("archipel_refusals", "Calls and answers refused", ["why"], registry=self.registry)
         self.bytes = Counter("archipel_bytes", "Bytes of models on the wire", ["way"], registry=self.registry)
+        self.restarts = Counter(
+            "archipel_restarts", "Times that the controller was killed and started again", registry=self.registry
+        )
 
     def serve(self, host: str, port: int) -> None:
         """Answer Prometheus over HTTP, in a thread of its own."""

@@ -76,6 +76,7 @@ class Operators:
             "stopped": federation.stopped,
             "waiting for": None if state.begun else f"{controller.learners} learners",
             "updates waiting": len(state.queue),
+            "restarts": federation.restarts,
             "learners": [self._status_of(n) for n in federation.seats if who.kind == "operator" or n == who.name],
         }
 

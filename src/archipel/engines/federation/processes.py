@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import json
 import logging
-import mmap
-import platform
-import re
+import os
 import signal
 import sys
+import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import grpc
 
 from archipel.engines.federation.agent import Agent
 from archipel.engines.federation.engine import Federation
+from archipel.engines.federation.footprint import forget_holes, forget_the_start, give_memory_back
+from archipel.engines.federation.keeper import Life
 from archipel.engines.federation.link import Link
 from archipel.engines.federation.service import serve
 
 LINGER = 30.0
 """Seconds that a controller stays to tell learners that the run is over."""
-
-GLIBC = sys.platform == "linux" and "glibc" in platform.libc_ver()
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-"""What glibc's mallopt calls them."""
-
-MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
-CODE = re.compile(r" r-xp .* /")
-"""Of Linux' smaps: the lines that begin a new place in memory, and those among them where a file's code is."""
 
 SWITCH = 0.0005
 """Seconds after which a thread that can go on gets its turn. gRPC does its work in the event loop's thread, and a hand
@@ -48,13 +39,13 @@ def run_controller(
     address: str,
     credentials: grpc.ServerCredentials | None,
     when_over: Callable[[Federation], None],
-    metrics: tuple[str, int] | None = None,
-    linger: float = LINGER,
+    metrics: tuple[str, int] | None,
+    life: Life,
 ) -> Federation:
     """Hold a federation until its run is over, or somebody ends this process; what is on disk is whole either way."""
-    _give_memory_back()
+    give_memory_back()
     sys.setswitchinterval(SWITCH)
-    return asyncio.run(_controller(open_federation, address, credentials, when_over, metrics, linger))
+    return asyncio.run(_controller(open_federation, address, credentials, when_over, metrics, life))
 
 
 async def _controller(
@@ -63,63 +54,42 @@ async def _controller(
     credentials: grpc.ServerCredentials | None,
     when_over: Callable[[Federation], None],
     metrics: tuple[str, int] | None,
-    linger: float,
+    life: Life,
 ) -> Federation:
     federation = open_federation()
     gc.collect()
     gc.freeze()  # modules, the study and the journal's beginning stay: nobody has to look through them again and again
+    federation.restarts = life.restarts
+    federation.meters.restarts.inc(life.restarts)
     if metrics is not None:
         federation.meters.serve(*metrics)
-    _forget_the_start()
+    forget_the_start()
     server, _ = await serve(federation, address, credentials)
     version = federation.book.controller.state.version
-    log.info("listening", extra={"address": address, "tls": credentials is not None, "version": version})
+    about = {"address": address, "tls": credentials is not None, "version": version, "pid": os.getpid()}
+    if life.since is not None:
+        about |= {"restarts": life.restarts, "seconds_down": round(time.monotonic() - life.since, 2)}
     ended = _when_asked_to_end()
+    log.info("listening", extra=about)
     run = asyncio.create_task(federation.run())
     try:
         await asyncio.wait({run, ended}, return_when=asyncio.FIRST_COMPLETED)
         if run.done():
             run.result()
             await federation.in_clerk(lambda: when_over(federation))
-            await _say_goodbye(federation, linger)
+            await _say_goodbye(federation)
     finally:
         run.cancel()
         await server.stop(1.0)
         await federation.close()
-        if GLIBC:  # the holes that connections leave; to end takes code and memory that would come on top of them
-            ctypes.CDLL(None).malloc_trim(0)
+        forget_holes()  # that connections leave; to end takes code and memory that would come on top of them
     return federation
 
 
-def _give_memory_back() -> None:
-    """Have freed memory go back to the system at once: a thousand connections leave holes in it that add up to as much
-    as they use."""
-    if GLIBC:
-        library = ctypes.CDLL(None)
-        for setting, value in ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, 1 << 19), (M_TRIM_THRESHOLD, 1 << 22)):
-            library.mallopt(setting, value)
-
-
-def _forget_the_start() -> None:
-    """Give back the code that was run to start, most of it torch's: what is called again comes back from its file.
-
-    Only code of which every page is as in its file; a page that was changed would be lost.
-    """
-    if sys.platform != "linux":
-        return
-    library = ctypes.CDLL(None)
-    begin = end = 0
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if found := MAPPING.match(line):
-            begin, end = (int(place, 16) for place in found.groups()) if CODE.search(line) else (0, 0)
-        elif begin and line.startswith("Anonymous:") and line.split()[1] == "0":
-            library.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
-
-
-async def _say_goodbye(federation: Federation, seconds: float) -> None:
+async def _say_goodbye(federation: Federation) -> None:
     """Stay until all learners that are there know that it is over, and have the last model."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(LINGER):
             while not federation.everybody_knows:
                 await asyncio.sleep(0.1)
 

@@ -1,0 +1,14 @@
+"""The controller's own process, which the command's process keeps."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+
+def controllers_of(keeper: int) -> list[int]:
+    """Ids of the controllers that a keeper has begun and not yet seen end: one, or none while it begins."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+        return [int(one) for one in children if Path(f"/proc/{one}/comm").read_text() == "archipel\n"]
+    return []

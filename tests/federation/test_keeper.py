@@ -1,0 +1,154 @@
+"""The controller is killed and its keeper starts another one at once; what else either of them can come to."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from checker import check
+from stage import COMMAND, Crowd, Process, Setting, Stage, set_up
+
+from archipel.durability.lock import alone_in
+from archipel.engines.federation.keeper import TRIES
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a controller has no keeper")
+
+NEVER = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> Stage:
+    """A federation that does not end by itself; nobody is there."""
+    return set_up(tmp_path_factory.mktemp("endless"), Setting('"async_fedavg"', NEVER))
+
+
+@pytest.fixture
+def process(endless: Stage) -> Iterator[Process]:
+    one = endless.controller()
+    until(lambda: one.listening, one)
+    yield one
+    one.kill()
+
+
+def until(done: Callable[[], object], process: Process, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, process.last_words()
+        time.sleep(0.005)
+
+
+def cpu_seconds(pid: int | None) -> float:
+    """That a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_controller_that_is_killed_is_back_at_once_with_its_federation(tmp_path: Path) -> None:
+    stage = set_up(tmp_path, Setting('"async_fedavg"', 40, delay=0.05))
+    with Crowd(stage) as crowd:
+        process = stage.controller()
+        until(lambda: process.listening, process)
+        for kills, number in enumerate((signal.SIGKILL, signal.SIGSEGV), 1):
+            heard, pid = crowd.kept, process.controller
+            until(lambda: crowd.kept > heard + 4, process)  # noqa: B023
+            process.kill_controller(number)
+            process.go_on()
+            until(lambda: process.listening, process)
+            assert process.controller not in (None, pid)
+            assert cpu_seconds(process.controller) < cpu_seconds(process.pid) / 2, "it imports what its keeper has"
+            assert f'"event": "the controller was killed by signal {number:d} (' in process.last_life()
+            assert re.search(rf'"event": "listening".*"restarts": {kills}, "seconds_down": \d', process.last_life())
+        assert process.wait(60) == 0, process.last_words()
+    replay = (*COMMAND, "replay", str(stage.study), "--state", str(stage.state), "--json")
+    findings = check(stage.state, stage.told(), stage.hosting, replay)
+    assert findings.clean, findings
+    assert findings.commits == 40
+
+
+def test_an_error_that_is_told_is_not_tried_again(tmp_path: Path) -> None:
+    stage = set_up(tmp_path, Setting('"fedavg"', NEVER))
+    with alone_in(stage.state):
+        process = stage.controller()
+        assert process.wait(60) == 2
+    assert "is at work in another process" in process.said
+    assert "started again" not in process.said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("whom", ["keeper", "controller"])
+def test_who_is_asked_to_end_ends(process: Process, number: signal.Signals, whom: str) -> None:
+    pid = process.pid if whom == "keeper" else process.controller
+    assert pid is not None
+    os.kill(pid, number)
+    assert process.wait(30) == 130
+    assert "Stopped at version 0; the same command goes on." in process.said
+    assert "killed" not in process.said
+
+
+def test_who_is_asked_to_end_while_it_begins_ends(endless: Stage) -> None:
+    process = endless.controller()
+    until(lambda: process.controller, process)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(30) == 130
+    assert "killed" not in process.said
+
+
+def test_a_controller_goes_with_its_keeper_and_leaves_the_folder_free(endless: Stage, process: Process) -> None:
+    process.kill()  # and looks that the controller is gone
+    with alone_in(endless.state):
+        pass
+
+
+def test_a_controller_that_is_killed_again_and_again_is_given_up(endless: Stage, process: Process) -> None:
+    for number in range(TRIES):
+        until(lambda: process.controller, process)
+        process.kill_controller(signal.SIGKILL if number < TRIES - 1 else signal.SIGBUS)
+        process.go_on()
+    assert process.wait(30) == 1
+    (told,) = (line for line in process.said.splitlines() if '"level": "error"' in line)
+    assert f"the controller was killed by signal {signal.SIGBUS:d} (Bus error), as it was 5 times within 60 s" in told
+    assert str(endless.state / "journal.sqlite") in told
+    assert process.said.count("it is started again") == TRIES - 1
+
+
+def test_what_a_person_sees_of_the_two(process: Process) -> None:
+    assert Path(f"/proc/{process.pid}/comm").read_text() == "archipel-keeper\n"
+    assert Path(f"/proc/{process.controller}/comm").read_text() == "archipel\n"
+    assert f'"pid": {process.controller}' in process.said
+
+
+def test_the_keeper_has_no_threads_and_nothing_of_grpc(process: Process) -> None:
+    """A fork would find them half done. What numpy's BLAS has, it ends itself before a fork."""
+    assert len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1
+    opened = [os.readlink(link) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
+    assert not [name for name in opened if name.startswith(("socket:", "anon_inode:")) or "state" in name], opened
+
+
+def test_torch_computes_on_all_cores_after_the_fork() -> None:
+    """Its threads are begun at the first use; a pool that was there before a fork would be waited for without end."""
+    program = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "import archipel.cli.controller, archipel.study.federate, torch\n"
+        "from archipel.engines.federation.keeper import keep\n"
+        "if sys.argv[1] == 'used': torch.set_num_threads(2); torch.ones(1 << 22).sum()\n"
+        "life = keep(Path('journal'))\n"
+        "if sys.argv[1] == 'used' and life.restarts: sys.exit('it waited without end')\n"
+        "signal.alarm(5)\n"
+        "torch.set_num_threads(2)\n"
+        "print(float(torch.ones(1 << 22).sum()), len(os.listdir('/proc/self/task')) > 1, life.restarts, flush=True)\n"
+        "if life.restarts == 0: os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+
+    def ran(how: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", program, how], capture_output=True, text=True, timeout=60)
+
+    assert ran("unused").stdout.splitlines() == [f"{float(1 << 22)} True 0", f"{float(1 << 22)} True 1"]
+    assert "it waited without end" in ran("used").stderr  # so this test can fail
