@@ -399,7 +399,7 @@ class Simulator:
                 learner = self.sites[flight.train.learner].learner
                 flight.job = Job.begin(learner, self.work.layout, carried.to(self.work.x.device), flight.train.plan)
             if flight.watched:
-                flight.before = flight.job.vector.clone()
+                flight.before = flight.job.vector
             jobs.append(flight.job)
         self.execution.advance(jobs, epochs)
         if epochs is not None:  # how far they are is looked at at once
