@@ -93,14 +93,14 @@ class _Hand:
     """The near side of one process."""
 
     def __init__(self, advance: Advance, numbers: int) -> None:
-        self._room = torch.frombuffer(mmap.mmap(-1, 4 * ROWS * numbers), dtype=torch.float32)
+        self._room = _Room(numbers)
         self._known: dict[int, Learner] = {}
         """Learners whose examples it knows, by their identity."""
         self.connection = _forked(_train, advance, self._room)
 
     def give(self, jobs: Sequence[Job], epochs: int | None) -> None:
         count, size = len(jobs), jobs[0].vector.numel()
-        rows = _rows(self._room, count, size)
+        rows = self._room.rows(count, size)
         laid: dict[int, int] = {}
         """In which row a vector lies, by its identity: in a round all jobs begin with the same one."""
         tickets = []
@@ -128,7 +128,7 @@ class _Hand:
         if answers is None:
             return False
         count = len(jobs)
-        rows = _rows(self._room, count, jobs[0].vector.numel())
+        rows = self._room.rows(count, jobs[0].vector.numel())
         for i, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
             if answer is not None:
                 job.epochs, job.losses, job.validation, remembers = answer
@@ -142,9 +142,19 @@ def _dismiss(hands: list[_Hand]) -> None:
     hands.clear()
 
 
-def _rows(room: Tensor, count: int, size: int) -> Sequence[Tensor]:
-    """Room for the vectors of so many jobs: first all models, then all anchors, then all momenta."""
-    return room[: count * ROWS * size].view(count * ROWS, size).unbind()  # an error where they do not fit
+class _Room:
+    """Memory that two processes share."""
+
+    def __init__(self, numbers: int) -> None:
+        self._numbers = torch.frombuffer(mmap.mmap(-1, 4 * ROWS * numbers), dtype=torch.float32)
+        self._last: tuple[tuple[int, int] | None, Sequence[Tensor]] = (None, ())
+
+    def rows(self, count: int, size: int) -> Sequence[Tensor]:
+        """Places for the vectors of so many jobs: first all models, then all anchors, then all momenta."""
+        asked = (count, size)
+        if self._last[0] != asked:  # an error where they do not fit
+            self._last = asked, self._numbers[: ROWS * count * size].view(ROWS * count, size).unbind()
+        return self._last[1]
 
 
 def _vectors(job: Job) -> tuple[Tensor | None, ...]:
@@ -269,11 +279,11 @@ def _reply(connection: Connection, answer: Callable[..., Any], rows: Tensor) -> 
         connection.send(found)
 
 
-def _train(connection: Connection, advance: Advance, room: Tensor) -> None:
+def _train(connection: Connection, advance: Advance, room: _Room) -> None:
     learners: dict[int, Learner] = {}
     while True:
         size, epochs, tickets = connection.recv()
-        rows = _rows(room, len(tickets), size)
+        rows = room.rows(len(tickets), size)
         jobs = [_job(learners, rows, *ticket) for ticket in tickets]
         before = [job.epochs for job in jobs]
         try:
