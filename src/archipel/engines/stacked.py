@@ -179,7 +179,8 @@ class Stacked:
         """Note how every job's model does on its validation part: in one pass, it is cheaper by far."""
         work = self.work
         examples, there = _validation(jobs)
-        work.module.eval()
+        if work.module.training:  # to say so takes as long as a layer
+            work.module.eval()
         with torch.no_grad():
             outputs = self.network.outputs(tensors, work.x[examples])[there]
         tallies = no_tallies([len(job.learner.validation) for job in jobs], work.classes)
