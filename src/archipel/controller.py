@@ -25,6 +25,7 @@ from archipel.layout import CHUNK, Layout, chunks, finite
 from archipel.metrics import higher_is_better, metrics_of
 from archipel.parts.ending import Ending
 from archipel.parts.evaluation import Evaluation
+from archipel.parts.part import Part
 from archipel.parts.protocol import Commit, Count, Decision, GiveUp, Later, Offer, Send
 from archipel.parts.weighting import Weight
 from archipel.randomness import derive
@@ -72,6 +73,11 @@ from archipel.types import (
 
 TIME_IS_UP = "time is up"
 SCORE_NOW = "score now"
+COUNTED = {
+    kind: [(f"{kind} {way} bytes", f"{kind} {way} models") for way in ("down", "up")]
+    for kind in ("train", "evaluate", "score")
+}
+"""What is counted of the traffic of each kind."""
 FRUITLESS = 100
 """Local rounds without a new version after which a run gives up, whatever its ending is."""
 
@@ -114,6 +120,7 @@ class Controller:
         self._look_at_vectors(state, models, layout)
         self.algorithm = algorithm
         self._parts, self._plan = algorithm.parts(), replace(algorithm.plan, reports=algorithm.reports)
+        self._observing, self._committing, self._holding = map(self._with, ("observe", "committed", "holds"))
         self.layout = layout
         self.models = models
         self.ending = ending
@@ -122,6 +129,10 @@ class Controller:
         self.state = state
         self._views: dict[str, View] = {}
         self._commands: list[Command] = []
+
+    def _with(self, hook: str) -> list[tuple[str, Part]]:
+        """The parts that have this hook: most have none, and all would be called at every event."""
+        return [(role, part) for role, part in self._parts if getattr(type(part), hook) is not getattr(Part, hook)]
 
     @staticmethod
     def _look_at_vectors(state: State, models: Models, layout: Layout) -> None:
@@ -223,7 +234,7 @@ class Controller:
             self._waste(assignment, wrong)
             return
         update = self._receive(assignment, event)
-        for role, part in self._parts:
+        for role, part in self._observing:
             part.observe(self._view(role), update)
         if assignment.travels:
             self.state.travelling[assignment.slot] = self._travelled(update)
@@ -504,7 +515,7 @@ class Controller:
         self.models.write(name, following)
         state.model = Model(name, manifest)
         state.committed += sum(update.steps for update in updates)
-        for role, part in self._parts:
+        for role, part in self._committing:
             part.committed(self._view(role), updates)
         self._keep(
             Committed(
@@ -668,16 +679,16 @@ class Controller:
         self._commands.append(Keep(record))
 
     def _count(self, kind: str, traffic: Traffic) -> None:
-        for way, amount in (("down", traffic.down), ("up", traffic.up)):
+        counted = self.state.traffic
+        for amount, (bytes_, models) in zip((traffic.down, traffic.up), COUNTED[kind], strict=True):
             if amount:
-                for unit, n in (("bytes", amount), ("models", traffic.sites)):
-                    name = f"{kind} {way} {unit}"
-                    self.state.traffic[name] = self.state.traffic.get(name, 0) + n
+                counted[bytes_] = counted.get(bytes_, 0) + amount
+                counted[models] = counted.get(models, 0) + traffic.sites
 
     def _sweep(self) -> None:
         """Drop the vectors nobody needs any more."""
         unneeded = set(self.models.names()) - needed_vectors(self.state)
-        for role, part in self._parts:
+        for role, part in self._holding:
             unneeded.difference_update(part.holds(self._view(role)))
         for name in unneeded:
             if "/" not in name:

@@ -169,6 +169,8 @@ class Layout:
 
     def slices(self, indices: Iterable[int]) -> list[slice]:
         """The slices of the vector that these layers cover, neighbours joined."""
+        if indices is self._all:
+            return [slice(0, self.size)]
         joined: list[slice] = []
         for index in indices:
             layer = self.layers[index]

@@ -11,7 +11,7 @@ from numpy.random.bit_generator import ISeedSequence
 
 def derive(*key: int | str) -> int:
     """Turn a key such as (seed, "shuffle", learner, task) into 63 random bits."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in key)
+    text = "\x1f".join([f"{type(part).__name__}:{part}" for part in key])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 

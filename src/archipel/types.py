@@ -10,7 +10,7 @@ is out" and cannot hang.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
@@ -72,7 +72,7 @@ class Cycle:
         at_least(1, "Cycle", at_most=self.at_most)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """What one task asks of a learner."""
 
@@ -124,14 +124,10 @@ class Plan:
         )
 
     def keyed(self, key: int) -> Plan:
-        """The same plan with a key of its own."""
-        return _plan(*self._values()[:-1], key)
-
-    def __reduce__(self) -> tuple[Callable[..., Plan], tuple[object, ...]]:
-        return _plan, self._values()
-
-    def _values(self) -> tuple[object, ...]:
-        return tuple([getattr(self, name) for name in self.__slots__])
+        """The same plan with a key of its own: it need not be looked at again, which would take its time."""
+        plan = object.__new__(Plan)
+        plan.__dict__.update(self.__dict__, key=key)
+        return plan
 
     def sends(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Which of these layers go back to the controller."""
@@ -139,14 +135,6 @@ class Plan:
             return names
         uploads = names if self.uploads is None else self.uploads
         return tuple(name for name in names if name in uploads and name not in self.private)
-
-
-def _plan(*values: object) -> Plan:
-    """A plan like one that was looked at when it was made: to look at it again for every task would take its time."""
-    plan = object.__new__(Plan)
-    for name, value in zip(Plan.__slots__, values, strict=True):
-        object.__setattr__(plan, name, value)
-    return plan
 
 
 class Local(TypedDict, total=False):

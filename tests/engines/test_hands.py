@@ -14,6 +14,7 @@ from engine_cases import learners
 
 import archipel as ap
 from archipel.engines import hands, simulator, stacked
+from archipel.engines.execution import Execution, Plain, Workers
 from archipel.engines.hands import Errand
 from archipel.engines.stacked import Stacked
 from archipel.experiment import finished, prepare
@@ -79,6 +80,19 @@ def test_every_kind_of_job_comes_to_the_same_bits(two_a_stack: Work, plan: Plan,
             way.settle()
         found.append(told(jobs))
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("way", [Plain, Workers, Stacked])
+def test_jobs_share_the_model_they_received_and_leave_it_as_it_was(two_a_stack: Work, way: type[Execution]) -> None:
+    jobs = begun(two_a_stack, replace(PLAN, proximal=0.1))
+    received = jobs[0].vector
+    assert all(job.vector is received and job.anchor is received for job in jobs)
+    before, at_work = received.clone(), way(two_a_stack)
+    for _ in range(2):  # the second time they go on from models of their own, and still hold to the one they received
+        at_work.advance(jobs, 1)
+        at_work.settle()
+    assert torch.equal(received, before)
+    assert all(job.anchor is received and not torch.equal(job.vector, received) for job in jobs)
 
 
 def test_a_process_that_dies_costs_nothing_but_time(two_a_stack: Work) -> None:

@@ -213,7 +213,7 @@ def test_metrics() -> None:
 def test_a_plan_is_heard_as_it_was_said(plan: Plan) -> None:
     heard = speech.hear_plan(pb.Plan.FromString(speech.say_plan(plan).SerializeToString()))
     assert {*heard.reports} == {*plan.reports}
-    assert heard == Plan(**{**{f: getattr(plan, f) for f in Plan.__slots__}, "reports": heard.reports})
+    assert heard == Plan(**{**{f: getattr(plan, f) for f in Plan.__dataclass_fields__}, "reports": heard.reports})
 
 
 def test_layers() -> None:

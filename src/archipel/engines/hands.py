@@ -93,29 +93,31 @@ class _Hand:
     """The near side of one process."""
 
     def __init__(self, advance: Advance, numbers: int) -> None:
-        self._room = torch.frombuffer(mmap.mmap(-1, 4 * ROWS * numbers), dtype=torch.float32)
+        self._room = _Room(numbers)
         self._known: dict[int, Learner] = {}
         """Learners whose examples it knows, by their identity."""
         self.connection = _forked(_train, advance, self._room)
 
     def give(self, jobs: Sequence[Job], epochs: int | None) -> None:
+        count, size = len(jobs), jobs[0].vector.numel()
+        rows = self._room.rows(count, size)
+        laid: dict[int, int] = {}
+        """In which row a vector lies, by its identity: in a round all jobs begin with the same one."""
         tickets = []
-        for job, rows in zip(jobs, self._places(jobs), strict=True):
-            learner, momentum = job.learner, job.memory.get("momentum")
-            examples = None
+        for i, job in enumerate(jobs):
+            learner, examples = job.learner, None
             if id(learner) not in self._known:
                 self._known[id(learner)] = learner
                 examples = (learner.name, learner.train.numpy(), learner.validation.numpy())
-            for row, vector in zip(rows, (job.vector, job.anchor, momentum), strict=True):
-                if vector is not None:
-                    row.copy_(vector)
-            known = (id(learner), examples)
-            tickets.append((known, job.plan, job.epochs, job.losses, job.anchor is not None, momentum is not None))
+            numbers = []
+            for row, vector in zip(range(i, ROWS * count, count), _vectors(job), strict=True):
+                if vector is not None and id(vector) not in laid:
+                    laid[id(vector)] = row
+                    rows[row].copy_(vector)
+                numbers.append(None if vector is None else laid[id(vector)])
+            tickets.append((id(learner), examples, numbers, job.plan, job.epochs, job.losses))
         with suppress(OSError):  # a dead one shows when its answer is taken
-            self.connection.send((jobs[0].vector.numel(), epochs, tickets))
-
-    def _places(self, jobs: Sequence[Job]) -> list[tuple[Tensor, ...]]:
-        return _places(self._room, len(jobs), jobs[0].vector.numel())
+            self.connection.send((size, epochs, tickets))
 
     def take(self, jobs: Sequence[Job]) -> bool:
         """Take over what it has done; False, and the jobs are as they were, if it has failed."""
@@ -125,10 +127,13 @@ class _Hand:
             return False
         if answers is None:
             return False
-        for job, (vector, _, momentum), answer in zip(jobs, self._places(jobs), answers, strict=True):
-            job.epochs, job.losses, job.validation, remembers = answer
-            job.vector.copy_(vector)
-            job.memory = {"momentum": momentum.clone()} if remembers else {}
+        count = len(jobs)
+        rows = self._room.rows(count, jobs[0].vector.numel())
+        for i, (job, answer) in enumerate(zip(jobs, answers, strict=True)):
+            if answer is not None:
+                job.epochs, job.losses, job.validation, remembers = answer
+                job.vector = rows[i].clone()
+                job.memory = {"momentum": rows[2 * count + i].clone()} if remembers else {}
         return True
 
 
@@ -137,9 +142,23 @@ def _dismiss(hands: list[_Hand]) -> None:
     hands.clear()
 
 
-def _places(room: Tensor, count: int, size: int) -> list[tuple[Tensor, ...]]:
-    """Room for the vectors of so many jobs; an error where they do not fit."""
-    return [rows.unbind() for rows in room[: count * ROWS * size].view(count, ROWS, size).unbind()]
+class _Room:
+    """Memory that two processes share."""
+
+    def __init__(self, numbers: int) -> None:
+        self._numbers = torch.frombuffer(mmap.mmap(-1, 4 * ROWS * numbers), dtype=torch.float32)
+        self._last: tuple[tuple[int, int] | None, Sequence[Tensor]] = (None, ())
+
+    def rows(self, count: int, size: int) -> Sequence[Tensor]:
+        """Places for the vectors of so many jobs: first all models, then all anchors, then all momenta."""
+        asked = (count, size)
+        if self._last[0] != asked:  # an error where they do not fit
+            self._last = asked, self._numbers[: ROWS * count * size].view(ROWS * count, size).unbind()
+        return self._last[1]
+
+
+def _vectors(job: Job) -> tuple[Tensor | None, ...]:
+    return job.vector, job.anchor, job.memory.get("momentum")
 
 
 class Errand:
@@ -260,38 +279,45 @@ def _reply(connection: Connection, answer: Callable[..., Any], rows: Tensor) -> 
         connection.send(found)
 
 
-def _train(connection: Connection, advance: Advance, room: Tensor) -> None:
+def _train(connection: Connection, advance: Advance, room: _Room) -> None:
     learners: dict[int, Learner] = {}
     while True:
         size, epochs, tickets = connection.recv()
-        places = _places(room, len(tickets), size)
-        jobs = [_job(learners, rows, *ticket) for rows, ticket in zip(places, tickets, strict=True)]
+        rows = room.rows(len(tickets), size)
+        jobs = [_job(learners, rows, *ticket) for ticket in tickets]
+        before = [job.epochs for job in jobs]
         try:
             advance(jobs, epochs)
         except Exception:  # the other side does the same work again, and tells
             connection.send(None)
             continue
-        for job, (_, _, momentum) in zip(jobs, places, strict=True):  # the model was trained in its place
+        answers: list[tuple[Any, ...] | None] = []
+        for i, job in enumerate(jobs):
+            if job.epochs == before[i]:  # it was at its end, and stays as it is on the other side
+                answers.append(None)
+                continue
+            rows[i].copy_(job.vector)
             if job.memory:
-                momentum.copy_(job.memory["momentum"])
-        connection.send([(job.epochs, job.losses, job.validation, bool(job.memory)) for job in jobs])
+                rows[2 * len(jobs) + i].copy_(job.memory["momentum"])
+            answers.append((job.epochs, job.losses, job.validation, bool(job.memory)))
+        connection.send(answers)
 
 
 def _job(
     learners: dict[int, Learner],
-    rows: tuple[Tensor, ...],
-    known: tuple[int, tuple[str, Any, Any] | None],
+    rows: Sequence[Tensor],
+    key: int,
+    examples: tuple[str, Any, Any] | None,
+    numbers: list[int | None],
     plan: Plan,
     epochs: int,
     losses: list[float],
-    anchored: bool,
-    remembers: bool,
 ) -> Job:
-    key, examples = known
     if examples is not None:
         name, train, validation = examples
         nothing = torch.empty(0, dtype=torch.int64)
         learners[key] = Learner(name, torch.from_numpy(train), torch.from_numpy(validation), nothing)
-    vector, anchor, momentum = rows
-    memory = {"momentum": momentum} if remembers else {}
-    return Job(learners[key], plan, vector, anchor if anchored else None, epochs, losses, memory)
+    vector, anchor, momentum = (None if number is None else rows[number] for number in numbers)
+    assert vector is not None
+    memory = {} if momentum is None else {"momentum": momentum}
+    return Job(learners[key], plan, vector, anchor, epochs, losses, memory)

@@ -34,7 +34,9 @@ class MemoryModels:
         self._filed: set[str] = set()
 
     def read(self, name: str, piece: slice | None = None) -> Tensor:
-        vector = self._vectors[name] if piece is None else self._vectors[name][piece]
+        vector = self._vectors[name]
+        if piece is not None and piece.stop - piece.start < vector.numel():  # else it is all of it
+            vector = vector[piece]
         if name in self._filed:
             self._file.wake(vector)
         return vector

@@ -378,7 +378,7 @@ class Simulator:
         watching = plan.cycle is not None or "losses" in plan.reports
         looks = (2 if epoch == 0 else 1) if watching else 0  # the first epoch also looks at the received model
         seconds = steps * site.group.train_seconds * self._pace(flight.train.task, site)
-        return seconds + looks * self._evaluation_seconds(site, len(site.learner.validation))
+        return seconds + looks * self._evaluation_seconds(site, len(site.learner.validation)) if looks else seconds
 
     def _pace(self, task: int, site: Site) -> float:
         """How many times its usual seconds a learner needs for this task."""
@@ -399,7 +399,7 @@ class Simulator:
                 learner = self.sites[flight.train.learner].learner
                 flight.job = Job.begin(learner, self.work.layout, carried.to(self.work.x.device), flight.train.plan)
             if flight.watched:
-                flight.before = flight.job.vector.clone()
+                flight.before = flight.job.vector
             jobs.append(flight.job)
         self.execution.advance(jobs, epochs)
         if epochs is not None:  # how far they are is looked at at once
@@ -421,7 +421,7 @@ class Simulator:
         vector = flight.before if ahead and flight.before is not None else job.vector
         vector = vector.cpu()
         name, sent = f"t{task}", job.plan.sends(self.work.layout.names)
-        if not job.learner.keep_private(self.work.layout, job.plan.private, vector):
+        if job.plan.private and not job.learner.keep_private(self.work.layout, job.plan.private, vector):
             return Failed(task, "its private layers hold numbers that are not finite", Traffic(flight.down))
         self.controller.models.write(name, vector)
         return Trained(

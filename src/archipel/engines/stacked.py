@@ -7,17 +7,19 @@ ones, and a short last batch is padded with examples of weight zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from itertools import groupby, pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.engines.hands import Hands
 from archipel.engines.network import Classifier, Step, network
+from archipel.layout import Layout
 from archipel.learner.batches import epochs_of, shuffled, steps_of_epoch
 from archipel.learner.learner import Job, Work
 from archipel.learner.probes import no_tallies, tally
@@ -87,49 +89,44 @@ class Stacked:
 
     def _train(self, jobs: Sequence[Job], epochs: int) -> None:
         """So many epochs, or what is left of them, for each of these jobs."""
-        steps = {job: _steps_ahead(job, epochs) for job in jobs}
-        jobs = sorted(jobs, key=lambda job: -steps[job])
-        rows = torch.stack([job.vector for job in jobs])
-        fresh = [i for i, job in enumerate(jobs) if not job.losses]
+        ends = {job: min(job.epochs + epochs, epochs_of(job.plan, job.examples)) for job in jobs}
+        ahead = {job: job.steps_at(end) - job.steps for job, end in ends.items()}
+        jobs = sorted(jobs, key=lambda job: -ahead[job])
+        fresh = [job for job in jobs if not job.losses]
         if jobs[0].watches and fresh:
-            self._watch([jobs[i] for i in fresh], rows[fresh])
-        descent = self._descent(jobs, rows)
-        self._steps(jobs, [steps[job] for job in jobs], descent)
-        rows, remembered = _joined(descent.tensors), _joined(descent.momenta) if descent.momenta else None
-        for i, job in enumerate(jobs):
-            job.vector.copy_(rows[i])
-            job.epochs = min(job.epochs + epochs, epochs_of(job.plan, job.examples))
-            if remembered is not None:
-                job.memory = {"momentum": remembered[i].clone()}
+            self._watch(fresh)
+        descent = self._descent(jobs)
+        self._steps(jobs, [ahead[job] for job in jobs], descent)
+        momenta = descent.momenta.vectors() if descent.momenta else None
+        for i, (job, vector) in enumerate(zip(jobs, descent.models.vectors(), strict=True)):
+            job.vector, job.epochs = vector, ends[job]
+            if momenta is not None:
+                job.memory = {"momentum": momenta[i]}
         if jobs[0].watches:
-            self._watch(jobs, rows)
+            self._watch(jobs)
         if "validation" in jobs[0].plan.reports and all(job.done for job in jobs):
-            self._score(jobs, descent.tensors)
+            self._score(jobs, descent.models.tensors)
 
-    def _descent(self, jobs: Sequence[Job], rows: Tensor) -> Descent:
+    def _descent(self, jobs: Sequence[Job]) -> Descent:
         """The models of these jobs, ready to descend: in the place of the last stack, if that was small and alike."""
         plan, alike = jobs[0].plan, (len(jobs), *_shared(jobs[0]))
         alike_before, descent = self._last
         if alike != alike_before or descent is None:
-            tensors, anchors, momenta = (
-                self._places(rows) if needed else {} for needed in (True, plan.proximal, plan.momentum)
+            models, anchors, momenta = (
+                self._places(jobs) if needed else None for needed in (True, plan.proximal, plan.momentum)
             )
-            descent = Descent(plan, tensors, anchors, momenta)
-            self._last = (alike, descent if rows.numel() <= KEPT else None)
-        _laid(rows, descent.tensors)
-        if plan.proximal:
-            _laid(torch.stack([job.anchor for job in jobs if job.anchor is not None]), descent.anchors)
-        if plan.momentum:
-            _laid(torch.stack([self._momentum(job) for job in jobs]), descent.momenta)
+            assert models is not None
+            descent = Descent(plan, models, anchors, momenta)
+            self._last = (alike, descent if len(jobs) * self.work.layout.size <= KEPT else None)
+        descent.models.fill([job.vector for job in jobs])
+        if descent.anchors is not None:
+            descent.anchors.fill([job.anchor for job in jobs if job.anchor is not None])
+        if descent.momenta is not None:
+            descent.momenta.fill([self._momentum(job) for job in jobs])
         return descent
 
-    def _places(self, rows: Tensor) -> dict[str, Tensor]:
-        """Room for rows as named tensors, [learner, …], each in one piece of memory: batched products want it so."""
-        return {
-            entry.name: rows.new_empty(len(rows), *entry.shape)
-            for layer in self.work.layout.layers
-            for entry in layer.entries
-        }
+    def _places(self, jobs: Sequence[Job]) -> Places:
+        return Places(self.work.layout, len(jobs), jobs[0].vector)
 
     def _steps(self, jobs: Sequence[Job], steps: Sequence[int], descent: Descent) -> None:
         """So many steps for each of the jobs, which come sorted: those with most of them first."""
@@ -140,12 +137,13 @@ class Stacked:
         written_out = isinstance(self.network, Classifier)
         if not written_out:
             work.module.train()
-        examples, weights = _table(jobs, steps, work.x.device)
+        batches = [min(job.plan.batch, job.examples) for job in jobs]
+        examples = torch.from_numpy(_table(jobs, steps, batches)).to(work.x.device)
+        weights = _weights(tuple(job.examples for job in jobs), tuple(batches), steps[0]).to(work.x.device)
         with torch.inference_mode(written_out):  # others need their gradients worked out
-            for k, numbers in groupby(range(steps[0]), lambda number: sum(mine > number for mine in steps)):
-                inputs, targets, step = self._ready(descent, k, weights.shape[2], trained)
-                now = [*numbers]
-                chosen, shares = examples[now[0] : now[-1] + 1, :k].flatten(1), weights[now[0] : now[-1] + 1, :k]
+            for k, start, stop in _phases(steps):
+                inputs, targets, step = self._ready(descent, k, max(batches), trained)
+                chosen, shares = examples[start:stop, :k].flatten(1), weights[start:stop, :k]
                 for places, own in zip(chosen.unbind(), shares.unbind(), strict=True):
                     torch.index_select(work.x, 0, places, out=inputs)
                     torch.index_select(work.y, 0, places, out=targets)
@@ -164,14 +162,15 @@ class Stacked:
         kept = job.memory.get("momentum")
         return torch.zeros_like(job.vector) if kept is None else kept
 
-    def _watch(self, jobs: Sequence[Job], rows: Tensor) -> None:
+    def _watch(self, jobs: Sequence[Job]) -> None:
         """Note every job's mean loss on its validation part."""
-        work = self.work
+        work, models = self.work, self._places(jobs)
+        models.fill([job.vector for job in jobs])
         examples, there = _validation(jobs)
         weights = there / there.sum(dim=1, keepdim=True).clamp(min=1)
         work.module.eval()
         with torch.no_grad():
-            losses = self.network.losses(_laid(rows, self._places(rows)), work.x[examples], work.y[examples])
+            losses = self.network.losses(models.tensors, work.x[examples], work.y[examples])
             means = (losses * weights.to(losses.device)).sum(dim=1)
         for i, job in enumerate(jobs):
             job.losses.append(float(means[i]) if len(job.learner.validation) else float("nan"))
@@ -180,7 +179,8 @@ class Stacked:
         """Note how every job's model does on its validation part: in one pass, it is cheaper by far."""
         work = self.work
         examples, there = _validation(jobs)
-        work.module.eval()
+        if work.module.training:  # to say so takes as long as a layer
+            work.module.eval()
         with torch.no_grad():
             outputs = self.network.outputs(tensors, work.x[examples])[there]
         tallies = no_tallies([len(job.learner.validation) for job in jobs], work.classes)
@@ -189,22 +189,41 @@ class Stacked:
             job.validation = scored
 
 
+class Places:
+    """Room for vectors as named tensors, [learner, …], each in one piece of memory: batched products want it so."""
+
+    def __init__(self, layout: Layout, count: int, like: Tensor) -> None:
+        entries = [entry for layer in layout.layers for entry in layer.entries]
+        self.tensors = {entry.name: like.new_empty(count, *entry.shape) for entry in entries}
+        self._pieces = [tensor.view(count, -1) for tensor in self.tensors.values()]
+        self._sizes = [entry.stop - entry.start for entry in entries]
+
+    def fill(self, vectors: Sequence[Tensor]) -> None:
+        """One vector a learner; in a round they begin with the same one."""
+        alike = all(vector is vectors[0] for vector in vectors)
+        rows = vectors[0].unsqueeze(0) if alike else torch.stack([*vectors])
+        for place, piece in zip(self._pieces, rows.split_with_sizes(self._sizes, 1), strict=True):
+            place.copy_(piece)
+
+    def vectors(self) -> list[Tensor]:
+        """What has become of them, each in memory of its own: some are needed longer than others."""
+        return [row.clone() for row in torch.cat(self._pieces, dim=1).unbind()]
+
+
 class Descent:
     """SGD as torch.optim writes it, for all learners of a stack: proximal term, weight decay, momentum, Nesterov."""
 
-    def __init__(
-        self, plan: Plan, tensors: Mapping[str, Tensor], anchors: Mapping[str, Tensor], momenta: Mapping[str, Tensor]
-    ) -> None:
+    def __init__(self, plan: Plan, models: Places, anchors: Places | None, momenta: Places | None) -> None:
         self.plan = plan
-        self.tensors, self.anchors, self.momenta = tensors, anchors, momenta
+        self.models, self.anchors, self.momenta = models, anchors, momenta
         self.ready: Ready | None = None
         """The last steps that were made ready."""
-        self.narrow(len(next(iter(tensors.values()))), 0)
+        self.narrow(len(next(iter(models.tensors.values()))), 0)
 
     def narrow(self, k: int, width: int) -> None:
         """Only the first k learners are still at work, on so many examples a step."""
         self.k, self.width = k, width
-        self.active = {name: tensor[:k] for name, tensor in self.tensors.items()}
+        self.active = {name: tensor[:k] for name, tensor in self.models.tensors.items()}
 
     def by_product(self, name: str, left: Tensor, right: Tensor) -> Callable[[], object]:
         """Descends along left @ right; where nothing is added to it, the product adds itself to its tensor."""
@@ -214,13 +233,13 @@ class Descent:
             return lambda: change(torch.bmm(left, right))
         if not self.momenta:
             return partial(tensor.baddbmm_, left, right, alpha=-rate)
-        momentum = self.momenta[name][: self.k]
+        momentum = self.momenta.tensors[name][: self.k]
         return lambda: tensor.sub_(momentum.baddbmm_(left, right, beta=gamma), alpha=rate)
 
     def by_gradient(self, name: str) -> Callable[[Tensor], object]:
         tensor, plan = self.active[name], self.plan
-        anchor = self.anchors[name][: self.k] if self.anchors else None
-        momentum = self.momenta[name][: self.k] if self.momenta else None
+        anchor = self.anchors.tensors[name][: self.k] if self.anchors else None
+        momentum = self.momenta.tensors[name][: self.k] if self.momenta else None
         decay = float(plan.options.get("weight_decay", 0.0))  # type: ignore[arg-type]
         nesterov = bool(plan.options.get("nesterov"))
         if anchor is None and momentum is None and not decay:
@@ -245,19 +264,6 @@ def _shared(job: Job) -> tuple[object, ...]:
     return plan.rate, plan.momentum, plan.proximal, tuple(plan.options.items()), plan.trains, job.watches
 
 
-def _laid(rows: Tensor, places: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The rows in their places, as named tensors."""
-    sizes = [place[0].numel() for place in places.values()]
-    for place, piece in zip(places.values(), rows.split(sizes, 1), strict=True):
-        place.copy_(piece.view_as(place))
-    return places
-
-
-def _joined(tensors: Mapping[str, Tensor]) -> Tensor:
-    """Named tensors as rows again."""
-    return torch.cat([tensor.flatten(1) for tensor in tensors.values()], dim=1)
-
-
 def _validation(jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
     """[learner, place] indices of the examples of validation parts, and where there is one: what fills up is none."""
     parts = [job.learner.validation.numpy() for job in jobs]
@@ -270,31 +276,42 @@ def _validation(jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(examples), torch.from_numpy(there)
 
 
-def _steps_ahead(job: Job, epochs: int) -> int:
-    """Steps of the next so many epochs, or of what is left of them."""
-    last = min(job.epochs + epochs, epochs_of(job.plan, job.examples))
-    return job.steps_at(last) - job.steps
+def _phases(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """How many are still at work from one step to another, where those with most steps come first."""
+    start = 0
+    for stop in sorted({*steps}):
+        if stop:
+            yield sum(mine >= stop for mine in steps), start, stop
+        start = stop
 
 
-def _table(jobs: Sequence[Job], steps: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """[step, learner, place] indices of the examples of the next mini-batches, and their weights in their batch's mean.
+def _table(jobs: Sequence[Job], steps: Sequence[int], batches: Sequence[int]) -> NDArray[np.int64]:
+    """[step, learner, place] indices of the examples of the next mini-batches.
 
     What fills a short batch up is its learner's own and has weight zero: 0 x NaN of another learner is NaN.
     """
-    longest, widest = steps[0], max(min(job.plan.batch, job.examples) for job in jobs)
+    longest, widest = steps[0], max(batches)
     table = np.empty((longest, len(jobs), widest), dtype=np.int64)
-    weights = np.zeros(table.shape, dtype=np.float32)
-    for i, job in enumerate(jobs):
-        plan, n = job.plan, job.examples
-        own, batch, per_epoch = job.learner.train.numpy(), min(plan.batch, n), steps_of_epoch(n, plan.batch)
-        table[:, i, batch:] = own[0]
-        order = np.empty(per_epoch * batch, dtype=np.int64)
-        order[n:] = own[0]
+    for i, (job, batch) in enumerate(zip(jobs, batches, strict=True)):
+        n, own, per_epoch = job.examples, job.learner.train.numpy(), steps_of_epoch(job.examples, batch)
+        if batch < widest:
+            table[:, i, batch:] = own[0]
         for start in range(0, steps[i], per_epoch):
-            np.take(own, shuffled(plan, n, job.epochs + start // per_epoch), out=order[:n])
+            order = own[shuffled(job.plan, n, job.epochs + start // per_epoch)]
+            if n < per_epoch * batch:
+                order = np.append(order, np.repeat(own[0], per_epoch * batch - n))
             table[start : start + per_epoch, i, :batch] = order.reshape(-1, batch)[: longest - start]
+    return table
+
+
+@lru_cache(maxsize=1)
+def _weights(examples: Sequence[int], batches: Sequence[int], longest: int) -> Tensor:
+    """[step, learner, place]: weights of the examples in their batch's mean. They are the same round after round."""
+    weights = np.zeros((longest, len(batches), max(batches)), dtype=np.float32)
+    for i, (n, batch) in enumerate(zip(examples, batches, strict=True)):
         weights[:, i, :batch] = 1 / batch
+        per_epoch = steps_of_epoch(n, batch)
         short = n - (per_epoch - 1) * batch
         if short < batch:
             weights[per_epoch - 1 :: per_epoch, i, :batch] = np.repeat((1 / short, 0), (short, batch - short))
-    return torch.from_numpy(table).to(device), torch.from_numpy(weights).to(device)
+    return torch.from_numpy(weights)

@@ -49,8 +49,8 @@ class Learner:
         )
 
     def with_private(self, layout: Layout, vector: Tensor) -> Tensor:
-        """The model as it stands at this learner: a copy with its own private layers in place."""
-        return layout.with_layers(vector, self.private)
+        """The model as it stands at this learner: with its own private layers in place, if it has any."""
+        return layout.with_layers(vector, self.private) if self.private else vector
 
     def keep_private(self, layout: Layout, names: tuple[str, ...], vector: Tensor) -> bool:
         """Keep these layers of a model; False, and the old ones stay, if one is not finite."""
@@ -68,7 +68,7 @@ class Job:
     learner: Learner
     plan: Plan
     vector: Tensor
-    """The model; training changes it in place."""
+    """The model. Training puts another one in its place and changes none: it may be everybody's."""
     anchor: Tensor | None
     """The model as it was received, if the proximal term needs it."""
     epochs: int = 0
@@ -77,15 +77,15 @@ class Job:
     """What the optimiser remembers between two epochs."""
     validation: Scored | None = None
     """The model at its end on the learner's own validation part, where an execution has found it out on the way."""
+    examples: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.examples = self.learner.train.size(0)
 
     @staticmethod
     def begin(learner: Learner, layout: Layout, carried: Tensor, plan: Plan) -> Job:
         vector = learner.with_private(layout, carried)
-        return Job(learner, plan, vector, vector.clone() if plan.proximal else None)
-
-    @property
-    def examples(self) -> int:
-        return self.learner.train.size(0)
+        return Job(learner, plan, vector, vector if plan.proximal else None)
 
     @property
     def steps(self) -> int:

@@ -17,6 +17,7 @@ from archipel.types import AUC_BINS, Metrics
 def advance(work: Work, job: Job, epochs: int | None = None) -> None:
     """Carry a job on by so many epochs, or to its end."""
     layout, module, plan = work.layout, work.module, job.plan
+    job.vector = job.vector.clone()
     layout.bind(module, job.vector)
     if job.watches and not job.losses:
         job.losses.append(mean_loss(work, job.learner.validation))
