@@ -96,7 +96,7 @@ def _give_memory_back() -> None:
     as they use."""
     if GLIBC:
         library = ctypes.CDLL(None)
-        for setting, value in ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, 1 << 19), (M_TRIM_THRESHOLD, 1 << 22)):
+        for setting, value in ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, 1 << 21), (M_TRIM_THRESHOLD, 1 << 24)):
             library.mallopt(setting, value)
 
 
