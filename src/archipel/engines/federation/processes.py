@@ -30,6 +30,9 @@ LINGER = 30.0
 GLIBC = sys.platform == "linux" and "glibc" in platform.libc_ver()
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """What glibc's mallopt calls them."""
+APART = (1 << 20) + (1 << 14)
+"""Bytes from which on memory comes from the system itself. Pieces of models are just below: for each, the system would
+have to clear as many new pages."""
 
 MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
 CODE = re.compile(r" r-xp .* /")
@@ -96,7 +99,7 @@ def _give_memory_back() -> None:
     as they use."""
     if GLIBC:
         library = ctypes.CDLL(None)
-        for setting, value in ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, 1 << 21), (M_TRIM_THRESHOLD, 1 << 24)):
+        for setting, value in ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, APART), (M_TRIM_THRESHOLD, 1 << 22)):
             library.mallopt(setting, value)
 
 
