@@ -1,12 +1,15 @@
 """What a round costs at least: the same bytes down and up through bare gRPC streams, and as safe on the disk.
 
 One server, clients in other processes, mutual TLS, pieces of 1 MiB. What comes up is written under another name,
-brought to the disk, renamed, and the folder is brought to the disk. Nobody hashes, checks, merges or keeps a journal.
+brought to the disk, renamed, and the folder is brought to the disk; each under a name of its own, for what was
+acknowledged is not to be written over by the next. Nobody hashes, checks, merges or keeps a journal: a name could say
+whose update it is, so that a design without a journal may be as durable.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import multiprocessing
 import os
 import time
@@ -39,6 +42,7 @@ def rounds(papers: Path, folder: Path, names: list[str], size: int, count: int) 
 
 def _serve(papers: Path, folder: Path, size: int, ports: Any) -> None:
     model = os.urandom(size)
+    numbers = itertools.count()
 
     async def down(_: bytes, context: Any) -> AsyncIterator[bytes]:
         for place in range(0, size, CHUNK):
@@ -46,7 +50,7 @@ def _serve(papers: Path, folder: Path, size: int, ports: Any) -> None:
 
     async def up(pieces: AsyncIterator[bytes], context: Any) -> bytes:
         loop = asyncio.get_running_loop()
-        path = folder / f"{id(pieces)}"
+        path = folder / f"{next(numbers)}"
         file = os.open(path, os.O_WRONLY | os.O_CREAT)
         async for piece in pieces:
             await loop.run_in_executor(None, os.write, file, piece)

@@ -303,20 +303,22 @@ _SPARE: dict[int, Tensor] = {}
 """By size: the memory of one vector that has gone. A run that makes a model drops one, so one is enough."""
 
 
-def empty(size: int) -> Tensor:
+def empty(size: int, spare: dict[int, Tensor] = _SPARE) -> Tensor:
     """So many numbers that nobody has set yet; many of them in the memory of as many that have gone.
+
+    `spare`: where that is kept; whoever has one of its own shares it with nobody.
 
     The system clears a page of new memory when it is first written to: for the mean of ten models of 40 MB that takes
     as long as the mean itself.
     """
     if size < LARGE:
         return torch.empty(size)
-    memory = _SPARE.pop(size, None)
+    memory = spare.pop(size, None)
     if memory is None:
         memory = torch.empty(size)
     numbers = memory.numpy()
     # the last tensor that looks at the memory holds the array, whatever became of the name in a store
-    finalize(numbers, _SPARE.__setitem__, size, memory).atexit = False
+    finalize(numbers, spare.__setitem__, size, memory).atexit = False
     return torch.from_numpy(numbers)
 
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 import grpc
 import numpy as np
 
+from archipel.durability.blobs import Buffer
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation import speech
 from archipel.engines.federation.body import HEADER, WIDTH, Bodies, fingerprint
@@ -169,7 +170,7 @@ class Light:
         layers = [self.layers[digests[n]] for n in self.layout.names]
         return layers[0] if len(layers) == 1 else np.concatenate(layers)
 
-    def _unpack(self, body: bytes | bytearray, names: list[str], digests: Mapping[str, str]) -> dict[str, np.ndarray]:
+    def _unpack(self, body: Buffer, names: list[str], digests: Mapping[str, str]) -> dict[str, np.ndarray]:
         places = self.layout.indices(names)
         start = self.bodies.look_at(places, bytes(body[: WIDTH + HEADER]), len(body))
         found = {}

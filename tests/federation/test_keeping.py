@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import threading
 from pathlib import Path
 
 import pytest
+import torch
 from in_one_process import study
 
-from archipel.durability.blobs import Blobs
+from archipel.durability import stored_models
+from archipel.durability.blobs import EARLY, Blobs
 from archipel.durability.book import Entry, Note
 from archipel.durability.journal import Answer
+from archipel.durability.stored_models import StoredModels
 from archipel.study.federate import host
 from archipel.study.files import study_of
 from archipel.types import Failed
@@ -36,6 +40,31 @@ def test_a_file_that_was_cut_short_is_written_again(tmp_path: Path) -> None:
     blobs.path(digest).write_bytes(b"num")
     assert blobs.put([b"num", b"bers"]) == digest
     assert blobs.path(digest).read_bytes() == b"numbers"
+
+
+def test_a_large_file_arrives_whole_though_the_disk_was_given_its_beginning_early(tmp_path: Path) -> None:
+    blobs, data = Blobs(tmp_path), os.urandom(2 * EARLY + 5)
+    parcel = blobs.parcel("l0.1.ab")
+    for start in range(0, len(data), 700_001):
+        parcel.write(data[start : start + 700_001])
+    parcel.finish("name")
+    assert blobs.path("name").read_bytes() == data
+
+
+def test_a_version_is_written_only_if_it_is_still_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_models, "IN_MEMORY", 0)
+    layout = host(study_of(study())).layout
+    models = StoredModels(layout, Blobs(tmp_path))
+    for number in range(2):
+        models.write(f"v{number}", torch.full((layout.size,), float(number)))
+    models.drop("v0")  # as at the end of a round
+    models.file_older_ones()
+    assert models.blobs.digests() == set()
+    models.write("v2", torch.full((layout.size,), 2.0))
+    models.file_older_ones()  # as in a stream, where somebody is at v1 still
+    assert (models.in_memory("v1"), models.in_memory("v2")) == (False, True)
+    assert len(models.blobs.digests()) == 1
+    assert torch.equal(models.read("v1"), torch.full((layout.size,), 1.0))
 
 
 def test_two_updates_with_the_same_numbers_are_pinned_each_for_itself(tmp_path: Path) -> None:

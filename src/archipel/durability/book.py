@@ -152,6 +152,8 @@ class Course:
                 f"{type(error).__name__}: {error}. Nothing that was acknowledged is lost; mend the code that fails, "
                 "and the same command goes on from there."
             ) from error
+        if self.models.fresh:
+            self.models.file_older_ones()
         kept: list[Record] = []
         for command in commands:
             match command:

@@ -107,7 +107,6 @@ class StoredModels:
         if "/" not in name:
             kept.digests = tuple(self._digest(vector, layer) for layer in range(len(self.layout.layers)))
             self.fresh[name] = digest_of(kept.digests)
-            self._file_older_ones()
         self._kept[name] = kept
 
     def complete(self, name: str, base: str, pieces: Sequence[slice]) -> None:
@@ -164,6 +163,22 @@ class StoredModels:
                 yield as_bytes(piece)[behind:]
                 behind = 0
 
+    def file_older_ones(self) -> None:
+        """In a stream every learner may be at a version of its own: those that are many bytes together go to files.
+
+        To be called when an event that made a version has been handled: by then nobody needs the last round's any more,
+        which would be written for nobody.
+        """
+        versions = [kept for name, kept in self._kept.items() if kept.tensor is not None and "/" not in name]
+        room = IN_MEMORY
+        for kept in reversed(versions[:-1]):  # the latest first
+            whole = kept.tensor
+            assert whole is not None
+            room -= whole.nbytes
+            if room < 0:
+                kept.blob = kept.blob or self._put(whole, None)
+                kept.runs = (Run(0, len(whole), kept.blob, 0),)
+
     # ----------------------------------------------------------------------------------------------------- snapshots
 
     def save(self) -> dict[str, Any]:
@@ -207,18 +222,6 @@ class StoredModels:
                 self._kept[name] = Kept(runs, digests)
 
     # -------------------------------------------------------------------------------------------------- small things
-
-    def _file_older_ones(self) -> None:
-        """In a stream every learner may be at a version of its own: those that are many bytes together go to files."""
-        inside = [kept for name, kept in self._kept.items() if kept.tensor is not None and "/" not in name]
-        room = IN_MEMORY
-        for kept in reversed(inside):  # the latest first
-            whole = kept.tensor
-            assert whole is not None
-            room -= whole.nbytes
-            if room < 0:
-                kept.blob = kept.blob or self._put(whole, None)
-                kept.runs = (Run(0, len(whole), kept.blob, 0),)
 
     def _span(self, layer: int) -> tuple[int, int]:
         return self.layout.layers[layer].start, self.layout.layers[layer].stop

@@ -374,7 +374,9 @@ class Agent:
             self._layers = {digests[name]: self._slice(vector, name) for name in found}
         return vector
 
-    def _unpack(self, body: bytearray, names: Sequence[str], digests: Mapping[str, str]) -> dict[str, Tensor]:
+    def _unpack(
+        self, body: bytearray | memoryview, names: Sequence[str], digests: Mapping[str, str]
+    ) -> dict[str, Tensor]:
         layout = self.island.work.layout
         place = self.bodies.look_at(layout.indices(names), bytes(body[: WIDTH + HEADER]), len(body))
         numbers = torch.frombuffer(body, dtype=torch.float32, offset=place)

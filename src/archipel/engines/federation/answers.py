@@ -29,6 +29,7 @@ from archipel.engines.federation.reception import (
     received,
 )
 from archipel.engines.federation.terms import Busy, Rejected, Seat
+from archipel.engines.federation.turns import Turn
 from archipel.types import AUC_BINS, Evaluate, Event, Failed, Progress, Train, Trained
 
 if TYPE_CHECKING:
@@ -193,13 +194,7 @@ class Answers:
         reception = Reception(self.book.blobs, label, examination)
         try:
             reception.begin_at(head.offset)
-            while reception.parcel.size < expected.size:
-                async with federation.large_pieces.one():
-                    if (data := await anext(pieces, None)) is None:
-                        break
-                    await federation.in_hand(partial(reception.take, data))
-                    del data  # while its turn is waited for, nothing of it is in memory
-                    seat.seen = federation.now
+            await self._take(seat, reception, pieces)
             delivery = await federation.in_hand(reception.finish)
         except BaseException as error:
             if isinstance(error, Bad):
@@ -212,6 +207,32 @@ class Answers:
         if not delivery.blob:
             self.book.blobs.unpin(expected.name)  # no layer had changed: there is no file
         return delivery
+
+    async def _take(self, seat: Seat, reception: Reception, pieces: AsyncIterator[Buffer]) -> None:
+        """All pieces, one after the other; the next one comes while a hand is at the one before."""
+        federation, here = self.federation, reception.parcel.size
+        taking: asyncio.Task[None] | None = None
+        turn: Turn | None = None
+        try:
+            while here < reception.expected.size:
+                turn = await federation.large_pieces.begin()
+                data = await anext(pieces, None)
+                if taking is not None:
+                    await taking
+                if data is None:
+                    return
+                here += len(data)
+                taking = asyncio.create_task(federation.in_hand(partial(reception.take, data)))
+                taking.add_done_callback(partial(_over, turn))
+                del data  # while the next turn is waited for, nothing of it is in memory
+                seat.seen = federation.now
+            if taking is not None:
+                await taking
+        finally:
+            if turn is not None:
+                turn.end()
+            if taking is not None:
+                await asyncio.gather(taking, return_exceptions=True)  # until then its file is not to be touched
 
     def _supersede(self, learner: str, label: str) -> None:
         """One upload of each learner may be unfinished: the one before is not gone on with any more."""
@@ -277,6 +298,10 @@ class Answers:
         for _ in range(whole // CHUNK + 2):
             if await self._next(portions) is None:
                 return  # who goes on and on is answered without
+
+
+def _over(turn: Turn, _: object) -> None:
+    turn.end()
 
 
 async def _nothing_more() -> AsyncIterator[Portion]:

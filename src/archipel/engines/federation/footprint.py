@@ -12,6 +12,9 @@ from pathlib import Path
 GLIBC = sys.platform == "linux" and "glibc" in platform.libc_ver()
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """What glibc's mallopt calls them."""
+APART = (1 << 20) + (1 << 14)
+"""Bytes from which on memory comes from the system itself. Pieces of models are just below: for each, the system would
+have to clear as many new pages."""
 
 MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
 CODE = re.compile(r" r-xp .* /")
@@ -23,7 +26,7 @@ def give_memory_back() -> None:
     as they use."""
     if GLIBC:
         library = ctypes.CDLL(None)
-        for setting, value in ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, 1 << 19), (M_TRIM_THRESHOLD, 1 << 22)):
+        for setting, value in ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, APART), (M_TRIM_THRESHOLD, 1 << 22)):
             library.mallopt(setting, value)
 
 

@@ -12,11 +12,14 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from typing import Any, TypeVar
 
 import grpc
+from torch import Tensor
 
 from archipel.durability.blobs import Buffer
+from archipel.durability.stored_models import as_bytes
 from archipel.engines.federation import federation_pb2 as pb
 from archipel.engines.federation.line import CHUNK, LIMITS, NAME
 from archipel.engines.federation.pieces import hear_piece, say_portion, written
+from archipel.layout import empty
 
 FOR_GOOD = {
     grpc.StatusCode.FAILED_PRECONDITION,
@@ -64,6 +67,8 @@ class Link:
         else:
             self.channel = grpc.aio.secure_channel(address, credentials, options)
         self.address = address
+        self._spare: dict[int, Tensor] = {}
+        """Memory of models that came before, for the next one."""
         self._said = time.monotonic()
         """When something was last said that the controller takes for a sign of life."""
         self._metadata = (("archipel-identity", insecure_name),) if credentials is None else ()
@@ -122,22 +127,23 @@ class Link:
 
     # ----------------------------------------------------------------------------------------------------- models
 
-    async def fetch(self, task: int, layers: Sequence[str], size: int) -> bytearray:
+    async def fetch(self, task: int, layers: Sequence[str], size: int) -> memoryview:
         """The body of these layers of a task's model, which has so many bytes; begun again where a call broke off."""
-        body = bytearray()
+        body, here = as_bytes(empty(-(-size // 4), self._spare))[:size], 0
 
-        async def rest() -> bytearray:
-            want = pb.Want(task=task, layers=layers, offset=len(body))
-            timeout = PATIENCE + (size - len(body)) / SLOWEST
+        async def rest() -> None:
+            nonlocal here
+            want = pb.Want(task=task, layers=layers, offset=here)
+            timeout = PATIENCE + (size - here) / SLOWEST
             call = self._fetch(want, metadata=self._metadata, timeout=timeout, wait_for_ready=True)
             async for piece in call:
-                body.extend(piece)
-                if len(body) > size:
+                if here + len(piece) > size:
                     raise ValueError(f"The controller sent more than the {size:,} bytes of task {task}'s model.")
-            return body
+                body[here : here + len(piece)] = piece
+                here += len(piece)
 
-        while len(await self._again(rest)) < size:
-            pass
+        while here < size:
+            await self._again(rest)
         return body
 
     async def answer(self, head: pb.Head, *body: Buffer) -> pb.Receipt:
