@@ -43,6 +43,7 @@ def test_the_import_alone_loads_not_even_torch() -> None:
     assert loaded(f"import archipel; {MODULES}").isdisjoint(SLOW | {"torch", "numpy"})
 
 
+@pytest.mark.slow
 def test_the_front_door_loads_torch_and_nothing_else_that_is_slow() -> None:
     modules = loaded(f"{FRONT_DOOR}; {MODULES}")
     assert "torch" in modules
@@ -54,6 +55,7 @@ def test_help_needs_no_torch(arguments: list[str]) -> None:
     assert loaded_by(*arguments).isdisjoint(SLOW - TYPERS | {"torch", "numpy"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["algorithms", "data"])
 def test_lists_need_no_schema_of_studies_and_no_figures(command: str) -> None:
     assert (modules := loaded_by(command)).isdisjoint(SLOW - TYPERS)
@@ -94,6 +96,7 @@ def test_a_name_is_the_same_thing_twice() -> None:
     assert ap.read_study is ap.study.read_study
 
 
+@pytest.mark.slow
 def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(AttributeError, match="module 'archipel' has no attribute 'simulat'"):
         ap.simulat  # noqa: B018

@@ -237,6 +237,7 @@ def test_community_whose_weight_sinks_to_zero_keeps_the_model():
         assert after == pytest.approx([7.0], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_community_sum_equals_a_full_pass_after_ten_thousand_commits():
     sizes = {"x": 100, "y": 150, "z": 50}
     bench = Bench(layout(**sizes))
