@@ -15,7 +15,7 @@ from real_files import cache
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import archipel as ap
-from archipel.data import Source, lazy, own
+from archipel.data import Source, lazy, own, table
 from archipel.study.build import build_data
 from archipel.study.files import read_study
 from archipel.study.grid import cells
@@ -423,7 +423,7 @@ def test_a_table_is_read_as_it_was_written(
     path.write_text("v,k,y,s\n" + "".join(",".join(str(value) for value in row) + "\n" for row in rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(own, "ROWS", block)
-        patch.setattr(own, "UNITS", np.inf)
+        patch.setattr(table, "UNITS", np.inf)
         sites = sorted({row[3] for row in rows})
         if len(sites) == 1:
             with pytest.raises(ValueError, match="names one site only"):
