@@ -79,7 +79,7 @@ COUNTED = {
 }
 """What is counted of the traffic of each kind."""
 FRUITLESS = 100
-"""Local rounds without a new version after which a run gives up, whatever its ending is."""
+"""Tries at a new version, all in vain, after which a run gives up, whatever its ending is."""
 
 
 class ImpossibleEvent(Exception):
@@ -594,6 +594,8 @@ class Controller:
             for decision in decisions:
                 self._do(decision)
                 self._look_at_ending()
+            if state.fruitless >= FRUITLESS:
+                self._end(f"no new version came of {state.fruitless} tries in a row; the records say why")
         else:
             raise RuntimeError(
                 f"{self.algorithm.protocol!r} still finds something to do after 10,000 decisions at version "
@@ -634,7 +636,7 @@ class Controller:
                     self._score()
             case Count(rounds):
                 state.rounds += rounds
-                state.fruitless += rounds
+                state.fruitless += 1
             case GiveUp(tasks):
                 for task in tasks:
                     if not state.out[task].cancelled:
@@ -654,8 +656,6 @@ class Controller:
 
     def _look_at_ending(self) -> None:
         reason = self.ending.reached(self.state)
-        if reason is None and self.state.fruitless >= FRUITLESS:
-            reason = f"no new version came of {self.state.fruitless} local rounds; the records say why"
         if reason is not None:
             self._end(reason)
 

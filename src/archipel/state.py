@@ -146,7 +146,7 @@ class State:
     rounds: int = 0
     """Local-training rounds so far: each hop of a Relay counts one."""
     fruitless: int = 0
-    """Local-training rounds since the last version."""
+    """Tries at a version since the last one: a round, a round's worth of a stream, all hops of a relay."""
     committed: int = 0
     """Steps committed so far (S_c of Metis section V)."""
     begun: bool = False

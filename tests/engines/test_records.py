@@ -523,7 +523,14 @@ def test_a_run_that_commits_nothing_still_tells_what_it_moved():
 
 def test_an_ending_that_cannot_come_gives_up():
     ended = ap.simulate(ap.fedavg(rate=1e30, batch=16), small_islands(3), ending=ap.Ending(commits=2))
-    assert ended.reason.startswith("no new version came of 100 local rounds")
+    assert ended.reason.startswith("no new version came of 100 tries in a row")
+    assert ended.rounds == 100
+
+
+def test_a_relay_may_have_more_hops_than_tries_may_be_in_vain():
+    ended = ap.simulate(ap.radfed(0.4, hops=120, batch=16), small_islands(3), ending=ap.Ending(commits=2))
+    assert len(ended.commits) == 2
+    assert ended.rounds == 240
 
 
 def test_a_server_optimiser_takes_statistics_as_they_are():
