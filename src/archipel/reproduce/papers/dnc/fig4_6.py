@@ -151,8 +151,8 @@ REPRODUCTION = Reproduction(
         ),
         "small": Scale(
             "95-5; FedAvg and all eight splits; a VGG9 of an eighth of the widths on images of half the side, 200 "
-            "images of each class, 18 rounds of 10 epochs (fine-tuning 2) in batches of 32, one seed.",
-            SMALL,
+            "images of each class, 18 rounds of 10 epochs (fine-tuning 2) in batches of 32, two seeds.",
+            {**SMALL, "seeds": [0, 1]},
             {
                 "sweep.toml": {
                     "algorithms": [
