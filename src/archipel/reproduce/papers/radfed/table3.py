@@ -263,9 +263,9 @@ REPRODUCTION = Reproduction(
         "the same seed, so the pairs are not independent. Before Shakespeare was run they were .004, and .02 against "
         "FedAdapt.",
         "What aggregates seldom needs rounds: RADFed is behind FedAvg at a third of the rounds of Cifar10 and "
-        "Shakespeare, and gains from there on. On MNIST it has had 5 and 7 aggregations in 110 rounds, and not arrived; "
-        "RADFedi has S = 100 on Cifar10 and Shakespeare, as in the paper, and three aggregations in 300 rounds. RADFeda "
-        "has Covertype's server rate there.",
+        "Shakespeare, and gains from there on. On MNIST it has had 5 and 7 aggregations in 110 rounds, and not "
+        "arrived; RADFedi has S = 100 on Cifar10 and Shakespeare, as in the paper, and three aggregations in 300 "
+        "rounds. RADFeda has Covertype's server rate there.",
         "FedAdapt is far ahead on Shakespeare, and well ahead of FedAvg on Cifar10, with settings that were not "
         "searched there; in the paper it gains half a per cent.",
         "RADFedi on Cifar10 was run twice: the first time every run gave up after its first version, since a run ended "
