@@ -22,6 +22,7 @@ CLUSTER = (
     'FedAsync\'s "mixing hyperparameter a = 0.5" is read as the exponent of its polynomial, which the cited paper '
     "calls a; the mixing coefficient alpha is 0.6, Archipel's default.",
     "Validation cycles: VC_loss 0 and VC_tomb 4 for fast learners, 1 and 1 for slow ones, the values of Figure 3, "
-    "where no remark says otherwise; those that the grid search found are not given. A cycle ends after 50 epochs at the latest.",
+    "where no remark says otherwise; those that the grid search found are not given. A cycle ends after 50 epochs "
+    "at the latest.",
 )
 """Readings that all tables share."""

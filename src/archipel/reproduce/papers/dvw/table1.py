@@ -321,7 +321,7 @@ REPRODUCTION = Reproduction(
         "images are used now; test scores of the earlier run were known when this was decided, and none of this one's.",
         "The tolerances of the claims (1, 2, 3 points, 20 per cent) are ours.",
         "The time is wall-clock time beside much other work and at low priority, with pauses in it. By what parts of "
-        "it took with a core to themselves it is 25 minutes of one core for ten fast learners and the rest, and one for "
-        "each of the 48 runs on five fast and five slow ones: an estimate.",
+        "it took with a core to themselves it is 25 minutes of one core for ten fast learners and the rest, and one "
+        "for each of the 48 runs on five fast and five slow ones: an estimate.",
     ),
 )
