@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ways import CHOSEN
 
 import archipel as ap
 from archipel.types import Local
@@ -40,7 +41,7 @@ def test_the_first_program_prints_a_summary():
     assert score is not None, lines[0]
     assert float(score[1]) > 0.3, "ten classes: chance is 0.1"
     assert "200 commits, 20 local rounds" in lines[1]
-    assert "ended because 20 local rounds made; executed stacked; model " in lines[3]
+    assert f"ended because 20 local rounds made; executed {CHOSEN}; model " in lines[3]
 
 
 def test_the_first_program_is_short():

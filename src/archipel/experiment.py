@@ -72,7 +72,7 @@ def simulate(
     validation: share of its data a learner reserves if the algorithm asks for that; default: .05.
     seed: of everything that is drawn; default: 0.
     device: of the learners' arithmetic; default: "cpu".
-    execution: "plain", "workers" or "stacked" instead of the way chosen from the model.
+    execution: "plain", "workers", "stacked" or "native" instead of the way chosen from the model.
     shadow: also record RADFed's divergences DC and DL and the layers' divergence between local models (D&C), at the
     cost of a centralised run beside this one.
     """

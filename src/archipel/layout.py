@@ -169,16 +169,21 @@ class Layout:
 
     def slices(self, indices: Iterable[int]) -> list[slice]:
         """The slices of the vector that these layers cover, neighbours joined."""
-        if indices is self._all:
+        if indices == self._all:
             return [slice(0, self.size)]
         joined: list[slice] = []
         for index in indices:
-            layer = self.layers[index]
-            if joined and joined[-1].stop == layer.start:
-                joined[-1] = slice(joined[-1].start, layer.stop)
+            piece = self._slices[index]
+            if joined and joined[-1].stop == piece.start:
+                joined[-1] = slice(joined[-1].start, piece.stop)
             else:
-                joined.append(slice(layer.start, layer.stop))
+                joined.append(piece)
         return joined
+
+    @cached_property
+    def _slices(self) -> tuple[slice, ...]:
+        """Of every layer; asked for at every commit."""
+        return tuple(slice(layer.start, layer.stop) for layer in self.layers)
 
     def bytes(self, indices: Iterable[int]) -> int:
         return sum(map(self._bytes.__getitem__, indices))
@@ -327,6 +332,11 @@ def chunks(pieces: Iterable[slice], size: int) -> Iterator[slice]:
     for piece in pieces:
         for start in range(piece.start, piece.stop, size):
             yield slice(start, min(start + size, piece.stop))
+
+
+def part(vector: Tensor, piece: slice) -> Tensor:
+    """A piece of a vector; if it is all of it the vector itself, for making a view takes time."""
+    return vector if piece.stop - piece.start == vector.numel() else vector[piece]
 
 
 def finite(vector: Tensor) -> bool:

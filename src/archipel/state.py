@@ -23,6 +23,9 @@ class Models(Protocol):
     def read(self, name: str, piece: slice | None = None) -> Tensor:
         """The vector, or a piece of it; what a part wrote it may change in place, models are not to be changed."""
 
+    def in_memory(self, name: str) -> bool:
+        """It can be read, all of it, without a file and without a copy."""
+
     def shape(self, name: str) -> tuple[int, ...]: ...
 
     def write(self, name: str, vector: Tensor) -> None: ...

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ways import NATIVE
 
 from archipel.parts import Mean
 from benchmarks import __main__ as command
@@ -110,7 +111,7 @@ def test_contenders_do_the_same_work(run: Run, name: str) -> None:
         assert told["imported"] <= told["ready"] < told["rounds"][0] < told["rounds"][-1] <= told["stopped"]
 
 
-@pytest.mark.parametrize("execution", ["plain", "workers", "stacked"])
+@pytest.mark.parametrize("execution", ["plain", "workers", "stacked", NATIVE])
 def test_archipel_and_the_bare_loop_agree_where_batches_have_no_order(
     run: Run, monkeypatch: pytest.MonkeyPatch, execution: str
 ) -> None:

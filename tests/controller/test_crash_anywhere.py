@@ -26,6 +26,7 @@ import safetensors.torch
 import torch
 from replay import Log, crash, crash_at_every_event, difference, logged, other_arrivals
 from torch import nn
+from ways import NATIVE
 
 from archipel import algorithms
 from archipel.algorithm import Algorithm
@@ -337,8 +338,9 @@ def test_a_simulation_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> Non
 
 
 @every
-def test_a_simulation_goes_on_to_the_same_bits_learner_by_learner(name: str, tmp_path: Path) -> None:
-    settings = {**settings_of(name, 0.0), "execution": "plain"}
+@pytest.mark.parametrize("execution", ["stacked", "plain"])
+def test_a_simulation_goes_on_to_the_same_bits_executed_otherwise(execution: str, name: str, tmp_path: Path) -> None:
+    settings = {**settings_of(name, 0.0), "execution": execution}
     point = len(log_of(name, 0.0).events) // 2
     whole = checkpointed(ALGORITHMS[name], tmp_path, point, **settings)
     assert_same(whole, resumed(ALGORITHMS[name], tmp_path, point, **settings))
@@ -353,7 +355,7 @@ def test_with_a_shadow_run_beside_it(make: Make, tmp_path: Path) -> None:
         assert_same(whole, resumed(make, tmp_path, point, shadow=True))
 
 
-@pytest.mark.parametrize("execution", ["stacked", "plain", "workers"])
+@pytest.mark.parametrize("execution", ["stacked", "plain", "workers", NATIVE])
 def test_with_adaptive_tasks_in_mid_flight(execution: str, tmp_path: Path) -> None:
     make = partial(async_dvw, batch=8, at_most=5, recall_after=1, momentum=0.5)
     settings = {"execution": execution}
@@ -405,6 +407,7 @@ OUT = {
 }
 
 
+@pytest.mark.parametrize("execution", ["stacked", NATIVE])
 @pytest.mark.parametrize(
     "make",
     [
@@ -413,10 +416,11 @@ OUT = {
     ],
     ids=["sync_dvw", "async_dvw"],
 )
-def test_with_opinions_that_are_out(make: Make, tmp_path: Path) -> None:
+def test_with_opinions_that_are_out(make: Make, execution: str, tmp_path: Path) -> None:
     """A checkpoint for each way in which they can be: what was asked comes to the same answers at the same time."""
     slow = {"evaluate_seconds": 0.1, "latency": 0.02, "loss": 0.2, "up": 0.7, "down": 0.1}
-    settings = {"fleet": Fleet(Group("fast", 3, **slow), Group("slow", 3, **(slow | {"evaluate_seconds": 0.15})))}
+    slower = slow | {"evaluate_seconds": 0.15}
+    settings = {"fleet": Fleet(Group("fast", 3, **slow), Group("slow", 3, **slower)), "execution": execution}
     whole = simulator(make(), **settings)
     whole.begin()
     points: dict[str, int] = {}
@@ -636,13 +640,6 @@ def test_a_save_that_was_cut_off_leaves_the_last_one_whole(tmp_path: Path, monke
 
 # ------------------------------------------------------------------------------------------------ another process
 
-PROGRAM = """
-import sys
-sys.path.insert(0, {folder!r})
-from test_crash_anywhere import digest
-print(digest())
-"""
-
 
 def digest() -> str:
     """A hash of all that some runs said and came to."""
@@ -657,9 +654,10 @@ def digest() -> str:
 
 @pytest.mark.slow
 def test_another_process_that_hashes_otherwise_comes_to_the_same_bits() -> None:
-    program = PROGRAM.format(folder=str(Path(__file__).parent))
-    environment = {**os.environ, "PYTHONHASHSEED": "12345", "OMP_NUM_THREADS": "1"}
-    other = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", "from test_crash_anywhere import digest; print(digest())"]
+    modules = os.pathsep.join(sys.path)  # this one among them
+    environment = {**os.environ, "PYTHONHASHSEED": "12345", "OMP_NUM_THREADS": "1", "PYTHONPATH": modules}
+    other = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert other.stdout.strip() == digest()
 
 

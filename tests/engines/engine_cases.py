@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
 import archipel as ap
 from archipel.data import Islands, Source
+from archipel.engines.execution import Plain
+from archipel.engines.native import Native
 from archipel.engines.simulator import Simulator
+from archipel.engines.stacked import Stacked
 from archipel.experiment import prepare
 from archipel.layout import Layout
 from archipel.learner.learner import Job, Learner, Loss, Work
@@ -67,6 +71,17 @@ def begun(algorithm: ap.Algorithm, data: Islands, **settings: Any) -> Simulator:
 # --------------------------------------------------------------------------------------------------- jobs by hand
 
 
+SIZES = (33, 1, 16, 7, 40, 8)
+"""With batches of 8: a last batch of one, a single example, no short batch, less than a batch, and exactly one."""
+PLAN = Plan(epochs=2, batch=8, rate=0.1)
+
+
+def named(plan: Plan) -> str:
+    """What is special about a plan."""
+    said = [f"{f.name}={getattr(plan, f.name)}" for f in fields(plan) if getattr(plan, f.name) != getattr(PLAN, f.name)]
+    return ", ".join(said) or "plain"
+
+
 def work(module: nn.Module, x: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Work:
     classes = None if y.is_floating_point() else int(y.max()) + 1
     return Work(module, Layout.of(module, x[:2]), loss, x, y, classes)
@@ -96,3 +111,25 @@ def jobs(work: Work, who: Sequence[Learner], plans: Sequence[Plan]) -> list[Job]
                 carried[layer.start : layer.stop] += 0.01 * torch.randn(layer.size, generator=generator)
         made.append(Job.begin(learner, work.layout, carried, replace(plan, key=1000 + number)))
     return made
+
+
+def against_plain(
+    way: Stacked | Native, who: Sequence[Learner], plans: Sequence[Plan], epochs: int | None = None
+) -> list[tuple[Job, Job]]:
+    """Jobs of this execution and of plain PyTorch, which have to agree; what agrees is checked here."""
+    mine, theirs = jobs(way.work, who, plans), jobs(way.work, who, plans)
+    before = [job.vector.clone() for job in mine]
+    way.advance(mine, epochs)
+    way.settle()
+    Plain(way.work).advance(theirs, epochs)
+    for a, b, begin in zip(mine, theirs, before, strict=True):
+        agree(a, b)
+        assert not torch.equal(a.vector, begin), "nothing was trained"
+    return list(zip(mine, theirs, strict=True))
+
+
+def agree(mine: Job, theirs: Job) -> None:
+    """As far as the order of sums allows."""
+    assert (mine.epochs, mine.steps) == (theirs.epochs, theirs.steps)
+    torch.testing.assert_close(mine.vector, theirs.vector, atol=2e-5, rtol=1e-4)
+    assert mine.losses == pytest.approx(theirs.losses, rel=1e-4, abs=1e-6, nan_ok=True)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from engine_cases import begun, islands, regression, small_islands
 from torch import nn
+from ways import CHOSEN, NATIVE
 
 import archipel as ap
 from archipel.data import Islands
@@ -126,7 +127,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "an unknown execution": (
         lambda: ap.simulate(ap.fedavg(), islands(4), execution="stack"),
-        ["one of plain, workers, stacked, got 'stack'. Did you mean 'stacked'?"],
+        ["one of plain, workers, stacked, native, got 'stack'. Did you mean 'stacked'?"],
     ),
     "a device that is not there": (
         lambda: ap.simulate(ap.fedavg(), islands(4), device="nonsense"),
@@ -191,7 +192,7 @@ def test_wrong_input_is_one_clear_error(name):
 # ------------------------------------------------------------------------------------------ what goes on all the same
 
 
-@pytest.mark.parametrize("way", ["stacked", "plain"])
+@pytest.mark.parametrize("way", ["stacked", "plain", NATIVE])
 @pytest.mark.parametrize("place", ["first", "some"])
 def test_a_learner_with_nan_in_its_data_is_refused_and_the_others_go_on(way, place):
     data = islands(4)
@@ -215,7 +216,7 @@ def test_nan_in_data_made_from_arrays_is_refused_at_once():
         ap.data.from_arrays(x, torch.arange(50) % 2)
 
 
-@pytest.mark.parametrize("way", ["stacked", "plain"])
+@pytest.mark.parametrize("way", ["stacked", "plain", NATIVE])
 def test_too_high_a_rate_is_refused_and_the_run_ends(way):
     model = small_mlp()
     ended = ap.simulate(ap.fedavg(rate=1e30, batch=16), small_islands(4), model=model, execution=way, **ROUNDS)
@@ -301,7 +302,7 @@ def test_a_diverged_learner_recovers_its_private_layers():
         ({"ending": ap.Ending(rounds=9)}, ["its ending is Ending(rounds=3", "this one's is Ending(rounds=9"]),
         ({"algorithm": ap.fedavg(rate=0.1)}, ["its algorithm is", "rate=0.05", "rate=0.1"]),
         ({"model": small_mlp(64, 10).append(nn.Linear(10, 10))}, ["its layers is fc1:2080, head:330", "4:110"]),
-        ({"execution": "plain"}, ["its execution is stacked, this one's is plain"]),
+        ({"execution": "plain"}, [f"its execution is {CHOSEN}, this one's is plain"]),
         ({"data": islands(4, seed=1)}, ["its data and fleet is"]),
         ({"fleet": ap.Fleet(fast=2, slow=2)}, ["its data and fleet is"]),
         ({"evaluation": ap.Evaluation(every=2)}, ["its evaluation is Evaluation(every=1", "Evaluation(every=2"]),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from engine_cases import images, islands, small_islands
+from ways import CHOSEN, NATIVE
 
 import archipel as ap
 from archipel.models import small_cnn, small_mlp
@@ -23,7 +24,7 @@ ALGORITHMS = {
     "async adaptive": ap.async_dvw(batch=8, at_most=4, recall_after=2),
     "relay": ap.radfed_i(fraction=0.5, hops=2, batch=16),
 }
-WAYS = ("stacked", "plain")
+WAYS = ("stacked", "plain", NATIVE)
 
 
 def model() -> torch.nn.Module:
@@ -52,7 +53,9 @@ def first(name: str, way: str) -> ap.Run:
 
 
 def all_fingerprints() -> dict[str, str]:
-    return {f"{name} {way}": first(name, way).fingerprint() for name in ALGORITHMS for way in WAYS}
+    return {
+        f"{name} {way}": first(name, way).fingerprint() for name in ALGORITHMS for way in {"stacked", "plain", CHOSEN}
+    }
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -79,7 +82,7 @@ def test_in_a_new_process():
         text=True,
         check=False,
         # another hash seed: nothing may hang on the order of a set
-        env={**os.environ, "PYTHONHASHSEED": "12345"},
+        env={**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert told.returncode == 0, told.stderr
     assert json.loads(told.stdout) == all_fingerprints()
@@ -161,11 +164,12 @@ def test_a_module_that_is_passed_is_left_as_it_was():
     assert not mine.training
 
 
-def test_the_data_are_left_as_they_were():
+@pytest.mark.parametrize("way", WAYS)
+def test_the_data_are_left_as_they_were(way):
     data = small_islands(4)
     x, y = data.x.clone(), data.y.clone()
     parts = [(island.train.clone(), island.test.clone()) for island in data.learners]
-    ap.simulate(ap.async_dvw(batch=8, at_most=2), data, ending=ap.Ending(rounds=2))
+    ap.simulate(ap.async_dvw(batch=8, at_most=2), data, ending=ap.Ending(rounds=2), execution=way)
     assert torch.equal(data.x, x)
     assert torch.equal(data.y, y)
     for island, (train, test) in zip(data.learners, parts, strict=True):
@@ -177,14 +181,13 @@ def test_the_device_is_the_cpu_by_default():
     assert run("sync", "stacked", device="cpu").fingerprint() == first("sync", "stacked").fingerprint()
 
 
-def test_order_of_learners_does_not_matter():
+@pytest.mark.parametrize("way", WAYS)
+def test_order_of_learners_does_not_matter(way):
     """Learners are known by name: the same islands in another order make the same run."""
     data = islands(4, sizes=(60, 50, 40, 30))
     turned = ap.data.Islands(
         data.x, data.y, tuple(reversed(data.learners)), data.test, data.stimuli, data.classes, data.name
     )
-    first, second = (
-        ap.simulate(ap.async_fedavg(batch=16, epochs=1), d, fleet=ap.Fleet(fast=2, slow=2), ending=ap.Ending(rounds=3))
-        for d in (data, turned)
-    )
+    settings = {"fleet": ap.Fleet(fast=2, slow=2), "ending": ap.Ending(rounds=3), "execution": way}
+    first, second = (ap.simulate(ap.async_fedavg(batch=16, epochs=1), d, **settings) for d in (data, turned))
     assert first.fingerprint() == second.fingerprint()

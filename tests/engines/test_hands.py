@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from engine_cases import learners
+from ways import needs_library
 
 import archipel as ap
 from archipel.engines import hands, simulator, stacked
 from archipel.engines.execution import Execution, Plain, Workers
 from archipel.engines.hands import Errand
+from archipel.engines.native import Native
 from archipel.engines.stacked import Stacked
 from archipel.experiment import finished, prepare
 from archipel.learner.learner import Job, Work
@@ -82,7 +84,7 @@ def test_every_kind_of_job_comes_to_the_same_bits(two_a_stack: Work, plan: Plan,
     assert found[0] == found[1] == found[2]
 
 
-@pytest.mark.parametrize("way", [Plain, Workers, Stacked])
+@pytest.mark.parametrize("way", [Plain, Workers, Stacked, pytest.param(Native, marks=needs_library)])
 def test_jobs_share_the_model_they_received_and_leave_it_as_it_was(two_a_stack: Work, way: type[Execution]) -> None:
     jobs = begun(two_a_stack, replace(PLAN, proximal=0.1))
     received = jobs[0].vector
@@ -160,45 +162,45 @@ def _model(number: int) -> torch.Tensor:
 
 
 def test_answers_are_fetched_in_any_order() -> None:
-    errand = Errand()
+    errand = Errand(_square)
     for number in range(5):
-        errand.begin(number, _square, _model(number), 1)
+        errand.begin(number, _model(number), 1)
     assert [errand.result(number) for number in (4, 0, 2, 1, 3)] == [17, 1, 5, 2, 10]
 
 
 def test_more_questions_than_there_is_room_for() -> None:
-    errand, numbers = Errand(), range(20, 20 + 3 * hands.QUESTIONS)
+    errand, numbers = Errand(_square), range(20, 20 + 3 * hands.QUESTIONS)
     for number in numbers:
-        errand.begin(number, _square, _model(number))
+        errand.begin(number, _model(number))
     assert [errand.result(number) for number in numbers] == [number**2 for number in numbers]
 
 
 def test_neither_side_waits_for_the_other_to_read() -> None:
-    errand, text = Errand(), "." * (hands.BYTES_OUT // 2)
+    errand, text = Errand(_long), "." * (hands.BYTES_OUT // 2)
     for number in range(20):
-        errand.begin(number, _long, _model(number), text)
+        errand.begin(number, _model(number), text)
     assert [errand.result(number) for number in range(20)] == [f"{number}{text}" * 10 for number in range(20)]
 
 
 def test_what_an_errand_fails_at_is_done_here() -> None:
-    errand = Errand()
+    errand = Errand(_square)
     for number in (2, 13, 3):
-        errand.begin(number, _square, _model(number))
+        errand.begin(number, _model(number))
     assert errand.result(2) == 4
     with pytest.raises(ValueError, match="not thirteen"):
         errand.result(13)
     assert errand.result(3) == 9
-    errand.begin(4, _square, _model(4))
+    errand.begin(4, _model(4))
     assert errand.result(4) == 16
 
 
 def test_an_errand_whose_process_dies_is_done_here() -> None:
-    errand = Errand()
-    errand.begin(0, _who, _model(0))
+    errand = Errand(_who)
+    errand.begin(0, _model(0))
     there = errand.result(0)
     assert there != os.getpid()
     os.kill(there, signal.SIGKILL)
-    errand.begin(1, _who, _model(0))
+    errand.begin(1, _model(0))
     assert errand.result(1) == os.getpid()
 
 
@@ -207,7 +209,8 @@ def test_opinions_from_another_process_are_the_same(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(simulator, "WORTH_AN_ERRAND", worth)
         algorithm = ap.async_dvw(adaptive=False, batch=16)
         data = ap.data.digits().split(learners=5, seed=1)
-        simulated = prepare(algorithm, data, fleet=ap.Fleet(fast=3, slow=2), ending=ap.Ending(commits=20))
+        settings = {"fleet": ap.Fleet(fast=3, slow=2), "ending": ap.Ending(commits=20), "execution": "stacked"}
+        simulated = prepare(algorithm, data, **settings)
         simulated.cores = 2
         simulated.begin()
         simulated.run()

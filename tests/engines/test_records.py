@@ -10,6 +10,7 @@ import pytest
 import torch
 from engine_cases import begun, images, islands, regression, small_islands
 from torch import Tensor, nn
+from ways import CHOSEN
 
 import archipel as ap
 from archipel.engines.shadow import ShadowRun, divergence_between
@@ -193,7 +194,7 @@ def test_the_summary_tells_what_happened():
     assert f"after {ended.seconds:,.1f} s" in first
     assert counts == f"  6 commits, 6 local rounds, 18 tasks handed out, {len(ended.refusals)} not applied"
     assert traffic.startswith(f"  {18 + len(ended.cycles)} models moved: ")
-    assert end == f"  ended because 6 local rounds made; executed stacked; model {ended.fingerprint()}"
+    assert end == f"  ended because 6 local rounds made; executed {CHOSEN}; model {ended.fingerprint()}"
 
 
 # ----------------------------------------------------------------------------------------- Metis figs. 3 and 4

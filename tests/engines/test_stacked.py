@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
-from engine_cases import cross_entropy, images, islands, jobs, learners, small_islands, work
+from engine_cases import (
+    PLAN,
+    SIZES,
+    against_plain,
+    agree,
+    cross_entropy,
+    images,
+    jobs,
+    learners,
+    named,
+    small_islands,
+    work,
+)
 from torch import Tensor, nn
+from ways import CHOSEN
 
 import archipel as ap
 from archipel import models
@@ -16,16 +29,10 @@ from archipel.engines import network, stacked
 from archipel.engines.execution import Plain, choose, execution
 from archipel.engines.network import can_stack
 from archipel.engines.stacked import Stacked
-from archipel.learner.learner import Job, Learner, Loss, Work
+from archipel.learner.learner import Loss, Work
 from archipel.learner.probes import score
 from archipel.learner.training import report
-from archipel.records import Committed, Handed, Membership, Refused, Returned
 from archipel.types import Cycle, Plan
-
-SIZES = (33, 1, 16, 7, 40, 8)
-"""With batches of 8: a last batch of one, a single example, no short batch, less than a batch, and exactly one."""
-PLAN = Plan(epochs=2, batch=8, rate=0.1)
-
 
 # ---------------------------------------------------------------------------------------------------- networks
 
@@ -127,42 +134,16 @@ def case(network: str = "mlp 64-64", examples: int = 200, loss: Loss = cross_ent
     return work(module, inputs(examples), labels, loss)
 
 
-def train_both_ways(
-    work: Work, who: Sequence[Learner], plans: Sequence[Plan], epochs: int | None = None
-) -> list[tuple[Job, Job]]:
-    """(stacked, plain) jobs that have to agree; what agrees is checked here."""
-    mine, theirs = jobs(work, who, plans), jobs(work, who, plans)
-    before = [job.vector.clone() for job in mine]
-    way = Stacked(work)
-    way.advance(mine, epochs)
-    way.settle()
-    Plain(work).advance(theirs, epochs)
-    for a, b, begin in zip(mine, theirs, before, strict=True):
-        agree(a, b)
-        assert not torch.equal(a.vector, begin), "nothing was trained"
-    return list(zip(mine, theirs, strict=True))
-
-
-def agree(mine: Job, theirs: Job) -> None:
-    assert (mine.epochs, mine.steps) == (theirs.epochs, theirs.steps)
-    torch.testing.assert_close(mine.vector, theirs.vector, atol=2e-5, rtol=1e-4)
-    assert mine.losses == pytest.approx(theirs.losses, rel=1e-4, abs=1e-6, nan_ok=True)
-
-
 def as_chosen_and_plain(work: Work, plan: Plan = PLAN) -> None:
     """Whatever way is chosen for this work, it agrees with plain PyTorch."""
     who = learners(work.x, SIZES)
     mine, theirs = jobs(work, who, [plan] * len(who)), jobs(work, who, [plan] * len(who))
-    execution(work, plan).advance(mine)
+    way = execution(work, plan)
+    way.advance(mine)
+    way.settle()
     Plain(work).advance(theirs)
     for a, b in zip(mine, theirs, strict=True):
         agree(a, b)
-
-
-def named(plan: Plan) -> str:
-    """What is special about a plan."""
-    said = [f"{f.name}={getattr(plan, f.name)}" for f in fields(plan) if getattr(plan, f.name) != getattr(PLAN, f.name)]
-    return ", ".join(said) or "plain"
 
 
 # ------------------------------------------------------------------------------------------------ it means the same
@@ -174,7 +155,7 @@ def test_every_network_that_stacks(network):
     plan = replace(PLAN, momentum=0.5, proximal=0.1, options={"weight_decay": 0.01})
     who = learners(at_hand.x, SIZES)
     assert can_stack(at_hand.module, at_hand.loss)
-    train_both_ways(at_hand, who, [plan] * len(who))
+    against_plain(Stacked(at_hand), who, [plan] * len(who))
 
 
 @pytest.mark.parametrize(
@@ -199,7 +180,7 @@ def test_every_network_that_stacks(network):
 def test_every_plan(plan):
     at_hand = case()
     who = learners(at_hand.x, SIZES)
-    train_both_ways(at_hand, who, [plan] * len(who))
+    against_plain(Stacked(at_hand), who, [plan] * len(who))
 
 
 def test_learners_with_different_plans_in_one_go():
@@ -213,7 +194,7 @@ def test_learners_with_different_plans_in_one_go():
         replace(PLAN, momentum=0.9, rate=0.01),
         replace(PLAN, trains=("head",)),
     ]
-    pairs = train_both_ways(at_hand, who, plans)
+    pairs = against_plain(Stacked(at_hand), who, plans)
     # 33 of 8 are 5 batches, 16 of 5 are 4, 40 of 8 are 5
     assert [mine.steps for mine, _ in pairs] == [10, 3, 8, 4, 10, 2]
 
@@ -261,7 +242,7 @@ def test_a_large_cohort_is_stacked_in_several_goes(monkeypatch):
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     monkeypatch.setattr(stacked, "NUMBERS", 2 * at_hand.layout.size)  # two learners at a time
-    train_both_ways(at_hand, who, [PLAN] * len(who))
+    against_plain(Stacked(at_hand), who, [PLAN] * len(who))
 
 
 def test_stacks_on_several_processes_come_to_the_same_bits(monkeypatch):
@@ -269,7 +250,7 @@ def test_stacks_on_several_processes_come_to_the_same_bits(monkeypatch):
     who = learners(at_hand.x, SIZES)
     monkeypatch.setattr(stacked, "WORTH_A_PROCESS", 2 * at_hand.layout.size * PLAN.batch)  # two learners a stack
     plans = [replace(PLAN, momentum=0.5, key=k) for k in range(len(who))]
-    train_both_ways(at_hand, who, plans)
+    against_plain(Stacked(at_hand), who, plans)
     found = []
     for hands in (1, 2, 5):
         way = Stacked(at_hand)
@@ -327,7 +308,7 @@ def test_every_loss_that_stacks(loss):
     y = targets.get(loss.__name__, torch.randn(200, 3, generator=generator))
     at_hand = work(case().module, x, y, loss)
     who = learners(x, SIZES, validation=(5, 0, 2, 1, 0, 3))
-    train_both_ways(at_hand, who, [replace(PLAN, rate=0.01, reports=("losses",))] * len(who))
+    against_plain(Stacked(at_hand), who, [replace(PLAN, rate=0.01, reports=("losses",))] * len(who))
 
 
 def test_a_target_without_a_dimension_of_its_own():
@@ -344,7 +325,7 @@ def test_validation_losses_of_every_epoch():
     at_hand = case()
     who = learners(at_hand.x, (33, 1, 16, 7), validation=(10, 0, 3, 1))
     plan = replace(PLAN, epochs=3, reports=("losses",))
-    pairs = train_both_ways(at_hand, who, [plan] * len(who))
+    pairs = against_plain(Stacked(at_hand), who, [plan] * len(who))
     for learner, (mine, _) in zip(who, pairs, strict=True):
         assert len(mine.losses) == 4
         assert any(loss != loss for loss in mine.losses) == (len(learner.validation) == 0)
@@ -354,7 +335,7 @@ def test_models_are_tried_on_their_learners_own_validation_parts():
     at_hand = case()
     who = learners(at_hand.x, (33, 1, 16, 7), validation=(10, 0, 3, 1))
     plan = replace(PLAN, reports=("validation",))
-    for mine, _ in train_both_ways(at_hand, who, [plan] * len(who)):
+    for mine, _ in against_plain(Stacked(at_hand), who, [plan] * len(who)):
         alone = score(at_hand, mine.vector, mine.learner.validation)
         assert report(at_hand, mine, mine.vector, mine.epochs).validation is mine.validation
         assert (mine.validation.count, mine.validation.loss) == (alone.count, pytest.approx(alone.loss, rel=1e-5))
@@ -366,7 +347,7 @@ def test_validation_cycles_end_where_they_end_in_plain_pytorch():
     who = learners(at_hand.x, (33, 1, 16, 7, 20), validation=(10, 0, 3, 1, 6))
     plan = replace(PLAN, rate=0.3, momentum=0.5, reports=("losses",))
     cycles = (Cycle(), Cycle(tombstones=1), Cycle(loss=5), Cycle(at_most=3), Cycle(tombstones=4, at_most=7))
-    pairs = train_both_ways(at_hand, who, [replace(plan, cycle=cycle) for cycle in cycles])
+    pairs = against_plain(Stacked(at_hand), who, [replace(plan, cycle=cycle) for cycle in cycles])
     assert len({mine.epochs for mine, _ in pairs}) > 2, "they should end at different epochs"
     assert all(len(mine.losses) == mine.epochs + 1 for mine, _ in pairs)
 
@@ -446,10 +427,10 @@ def frozen_by_hand() -> nn.Module:
 FLAT, IMAGE, PICTURE, CHARACTERS = (2, 12), (2, 1, 28, 28), (2, 3, 32, 32), (2, 10)
 
 DECISIONS: list[tuple[str, Callable[[], nn.Module], tuple[int, ...], str]] = [
-    ("logistic_regression", lambda: models.logistic_regression(12, 3), FLAT, "stacked"),
-    ("mlp", lambda: models.mlp(12, 3), FLAT, "stacked"),
-    ("small_mlp", lambda: models.small_mlp(12, 3), FLAT, "stacked"),
-    ("mnist_mlp", models.mnist_mlp, IMAGE, "stacked"),
+    ("logistic_regression", lambda: models.logistic_regression(12, 3), FLAT, CHOSEN),
+    ("mlp", lambda: models.mlp(12, 3), FLAT, CHOSEN),
+    ("small_mlp", lambda: models.small_mlp(12, 3), FLAT, CHOSEN),
+    ("mnist_mlp", models.mnist_mlp, IMAGE, CHOSEN),
     ("own forward", OwnForward, FLAT, "stacked"),
     ("an mlp of 3 million", lambda: models.mlp(12, 3, hidden=(1700, 1700)), FLAT, "workers"),
     ("small_cnn", models.small_cnn, IMAGE, "workers"),
@@ -479,7 +460,7 @@ DECISIONS: list[tuple[str, Callable[[], nn.Module], tuple[int, ...], str]] = [
 def test_the_way_is_chosen_from_the_network(make, shape, way):
     module = make()
     x = torch.zeros(shape, dtype=torch.int64) if "LSTM" in repr(module) else torch.zeros(shape)
-    at_hand = work(module, x, torch.tensor([0, 1]))
+    at_hand = work(module, x, torch.tensor([0, module(x).shape[1] - 1]))
     assert choose(at_hand, PLAN) == way
     assert execution(at_hand, PLAN).name == way
 
@@ -491,8 +472,8 @@ def test_every_network_of_the_package_is_in_the_table():
 @pytest.mark.parametrize(
     ("plan", "way"),
     [
-        (PLAN, "stacked"),
-        (replace(PLAN, momentum=0.9, options={"nesterov": True, "weight_decay": 0.1}), "stacked"),
+        (PLAN, CHOSEN),
+        (replace(PLAN, momentum=0.9, options={"nesterov": True, "weight_decay": 0.1}), CHOSEN),
         (replace(PLAN, optimiser="Adam"), "workers"),
         (replace(PLAN, optimiser="RMSprop", momentum=0.9), "workers"),
         (replace(PLAN, options={"maximize": True}), "workers"),
@@ -507,7 +488,7 @@ def test_the_way_is_chosen_from_the_plan(plan, way):
 @pytest.mark.parametrize(
     ("loss", "way"),
     [
-        (cross_entropy, "stacked"),
+        (cross_entropy, CHOSEN),
         (nn.CrossEntropyLoss(), "workers"),
         (lambda outputs, targets: cross_entropy(outputs, targets), "workers"),
     ],
@@ -524,7 +505,9 @@ def test_stacking_what_cannot_be_stacked_is_an_error():
         execution(at_hand, PLAN, "stacked")
     with pytest.raises(ValueError, match=r"Sequential with Adam cannot be stacked"):
         execution(case(), replace(PLAN, optimiser="Adam"), "stacked")
-    with pytest.raises(ValueError, match=r"one of plain, workers, stacked, got 'stack'. Did you mean 'stacked'\?"):
+    with pytest.raises(
+        ValueError, match=r"one of plain, workers, stacked, native, got 'stack'. Did you mean 'stacked'\?"
+    ):
         execution(case(), PLAN, "stack")  # type: ignore[arg-type]
 
 
@@ -562,10 +545,10 @@ def test_embeddings_with_rules_of_their_own(how):
 @pytest.mark.parametrize(
     "plan", [replace(PLAN, options={"nesterov": True}), replace(PLAN, options={"weight_decay": -1.0})], ids=named
 )
-def test_what_the_optimiser_refuses_is_refused_stacked_too(plan):
+def test_what_the_optimiser_refuses_is_refused_the_other_ways_too(plan):
     at_hand = case()
     who = learners(at_hand.x, (8,))
-    for way in ("plain", "stacked"):
+    for way in ("plain", "stacked", CHOSEN):
         with pytest.raises(ValueError, match=r"(?i)nesterov|weight_decay"):
             execution(at_hand, plan, way).advance(jobs(at_hand, who, [plan]))  # type: ignore[arg-type]
 
@@ -583,46 +566,6 @@ def test_a_plan_that_trains_no_layer():
 
 
 # --------------------------------------------------------------------------------------------- whole simulations
-
-
-ALGORITHMS = {
-    "fedavg": ap.fedavg(fraction=0.5, epochs=2),
-    "async_dvw": ap.async_dvw(batch=16, at_most=6),
-    "async_dvw fixed": ap.async_dvw(adaptive=False, batch=16, epochs=2),
-    "fed2a": ap.fed2a(buffer=2, period=3, last=1),
-    "hdafl": ap.hdafl(fraction=0.5),
-    "divide_and_conquer": ap.divide_and_conquer(prepass=2, epochs=3, tuning_epochs=2, rate=0.05),
-    "radfed_i": ap.radfed_i(fraction=0.5, hops=3),
-}
-
-
-def events(run: ap.Run) -> list[object]:
-    """Who was given what when, what came back, and what was committed; scores may differ in the last digits."""
-    kept: list[object] = []
-    for stamped in run.records:
-        record = stamped.record
-        if isinstance(record, Handed | Membership | Refused):
-            kept.append((stamped.time, record))
-        elif isinstance(record, Returned):
-            kept.append((stamped.time, replace(record, losses=())))
-        elif isinstance(record, Committed):
-            kept.append((stamped.time, replace(record, weights=())))
-    return kept
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_whole_runs_agree(name):
-    data = islands(6, sizes=(160, 100, 60, 40, 25, 15), classes=3)
-    settings = {"fleet": ap.Fleet(fast=3, slow=3), "ending": ap.Ending(rounds=6), "model": models.mlp(64, 10)}
-    mine, theirs = (ap.simulate(ALGORITHMS[name], data, execution=way, **settings) for way in ("stacked", "plain"))
-    assert (mine.execution, theirs.execution) == ("stacked", "plain")
-    assert events(mine) == events(theirs)
-    for (_, a), (_, b) in zip(mine.cycles, theirs.cycles, strict=True):
-        assert a.losses == pytest.approx(b.losses, rel=1e-3, nan_ok=True)
-    for (_, a), (_, b) in zip(mine.commits, theirs.commits, strict=True):
-        torch.testing.assert_close(torch.tensor(a.weights), torch.tensor(b.weights), atol=0.02, rtol=1e-3)
-    torch.testing.assert_close(mine.model, theirs.model, atol=1e-3, rtol=1e-3)
-    assert mine.score == pytest.approx(theirs.score, abs=0.01)
 
 
 class Halves(nn.Module):
@@ -649,7 +592,8 @@ def test_a_network_trains_in_training_mode_though_it_is_scored_in_between():
 def test_the_way_is_told_with_the_run():
     data = small_islands()
     ending = ap.Ending(rounds=1)
-    assert ap.simulate(ap.fedavg(batch=8), data, ending=ending).execution == "stacked"
+    assert ap.simulate(ap.fedavg(batch=8), data, ending=ending).execution == CHOSEN
+    assert ap.simulate(ap.fedavg(batch=8), data, ending=ending, execution="stacked").execution == "stacked"
     assert ap.simulate(ap.fedavg(batch=8, optimiser="Adam"), data, ending=ending).execution == "workers"
     assert ap.simulate(ap.fedavg(batch=8), data, ending=ending, execution="plain").execution == "plain"
     seen = ap.simulate(ap.fedavg(batch=8), images(data), model=lambda: models.small_cnn(1, 8), ending=ending)

@@ -20,6 +20,7 @@ from archipel.cli.data import KNOWN, looked_for
 from archipel.cli.folding import MARGIN, heading, write
 from archipel.data.fetch import cache, places
 from archipel.experiment import simulate
+from archipel.native.library import library
 from archipel.parts.ending import Ending
 
 REQUIREMENT = re.compile(r"""([\w.-]+)(?:>=([\d.]+))?[^;]*(?:;.*\bextra == ["']([\w-]+)["'])?""")
@@ -57,6 +58,8 @@ class Machine:
     threads: int
     """By which torch computes."""
     cuda: bool
+    native: bool
+    """Archipel's own arithmetic in C was compiled when it was installed."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ def machine() -> Machine:
         os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None,
         torch.get_num_threads(),
         torch.cuda.is_available(),
+        library() is not None,
     )
 
 
@@ -235,6 +239,12 @@ def show(found: Diagnosis) -> None:
         f"{' and can use CUDA' if here.cuda else ''}",
         MARGIN,
     )
+    if here.native:
+        write("small networks are trained in C", MARGIN)
+    else:
+        write(
+            "nothing is trained in C: install a C compiler, then Archipel again, and small networks are faster", MARGIN
+        )
     write(", ".join(f"{name} {version or 'is missing'}" for name, version in found.packages.items()), MARGIN)
     heading("Extras")
     for extra in found.extras:

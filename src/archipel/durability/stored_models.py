@@ -99,6 +99,11 @@ class StoredModels:
                 self._fill(into, run.source, run.offset)
         return vector
 
+    def in_memory(self, name: str) -> bool:
+        """It is there, and can be read without a file."""
+        kept = self._kept.get(name)
+        return kept is not None and kept.tensor is not None
+
     def shape(self, name: str) -> tuple[int, ...]:
         return (self._kept[name].runs[-1].stop,)
 
@@ -145,11 +150,6 @@ class StoredModels:
         digests = self._kept[name].digests
         assert digests is not None, f"{name} is a part's own"
         return digests
-
-    def in_memory(self, name: str) -> bool:
-        """It is there, and can be read without a file."""
-        kept = self._kept.get(name)
-        return kept is not None and kept.tensor is not None
 
     def numbers(self, name: str, layers: Sequence[int], skip: int, size: int) -> Iterator[bytes | memoryview]:
         """The numbers of these layers as bytes, without the first `skip` of them, in pieces of at most `size`."""

@@ -1,4 +1,4 @@
-"""How learners are executed in one process: one by one, on workers, or stacked.
+"""How learners are executed in one process: one by one, on workers, stacked, or in C.
 
 The way is chosen from the model's arithmetic, never by timing or free memory, so that the same seed gives the same
 bits; it is recorded with the run.
@@ -18,14 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from archipel.checks import one_of, require
+from archipel.engines.native import Native, linear_layers
 from archipel.engines.network import can_stack, network
-from archipel.engines.rectifying import pool_first
+from archipel.engines.shortcuts import with_shortcuts
 from archipel.engines.stacked import Stacked
 from archipel.learner.learner import Job, Work, optimiser
 from archipel.learner.training import advance
 from archipel.types import Plan
 
-Way: TypeAlias = Literal["plain", "workers", "stacked"]
+Way: TypeAlias = Literal["plain", "workers", "stacked", "native"]
 
 SMALL = 2_000_000
 """Multiplications of one example's forward pass above which one learner alone keeps the cores busy."""
@@ -73,7 +74,7 @@ class Workers:
         self.count = count or torch.get_num_threads()
         self._benches: queue.SimpleQueue[Work] = queue.SimpleQueue()
         for _ in range(self.count):
-            self._benches.put(replace(work, module=pool_first(copy.deepcopy(work.module))))
+            self._benches.put(replace(work, module=with_shortcuts(copy.deepcopy(work.module))))
 
     def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
         # the largest first, so that nobody waits for it at the end; results do not depend on the order
@@ -107,17 +108,17 @@ def threads(count: int | None) -> Iterator[None]:
 
 
 def choose(work: Work, plan: Plan) -> Way:
-    """Stack what is small and linear; run on workers what is not; one by one what draws random numbers itself."""
+    """Stack what is small and linear, or leave it to C; run on workers what is not; one by one what draws itself."""
     if _stackable(work, plan) and _multiplications(work) <= SMALL:
-        return "stacked"
+        return "stacked" if linear_layers(work) is None else "native"
     return "plain" if _draws(work) else "workers"
 
 
 def execution(work: Work, plan: Plan, way: Way | None = None) -> Execution:
     """The execution for this work, chosen or as asked for."""
     asked, way = way, way or choose(work, plan)
-    one_of("execution", "way", way, ("plain", "workers", "stacked"))
-    if way != "stacked" or plan.options:  # torch's optimisers take a second to load, and a plain stack needs none
+    one_of("execution", "way", way, ("plain", "workers", "stacked", "native"))
+    if way in ("plain", "workers") or plan.options:  # torch's optimisers take a second to load; the others need none
         optimiser(plan, [nn.Parameter(torch.zeros(1))])  # settings it does not take show before the run
     require(
         asked != "stacked" or _stackable(work, plan),
@@ -130,8 +131,14 @@ def execution(work: Work, plan: Plan, way: Way | None = None) -> Execution:
         f"execution: {type(work.module).__name__} draws random numbers in training (dropout), which workers would "
         "take from one another. Use execution='plain'.",
     )
-    ways: dict[Way, type[Plain] | type[Workers] | type[Stacked]]
-    ways = {"plain": Plain, "workers": Workers, "stacked": Stacked}
+    require(
+        asked != "native" or (_stackable(work, plan) and linear_layers(work) is not None),
+        f"execution: {type(work.module).__name__} with {plan.optimiser} cannot be trained natively: only linear layers "
+        "and ReLU in a row that end in class scores under cross entropy, trained by SGD on a CPU, can, and only if a "
+        "C compiler was there when Archipel was installed. Use execution='stacked' or 'workers'.",
+    )
+    ways: dict[Way, type[Plain] | type[Workers] | type[Stacked] | type[Native]]
+    ways = {"plain": Plain, "workers": Workers, "stacked": Stacked, "native": Native}
     return ways[way](work)
 
 

@@ -168,7 +168,9 @@ class Errand:
     waits for the other one to read, whatever the other one waits for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Callable[..., Any]) -> None:
+        """answer: what is done with a model and what else a question says; models are all of one size."""
+        self._answer = answer
         self._connection: list[Connection] = []
         """None or one."""
         self._rows: Tensor = torch.empty(0)
@@ -179,8 +181,8 @@ class Errand:
         self._answers: dict[int, Any] = {}
         weakref.finalize(self, _hang_up, self._connection)
 
-    def begin(self, number: int, answer: Callable[..., Any], model: Tensor, *further: Any) -> None:
-        """Have the question answered under this number; `answer` and the size of the models are always the same."""
+    def begin(self, number: int, model: Tensor, *further: Any) -> None:
+        """Have the question answered under this number."""
         if not len(self._rows):
             count = max(1, min(QUESTIONS, NUMBERS_OUT // model.numel()))
             self._rows = torch.frombuffer(mmap.mmap(-1, 4 * count * model.numel()), dtype=torch.float32).view(count, -1)
@@ -189,10 +191,10 @@ class Errand:
         while self._out and not self._has_room(len(message)):
             self._land()
         if not self._connection:
-            self._connection.append(_forked(_reply, answer, self._rows))
+            self._connection.append(_forked(_reply, self._answer, self._rows))
         self._asked += 1
         self._rows[row].copy_(model)
-        self._out.append(_Question(number, answer, row, further, len(message)))
+        self._out.append(_Question(number, row, further, len(message)))
         with suppress(OSError):  # a dead one shows when its answer is taken
             self._connection[0].send_bytes(message)
 
@@ -221,14 +223,13 @@ class Errand:
         question = self._out.popleft()
         if found is None:
             _hang_up(self._connection)
-            found = question.answer(self._rows[question.row], *question.further)
+            found = self._answer(self._rows[question.row], *question.further)
         self._answers[question.number] = found
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
     number: int
-    answer: Callable[..., Any]
     row: int
     further: tuple[Any, ...]
     length: int

@@ -13,6 +13,8 @@ from typing import IO
 import torch
 from torch import Tensor
 
+from archipel.layout import part
+
 IN_MEMORY = 1 << 29
 """Bytes of vectors that a store holds in memory; further ones go to its file."""
 
@@ -35,11 +37,14 @@ class MemoryModels:
 
     def read(self, name: str, piece: slice | None = None) -> Tensor:
         vector = self._vectors[name]
-        if piece is not None and piece.stop - piece.start < vector.numel():  # else it is all of it
-            vector = vector[piece]
+        if piece is not None:
+            vector = part(vector, piece)
         if name in self._filed:
             self._file.wake(vector)
         return vector
+
+    def in_memory(self, name: str) -> bool:
+        return name not in self._filed
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._vectors[name].shape)

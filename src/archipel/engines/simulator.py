@@ -23,6 +23,7 @@ from archipel.controller import Controller
 from archipel.engines.execution import Execution, threads
 from archipel.engines.fleet import Group
 from archipel.engines.hands import Errand
+from archipel.engines.native import Native, Trials
 from archipel.engines.wire import Wire
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
 from archipel.learner.learner import Job, Learner, Work
@@ -202,7 +203,12 @@ class Simulator:
         self.stimuli = stimuli
         self.seed = seed
         self.observers = tuple(observers)
-        self.errand = Errand()
+        self.errand: Errand | Trials
+        """Tries models meanwhile."""
+        if isinstance(execution, Native):
+            self.errand = Trials(execution, self._examples)
+        else:
+            self.errand = Errand(self._tallies)
         self.cores = torch.get_num_threads() if work.x.device.type == "cpu" and sys.platform == "linux" else 1
         self.clock = Clock()
         self.wire = Wire(work.layout)
@@ -481,17 +487,24 @@ class Simulator:
             ]
         if isinstance(command.probe, Consistency):
             asked.opinions = (self._consistency(command, command.probe),) * len(command.sites)
-        elif self._worth_an_errand(command, command.probe):
+        elif self._goes_on_an_errand(command, command.probe):
             vector = self.controller.models.read(command.model.name)
-            self.errand.begin(command.task, self._tallies, vector, command.sites, command.probe)
+            self.errand.begin(command.task, vector, command.sites, command.probe)
         else:
             asked.opinions = self._scores(command, command.probe)
         self.asked[command.task] = asked
         self.clock.at(max(asked.due), Answered(command.task))
 
-    def _worth_an_errand(self, command: Evaluate, probe: Score) -> bool:
-        """Is there a core for it, time until it is needed, and enough to do? By its arithmetic, not by timing."""
-        if command.record or self.execution.threads != 1 or self.cores < 2 or self._private(command.sites):
+    def _goes_on_an_errand(self, command: Evaluate, probe: Score) -> bool:
+        """Is there a core for it, time until it is needed, and enough to do? By its arithmetic, not by timing.
+
+        In C everything goes that can: its sums are its own, and must not depend on the cores there are.
+        """
+        if self._private(command.sites):
+            return False
+        if isinstance(self.errand, Trials):
+            return not probe.bins
+        if command.record or self.execution.threads != 1 or self.cores < 2:
             return False
         examples = sum(map(self._part_sizes[probe.part].__getitem__, command.sites))
         return examples * self.work.layout.size > WORTH_AN_ERRAND

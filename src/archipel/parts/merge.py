@@ -7,24 +7,22 @@ A layer that nobody sent, or that has no weight at all, stays as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from archipel.checks import share
-from archipel.layout import CHUNK, chunks
+from archipel.layout import chunks, part
+from archipel.native.merge import add_rows, commit
 from archipel.parts.part import Part
-from archipel.state import Update, View
+from archipel.state import Models, Update, View
 
-COMMIT_CHUNK = 1 << 18
-"""Numbers of the community's sum that are changed at a time: everything that is done to them is done in the cache."""
-
-Row: TypeAlias = Callable[[slice], Tensor]
-"""A model of which one piece at a time is read: it may lie on a disk."""
+CHUNK = 1 << 19
+"""Numbers of a model that are read from a file at a time."""
 
 GIANT = 2.0**20
 """A term so much larger than all others eats 20 of the 53 bits that float64 has for them."""
@@ -55,15 +53,15 @@ class Mean(Merge):
     """The weighted mean of the batch, each layer over those who sent it."""
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
-        rows: list[Row] = [partial(view.models.read, update.model.name) for update in updates]
+        names = [update.model.name for update in updates]
         proposal = view.layout.empty()
         covered: list[int] = []
         for layers, shares in _alike(updates, weights, len(view.layout.layers)):
             total = math.fsum(shares.values())
             if total > 0:
                 covered.extend(layers)
-                senders, normalised = [rows[k] for k in shares], [p / total for p in shares.values()]
-                weighted_sum(proposal, senders, normalised, view.layout.slices(layers))
+                senders, normalised = [names[k] for k in shares], [p / total for p in shares.values()]
+                weighted_sum(proposal, view.models, senders, normalised, view.layout.slices(layers))
         return Proposal(proposal, tuple(sorted(covered)))
 
 
@@ -108,8 +106,9 @@ class Community(Merge):
     accumulates = True
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
-        memory, _ = self._remembered(view)
-        changes = {layer: _Change() for layer in memory["changed"]}
+        memory = self._remembered(view)
+        changes: dict[int, _Terms] = dict.fromkeys(memory["changed"], ())
+        emptied: set[int] = set()
         memory["changed"] = []
         before = {update.learner: dict(memory["latest"].get(update.learner, {})) for update in updates}
         taken: dict[str, str] = {}
@@ -117,37 +116,38 @@ class Community(Merge):
             member = view.state.members.get(update.learner)
             if self.forget and member is not None and not member.active:
                 continue  # it left while its update was waiting
-            taken[update.model.name] = update.learner
+            name = update.model.name
+            taken[name] = update.learner
             latest = memory["latest"].setdefault(update.learner, {})
-            for layer in update.layers:
-                change, p = changes.setdefault(layer, _Change()), weight[layer]
-                old, old_p = latest.get(str(layer), (None, 0.0))
-                change.add(update.model.name, p)
+            for (old, old_p, p), layers in _terms(latest, update.layers, weight):
+                remembered = [name, p]
+                latest.update((str(layer), remembered) for layer in layers)
+                terms = ((name, p),) if old is None else ((name, p), (old, -old_p))
+                changes.update((layer, changes.get(layer, ()) + terms) for layer in layers)
+                for layer in self._reweigh(memory, layers, old_p, p):
+                    emptied.add(layer)
+                    changes[layer] = ()
                 if old is not None:
-                    change.add(old, -old_p)
-                if self._reweigh(memory, layer, old_p, p):
-                    changes[layer] = _Change(from_nothing=True)
-                self._hold(memory, old, -1)
-                self._hold(memory, update.model.name, +1)
-                latest[str(layer)] = [update.model.name, p]
+                    self._hold(memory, old, -len(layers))
+            self._hold(memory, name, len(update.layers))
         proposal = view.layout.empty()
-        sizes = self._apply(view, changes, taken, proposal)
+        sizes = self._apply(view, _runs(changes, emptied, memory["weight"]), proposal)
         giants_gone = [self._resize(memory, learner, sizes.get(name, 0.0)) for name, learner in taken.items()]
         if any(giants_gone):
             self._rebuild(view)
-            self._apply(view, {layer: _Change() for layer in changes}, (), proposal)
+            self._apply(view, _runs(dict.fromkeys(changes, ()), set(), memory["weight"]), proposal)
         covered = tuple(layer for layer in sorted(changes) if memory["weight"][layer] > 0)
         return Proposal(proposal, covered, undo=lambda: self._restore(view, before))
 
     def left(self, view: View, learner: str) -> None:
         if not self.forget or learner not in view.memory.get("latest", {}):
             return
-        memory, total = self._remembered(view)
+        memory, total = view.memory, self._sum(view)
         for key, (name, p) in memory["latest"].pop(learner).items():
             layer = int(key)
             (piece,) = view.layout.slices((layer,))
             total[piece].sub_(view.models.read(name, piece), alpha=p)
-            if self._reweigh(memory, layer, p, 0.0):
+            if self._reweigh(memory, (layer,), p, 0.0):
                 total[piece] = 0.0
             self._hold(memory, name, -1)
             memory["changed"].append(layer)
@@ -158,46 +158,50 @@ class Community(Merge):
         held: dict[str, int] = view.memory.get("held", {})
         return held.keys()
 
-    def _remembered(self, view: View) -> tuple[dict[str, Any], Tensor]:
-        """The part's memory and the vector W, both made at the first commit."""
+    def _remembered(self, view: View) -> dict[str, Any]:
+        """The part's memory; it and the vector W are made at the first commit."""
         memory = view.memory
         if not memory:
             view.models.write(view.name("sum"), torch.zeros(view.layout.size, dtype=torch.float64))
             layers = len(view.layout.layers)
             memory.update(latest={}, held={}, weight=[0.0] * layers, terms=[0] * layers, changed=[])
             memory.update(sizes={}, peak=0.0)
-        return memory, view.models.read(view.name("sum"))
+        return memory
 
-    def _apply(
-        self, view: View, changes: dict[int, _Change], new: Collection[str], proposal: Tensor
-    ) -> dict[str, float]:
-        """Change W and write W / P into the proposal in one pass; how large the new models' terms are, by name."""
-        memory, total = self._remembered(view)
-        room = torch.empty(min(COMMIT_CHUNK, len(total)), dtype=torch.float64)
+    def _sum(self, view: View) -> Tensor:
+        """The vector W."""
+        return view.models.read(view.name("sum"))
+
+    def _apply(self, view: View, changes: Iterable[_Change], proposal: Tensor) -> dict[str, float]:
+        """Change W and write W / P into the proposal in one pass; how large the terms are, by the models' names."""
+        total = self._sum(view)
         sizes: dict[str, float] = {}
-        for layers, change, weight in _runs(changes, memory["weight"]):
-            for chunk in chunks(view.layout.slices(layers), COMMIT_CHUNK):
-                running, wide = total[chunk], room[: chunk.stop - chunk.start]
-                if change.from_nothing:
-                    running.zero_()
-                for name, p in change.terms:
-                    part = view.models.read(name, chunk)
-                    if name in new:
-                        sizes[name] = max(sizes.get(name, 0.0), p * largest(part))
-                    running.add_(wide.copy_(part), alpha=p)
-                if weight > 0:
-                    proposal[chunk].copy_(torch.div(running, weight, out=wide))
+        for change in changes:
+            names, factors = [name for name, _ in change.terms], [p for _, p in change.terms]
+            for piece, some in _at_once(view.models, names, view.layout.slices(change.layers)):
+                found = commit(
+                    part(total, piece),
+                    [view.models.read(name, piece) for name in names[some]],
+                    factors[some],
+                    from_nothing=change.from_nothing and some.start == 0,
+                    mean=part(proposal, piece) if change.weight > 0 and some.stop == len(names) else None,
+                    weight=change.weight,
+                )
+                for name, p, size in zip(names[some], factors[some], found, strict=True):
+                    sizes[name] = max(sizes.get(name, 0.0), p * size)
         return sizes
 
     @staticmethod
-    def _reweigh(memory: dict[str, Any], layer: int, old: float, new: float) -> bool:
-        """P <- P + p_k - p'_k for a layer; True if no term that weighs anything is left."""
-        memory["weight"][layer] += new - old
-        memory["terms"][layer] += (new > 0) - (old > 0)
-        if memory["terms"][layer] == 0:  # what rounding would leave behind is no model
-            memory["weight"][layer] = 0.0
-            return True
-        return False
+    def _reweigh(memory: dict[str, Any], layers: Iterable[int], old: float, new: float) -> list[int]:
+        """P <- P + p_k - p'_k for some layers; those of them that no term is left of that weighs anything."""
+        weight, terms, emptied = memory["weight"], memory["terms"], []
+        for layer in layers:
+            weight[layer] += new - old
+            terms[layer] += (new > 0) - (old > 0)
+            if terms[layer] == 0:  # what rounding would leave behind is no model
+                weight[layer] = 0.0
+                emptied.append(layer)
+        return emptied
 
     @staticmethod
     def _resize(memory: dict[str, Any], learner: str, size: float) -> bool:
@@ -216,78 +220,93 @@ class Community(Merge):
 
     def _rebuild(self, view: View) -> None:
         """W and P from everybody's latest models: the O(MN) pass that a commit saves."""
-        memory, total = self._remembered(view)
+        memory, total = view.memory, self._sum(view)
         total.zero_()
         memory.update(held={}, weight=[0.0] * len(memory["weight"]), terms=[0] * len(memory["terms"]), sizes={})
         for learner in sorted(memory["latest"]):
             size = 0.0
             for key, (name, p) in memory["latest"][learner].items():
                 (piece,) = view.layout.slices((int(key),))
-                row = view.models.read(name, piece)
-                total[piece].add_(row, alpha=p)
-                self._reweigh(memory, int(key), 0.0, p)
+                (largest,) = commit(total[piece], [view.models.read(name, piece)], [p])
+                self._reweigh(memory, (int(key),), 0.0, p)
                 self._hold(memory, name, +1)
-                size = max(size, p * largest(row))
+                size = max(size, p * largest)
             if size > 0:
                 memory["sizes"][learner] = size
         memory["peak"] = max(memory["sizes"].values(), default=0.0)
 
     @staticmethod
-    def _hold(memory: dict[str, Any], name: str | None, by: int) -> None:
-        if name is not None:
-            memory["held"][name] = memory["held"].get(name, 0) + by
-            if memory["held"][name] == 0:
-                del memory["held"][name]
+    def _hold(memory: dict[str, Any], name: str, by: int) -> None:
+        """By so many layers more, or fewer, a model's vector is needed."""
+        held = memory["held"].pop(name, 0) + by
+        if held:
+            memory["held"][name] = held
 
 
 def _alike(
     updates: Sequence[Update], weights: Sequence[Sequence[float]], layers: int
-) -> list[tuple[list[int], dict[int, float]]]:
+) -> Iterator[tuple[tuple[int, ...], dict[int, float]]]:
     """Neighbouring layers that the same updates sent with the same weights: (layers, {update: weight})."""
-    runs: list[tuple[list[int], dict[int, float]]] = []
-    sent = [frozenset(update.layers) for update in updates]
-    for layer in range(layers):
-        shares = {k: weights[k][layer] for k in range(len(updates)) if layer in sent[k]}
-        if runs and runs[-1][1] == shares:
-            runs[-1][0].append(layer)
-        else:
-            runs.append(([layer], shares))
-    return runs
+    columns = list(zip(*map(_sent, updates, weights), strict=True))
+    for shares, run in groupby(range(layers), columns.__getitem__):
+        yield tuple(run), {k: p for k, p in enumerate(shares) if p is not None}
 
 
-@dataclass(slots=True)
-class _Change:
-    """What a commit does to a layer of the community's sum."""
+def _sent(update: Update, weight: Sequence[float]) -> Sequence[float | None]:
+    """An update's weight in every layer; None in those that it does not have."""
+    if len(update.layers) == len(weight):
+        return weight
+    sent: list[float | None] = [None] * len(weight)
+    for layer in update.layers:
+        sent[layer] = weight[layer]
+    return sent
 
-    terms: list[tuple[str, float]] = field(default_factory=list)
-    """Models and their weights, to be added in this order; a term that goes has its weight negative."""
-    from_nothing: bool = False
+
+_Terms: TypeAlias = tuple[tuple[str, float], ...]
+"""Models and their weights, to be added in this order; a term that goes has its weight negative."""
+
+
+class _Change(NamedTuple):
+    """What a commit does to neighbouring layers of the community's sum."""
+
+    layers: tuple[int, ...]
+    terms: _Terms
+    from_nothing: bool
     """The sum begins at zero."""
-
-    def add(self, name: str, weight: float) -> None:
-        self.terms.append((name, weight))
-
-
-def _runs(changes: dict[int, _Change], weights: Sequence[float]) -> list[tuple[list[int], _Change, float]]:
-    """Layers with the same change and the same P together: (layers, change, P)."""
-    runs: list[tuple[list[int], _Change, float]] = []
-    for layer, change in sorted(changes.items()):
-        if runs and runs[-1][1:] == (change, weights[layer]):
-            runs[-1][0].append(layer)
-        else:
-            runs.append(([layer], change, weights[layer]))
-    return runs
+    weight: float
+    """P, when it has been done."""
 
 
-def largest(vector: Tensor) -> float:
-    """The largest magnitude in a vector."""
-    low, high = torch.aminmax(vector)
-    return max(-float(low), float(high))
+def _terms(
+    latest: dict[str, list[Any]], layers: Iterable[int], weight: Sequence[float]
+) -> Iterator[tuple[tuple[str | None, float, float], tuple[int, ...]]]:
+    """Neighbouring layers that are alike in the model and the weight they had and in the weight they get."""
+    for alike, run in groupby(layers, lambda layer: (*latest.get(str(layer), (None, 0.0)), weight[layer])):
+        yield alike, tuple(run)
 
 
-def weighted_sum(into: Tensor, rows: Sequence[Row], shares: Sequence[float], pieces: Iterable[slice]) -> None:
-    """On these pieces, into = sum of shares x rows, added up row by row from zero: the order of every mean."""
-    for chunk in chunks(pieces, CHUNK):
-        running = into[chunk].zero_()
-        for row, p in zip(rows, shares, strict=True):
-            running.add_(row(chunk), alpha=p)
+def _runs(changes: dict[int, _Terms], emptied: Collection[int], weights: Sequence[float]) -> list[_Change]:
+    """Neighbouring layers with the same terms and the same P together."""
+    runs = groupby(sorted(changes), lambda layer: (changes[layer], layer in emptied, weights[layer]))
+    return [_Change(tuple(layers), *alike) for alike, layers in runs]
+
+
+def weighted_sum(
+    into: Tensor, models: Models, names: Sequence[str], shares: Sequence[float], pieces: Sequence[slice]
+) -> None:
+    """On these pieces, into = sum of shares x models, added up model by model from zero: the order of every mean."""
+    for piece, some in _at_once(models, names, pieces):
+        add_rows(
+            part(into, piece),
+            [models.read(name, piece) for name in names[some]],
+            shares[some],
+            from_nothing=some.start == 0,
+        )
+
+
+def _at_once(models: Models, names: Sequence[str], pieces: Sequence[slice]) -> Iterator[tuple[slice, slice]]:
+    """What is read at a time, of the vectors and of the names: all there is, if it is in memory anyway."""
+    if all(map(models.in_memory, names)):
+        yield from ((piece, slice(0, len(names))) for piece in pieces)
+    else:
+        yield from ((chunk, slice(k, k + 1)) for chunk in chunks(pieces, CHUNK) for k in range(len(names)))

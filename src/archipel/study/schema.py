@@ -212,7 +212,7 @@ class SimulationSection(Table):
     device: str = "cpu"
     """Of the learners' arithmetic."""
     execution: Way | None = None
-    """"plain", "workers" or "stacked" instead of the way chosen from the network."""
+    """"plain", "workers", "stacked" or "native" instead of the way chosen from the network."""
     shadow: bool = False
     """Also record RADFed's divergences DC and DL and the layers' divergence between local models (D&C), at the cost
     of a centralised run beside each run."""

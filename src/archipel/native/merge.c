@@ -1,0 +1,135 @@
+/* Sums of models in one pass over memory: a mean of many rows, and a commit that changes a sum and divides it.
+
+   Every number has the bits that torch gives it: rows are added in their order, each by a multiplication and an
+   addition, which are one operation where torch's own code has that. */
+
+#include <stdint.h>
+#include <string.h>
+
+#include "lanes.h"
+#include "pool.h"
+
+#define SIDE_BY_SIDE 10 /* rows that are read together: the processor fetches ahead in about as many places */
+#define STEP 128        /* numbers of a row before the next one's turn: their sums are in the first cache */
+#define BLOCK (1 << 16) /* numbers that all rows are added to before the next ones: their sums are in the second */
+
+struct sum {
+    /* Add so many rows, from the first one given, to so many numbers from a place on. */
+    void (*add)(const struct sum *sum, long first, long count, long place, long numbers);
+    const float *const *rows;
+    const double *weights;
+    long count;
+    int from_nothing; /* what was in the sum before does not count */
+    union {
+        float *narrow;
+        double *wide;
+    };
+    /* of a wide sum: */
+    int32_t *largest; /* [row] */
+    float *mean;      /* the sum / weight; NULL: not yet */
+    double weight;
+};
+
+INLINE long least(long a, long b) { return a < b ? a : b; }
+
+/* ------------------------------------------------------------------------------------------------------ narrow sums */
+
+INLINE void add_row(float *restrict into, const float *restrict row, float weight, long numbers) {
+    for (long i = 0; i < numbers; i++)
+        into[i] += weight * row[i];
+}
+
+static void add_to_narrow(const struct sum *sum, long first, long count, long place, long numbers) {
+    float *into = sum->narrow + place;
+    if (first == 0 && sum->from_nothing)
+        memset(into, 0, numbers * sizeof *into);
+    for (long row = first; row < first + count; row++)
+        add_row(into, sum->rows[row] + place, (float)sum->weights[row], numbers);
+}
+
+/* -------------------------------------------------------------------------------------------------------- wide sums */
+
+/* The largest magnitude, as bits: without the sign they are in the order of their numbers, NaN above all of them. */
+INLINE int32_t add_row_widened(double *restrict into, const float *restrict row, double weight, long numbers) {
+    int32_t largest = 0;
+    for (long i = 0; i < numbers; i++) {
+        int32_t bits;
+        memcpy(&bits, row + i, sizeof bits);
+        bits &= INT32_MAX;
+        largest = bits > largest ? bits : largest;
+        into[i] += weight * (double)row[i];
+    }
+    return largest;
+}
+
+INLINE void divide(float *restrict into, const double *restrict sum, double weight, long numbers) {
+    for (long i = 0; i < numbers; i++)
+        into[i] = (float)(sum[i] / weight);
+}
+
+/* Other threads may want to as well. */
+INLINE void lift(int32_t *largest, int32_t to) {
+    int32_t now = __atomic_load_n(largest, __ATOMIC_RELAXED);
+    while (to > now && !__atomic_compare_exchange_n(largest, &now, to, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        ;
+}
+
+static void add_to_wide(const struct sum *sum, long first, long count, long place, long numbers) {
+    double *into = sum->wide + place;
+    if (first == 0 && sum->from_nothing)
+        memset(into, 0, numbers * sizeof *into);
+    for (long row = first; row < first + count; row++)
+        lift(sum->largest + row, add_row_widened(into, sum->rows[row] + place, sum->weights[row], numbers));
+    if (sum->mean && first + count == sum->count)
+        divide(sum->mean + place, into, sum->weight, numbers);
+}
+
+/* ------------------------------------------------------------------------------------------------ pieces of the sum */
+
+struct piece {
+    const struct sum *sum;
+    long start, stop;
+};
+
+static void add_all(void *given) {
+    const struct piece *piece = given;
+    const struct sum *sum = piece->sum;
+    for (long block = piece->start; block < piece->stop; block += BLOCK) {
+        long end = least(block + BLOCK, piece->stop), row = 0;
+        do { /* without a row too: there may be something to divide */
+            for (long place = block; place < end; place += STEP)
+                sum->add(sum, row, least(SIDE_BY_SIDE, sum->count - row), place, least(STEP, end - place));
+            row += SIDE_BY_SIDE;
+        } while (row < sum->count);
+    }
+}
+
+static void share_out(const struct sum *sum, long numbers, int threads) {
+    pool_allow(threads);
+    struct piece pieces[threads];
+    struct task tasks[threads];
+    for (int i = 0; i < threads; i++) {
+        pieces[i] = (struct piece){sum, numbers * i / threads, numbers * (i + 1) / threads};
+        tasks[i] = (struct task){add_all, &pieces[i]};
+        if (i > 0)
+            pool_begin(&tasks[i]);
+    }
+    add_all(&pieces[0]);
+    for (int i = 1; i < threads; i++)
+        pool_wait(&tasks[i]);
+}
+
+void archipel_add_rows(float *into, const float *const *rows, const double *weights, long count, long numbers,
+                       int from_nothing, int threads) {
+    struct sum sum = {add_to_narrow, rows, weights, count, from_nothing, .narrow = into};
+    share_out(&sum, numbers, threads);
+}
+
+void archipel_commit(double *into, const float *const *rows, const double *weights, long count, long numbers,
+                     int from_nothing, int32_t *largest, float *mean, double weight, int threads) {
+    struct sum sum = {
+        add_to_wide, rows, weights, count, from_nothing,
+        .wide = into, .largest = largest, .mean = mean, .weight = weight,
+    };
+    share_out(&sum, numbers, threads);
+}

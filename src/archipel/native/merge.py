@@ -1,0 +1,132 @@
+"""`merge.c` from Python, and the same in torch: sums of models.
+
+Every number has the same bits in both: rows are added in their order, each by a multiplication and an addition that are
+rounded once if the processor can.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from ctypes import CDLL, c_double, c_int, c_long, c_void_p
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archipel.layout import CHUNK, chunks
+from archipel.native.library import library
+
+IN_CACHE = 1 << 18
+"""Numbers of a wide sum that torch changes at a time: they stay in the cache from one operation to the next."""
+
+WORTH_THREADS = 1 << 18
+"""Numbers to be added: fewer are added before another thread is awake."""
+
+
+def add_rows(into: Tensor, rows: Sequence[Tensor], weights: Sequence[float], *, from_nothing: bool = False) -> None:
+    """Add weights x rows, one row after the other; from nothing: to zeros."""
+    native = library()
+    if native is None or not _in_one_piece(into, rows):
+        add_rows_in_torch(into, rows, weights, from_nothing=from_nothing)
+        return
+    places, factors = array("Q", [row.data_ptr() for row in rows]), array("d", weights)
+    _declared(native).archipel_add_rows(
+        into.data_ptr(),
+        places.buffer_info()[0],
+        factors.buffer_info()[0],
+        len(rows),
+        into.numel(),
+        from_nothing,
+        _threads(into, rows),
+    )
+
+
+def add_rows_in_torch(into: Tensor, rows: Sequence[Tensor], weights: Sequence[float], *, from_nothing: bool) -> None:
+    for piece in chunks([slice(0, len(into))], CHUNK):
+        running = into[piece]
+        if from_nothing:
+            running.zero_()
+        for row, p in zip(rows, weights, strict=True):
+            running.add_(row[piece], alpha=p)
+
+
+def commit(
+    total: Tensor,
+    rows: Sequence[Tensor],
+    weights: Sequence[float],
+    *,
+    from_nothing: bool = False,
+    mean: Tensor | None = None,
+    weight: float = 1.0,
+) -> list[float]:
+    """The same to a sum in float64, which is divided by a weight into the mean, if there is one to be written.
+
+    How large the largest number of each row is.
+    """
+    native = library()
+    if native is None or not _in_one_piece(total, rows) or (mean is not None and not _in_one_piece(mean, ())):
+        return commit_in_torch(total, rows, weights, from_nothing=from_nothing, mean=mean, weight=weight)
+    places, factors = array("Q", [row.data_ptr() for row in rows]), array("d", weights)
+    largest = array("f", bytes(4 * len(rows)))
+    _declared(native).archipel_commit(
+        total.data_ptr(),
+        places.buffer_info()[0],
+        factors.buffer_info()[0],
+        len(rows),
+        total.numel(),
+        from_nothing,
+        largest.buffer_info()[0],
+        None if mean is None else mean.data_ptr(),
+        weight,
+        _threads(total, rows),
+    )
+    return largest.tolist()
+
+
+def commit_in_torch(
+    total: Tensor,
+    rows: Sequence[Tensor],
+    weights: Sequence[float],
+    *,
+    from_nothing: bool,
+    mean: Tensor | None,
+    weight: float,
+) -> list[float]:
+    for piece in chunks([slice(0, len(total))], IN_CACHE):
+        running = total[piece]
+        wide = torch.empty_like(running)
+        if from_nothing:
+            running.zero_()
+        for row, p in zip(rows, weights, strict=True):
+            running.add_(wide.copy_(row[piece]), alpha=p)
+        if mean is not None:
+            mean[piece].copy_(torch.div(running, weight, out=wide))
+    return [_largest(row) for row in rows]
+
+
+def _largest(row: Tensor) -> float:
+    low, high = torch.aminmax(row)
+    return max(-float(low), float(high))
+
+
+def _in_one_piece(into: Tensor, rows: Sequence[Tensor]) -> bool:
+    """All have as many numbers, one behind the other; else torch knows what to do, or what to say."""
+    numbers = into.numel()
+    return into.is_contiguous() and all(
+        row.dtype is torch.float32 and row.numel() == numbers and row.is_contiguous() for row in rows
+    )
+
+
+def _threads(into: Tensor, rows: Sequence[Tensor]) -> int:
+    return torch.get_num_threads() if into.numel() * len(rows) >= WORTH_THREADS else 1
+
+
+@cache
+def _declared(native: CDLL) -> CDLL:
+    """The library, once it knows of what type these functions' arguments are."""
+    sums: list[Any] = [c_void_p, c_void_p, c_void_p, c_long, c_long, c_int]
+    native.archipel_add_rows.argtypes = [*sums, c_int]
+    native.archipel_commit.argtypes = [*sums, c_void_p, c_void_p, c_double, c_int]
+    return native
