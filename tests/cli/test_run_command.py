@@ -131,7 +131,7 @@ def test_a_second_study_does_not_touch_the_first(there: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_is_done_and_resume_ends_with_the_same_bits(tmp_path: Path) -> None:
-    study = ["-a", "fedasync", "-a", "async_dvw", "-s", "ending.seconds=15"]
+    study = ["-a", "fedasync", "-a", "async_dvw", "-s", "ending.seconds=60"]
     whole = archipel("run", *study, "-o", "whole", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     process = subprocess.Popen(
@@ -146,7 +146,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_ends_with_the_same_bits(tmp_path: 
     while not (tmp_path / "cut" / "fedasync" / "seed-0" / "split.safetensors").exists():
         time.sleep(0.05)
         assert process.poll() is None
-    time.sleep(0.6)
+    time.sleep(0.3)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

@@ -160,7 +160,7 @@ def test_several_processes_give_the_same_bits(done: Results, tmp_path: Path) -> 
 def test_a_run_that_is_stopped_at_every_look_ends_with_the_same_bits(
     method: str, done: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executing, "LOOK", 0.002)
+    monkeypatch.setattr(executing, "LOOK", 1e-4)
     (cell,) = cells(study(algorithms=[method]))
     job = Job(cell.study.raw, str(tmp_path), {}, {}, None)
     stops = 0
@@ -430,7 +430,7 @@ class Diary:
 def diary(monkeypatch: pytest.MonkeyPatch) -> type[Diary]:
     monkeypatch.setitem(TRACKERS, "tensorboard", Diary)
     monkeypatch.setattr(Diary, "told", [])
-    monkeypatch.setattr(executing, "LOOK", 0.01)
+    monkeypatch.setattr(executing, "LOOK", 1e-4)
     return Diary
 
 
