@@ -4,10 +4,14 @@
 
 prints one JSON line. There is a process for each number of parameters, because one that has held larger models has
 memory left for smaller ones, and new memory takes time. What is timed is `merge` of the parts `Mean` and `Community` on
-vectors in the simulator's store, as the controller calls it. In every repeat all of them are timed in turn, the
-bandwidth too and with however many learners, so that a busy spell of the machine meets all alike; each with one thread
-and with two, and the better time counts. A commit and what it is held against find the caches cold: in a run there is
-training between two commits, and ten small models would lie in a cache that a thousand do not fit into.
+vectors in the simulator's store, as the controller calls it.
+
+The bandwidth of a shared machine changes from second to second, by half as much again where it was looked at. So all
+that is compared is timed in turn, the bandwidth too, each with one thread and with two, of which the better counts, and
+the medians of the ratios within a turn are told. Everything begins on a machine at rest: torch's threads look out for
+more work for some milliseconds, on the core that another pool's thread wants. A commit and what it is held against find
+the caches cold: in a run there is training between two commits, and ten small models would lie in a cache that a
+thousand do not fit into.
 """
 
 from __future__ import annotations
@@ -39,8 +43,10 @@ FAR_LARGER_THAN_CACHE = 2**26
 CHUNK = 2**18
 """Numbers written at a time: torch has no sum of float32 in float64, and what is added up first stays in the cache."""
 
-TRIES = 3
-"""With either number of threads, at least."""
+TURNS = 5
+"""Of each repeat."""
+REST = 0.01
+"""Seconds until no thread looks out for work any more."""
 
 Weights = list[tuple[float, ...]]
 
@@ -128,8 +134,13 @@ class Bandwidth:
     def __init__(self, numbers: int = FAR_LARGER_THAN_CACHE) -> None:
         self.a, self.b, self.c = (torch.ones(numbers) for _ in range(3))
 
-    def gigabytes_per_second(self) -> float:
-        return 3 * 4 * len(self.a) / _best(lambda: torch.add(self.b, self.c, alpha=3.0, out=self.a), TRIES) / 1e9
+    def seconds(self) -> float:
+        return timed(lambda: torch.add(self.b, self.c, alpha=3.0, out=self.a))
+
+    @property
+    def gigabytes(self) -> float:
+        """What that moves."""
+        return 3 * 4 * len(self.a) / 1e9
 
     def cool(self) -> None:
         """Fill the caches with something else."""
@@ -144,6 +155,7 @@ def two_read_one_written(new: Tensor, old: Tensor, total: Tensor, room: Tensor) 
 
 
 def timed(work: Callable[[], object]) -> float:
+    time.sleep(REST)
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -161,21 +173,21 @@ class Case:
         self.total, self.room = torch.zeros(parameters, dtype=torch.float64), torch.empty(min(parameters, CHUNK))
         self.found: list[dict[str, float]] = []
 
-    def repeat(self) -> None:
+    def turn(self) -> None:
         """Time everything once more."""
-        federation, triad = self.federation, self.bandwidth.gigabytes_per_second()
+        federation, view = self.federation, self.federation.view()
         alike, per_layer = federation.alike(), federation.per_layer()
         shares = [weights[0] for weights in alike]
-        merges, commits = _tries(self.learners * self.parameters), _tries(self.parameters)
-        row = {
-            "mean": _best(lambda: Mean().merge(federation.view(), federation.updates, alike), merges),
-            "per layer": _best(lambda: Mean().merge(federation.view(), federation.updates, per_layer), merges),
-            "dictionaries": _best(lambda: naive(self.dictionaries, shares), merges),
-            "commit": _quickest(self.commits.one, commits),
-            "two read, one written": _best(
-                lambda: two_read_one_written(self.new, self.old, self.total, self.room), commits, self.bandwidth.cool
-            ),
-        }
+        row = quickest(
+            {
+                "triad": self.bandwidth.seconds,
+                "mean": lambda: timed(lambda: Mean().merge(view, federation.updates, alike)),
+                "dictionaries": lambda: timed(lambda: naive(self.dictionaries, shares)),
+                "per layer": lambda: timed(lambda: Mean().merge(view, federation.updates, per_layer)),
+            },
+            _tries(self.learners * self.parameters),
+        ) | quickest({"commit": self.commits.one, "two read, one written": self._least}, _tries(self.parameters))
+        triad = self.bandwidth.gigabytes / row.pop("triad")
         moved = 4 * (self.learners + 1) * self.parameters / 1e9  # every model read, one written
         row["mean of triad"] = moved / row["mean"] / triad
         row["per layer of triad"] = moved / row["per layer"] / triad
@@ -184,8 +196,12 @@ class Case:
         row["triad GB/s"] = triad
         self.found.append(row)
 
+    def _least(self) -> float:
+        self.bandwidth.cool()
+        return timed(lambda: two_read_one_written(self.new, self.old, self.total, self.room))
+
     def told(self) -> dict[str, Any]:
-        """Medians over the repeats, of seconds and of ratios within a repeat."""
+        """Medians over the turns, of seconds and of ratios within a turn."""
         return {
             "learners": self.learners,
             "parameters": self.parameters,
@@ -196,36 +212,28 @@ class Case:
         }
 
 
-def _best(work: Callable[[], object], tries: int, cool: Callable[[], object] = lambda: None) -> float:
-    """Its seconds: the best of some tries with one thread and some with two."""
-
-    def one() -> float:
-        cool()
-        return timed(work)
-
-    return _quickest(one, tries)
-
-
-def _quickest(one: Callable[[], float], tries: int) -> float:
-    """The least of the seconds that it tells: what else the machine does can only add to them."""
-    found = []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        found.extend(one() for _ in range(tries))
-    return min(found)
+def quickest(works: dict[str, Callable[[], float]], tries: int) -> dict[str, float]:
+    """The least of the seconds that each tells: what else the machine does can only add to them."""
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(tries):
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for name, seconds in works.items():
+                found[name].append(seconds())
+    return {name: min(times) for name, times in found.items()}
 
 
 def _tries(numbers: int) -> int:
-    """As many as the bandwidth has, and of what is over at once more."""
-    return max(TRIES, min(50, 5 * 10**7 // numbers))
+    """In a turn: more of what is over at once."""
+    return max(1, min(5, 10**7 // numbers))
 
 
 def cases(parameters: int, numbers: list[int], repeats: int, bandwidth: Bandwidth) -> list[dict[str, Any]]:
     """One for each of these numbers of learners; they are timed in turn, for their commits are compared."""
     together = [Case(learners, parameters, bandwidth) for learners in numbers]
-    for _ in range(repeats):
+    for _ in range(repeats * TURNS):
         for case in together:
-            case.repeat()
+            case.turn()
     return [case.told() for case in together]
 
 

@@ -99,6 +99,22 @@ def test_a_commit_is_as_in_torch(rows: int, threads: int) -> None:
 
 
 @compiled
+@pytest.mark.parametrize("piece", [slice(0, 70_001), slice(33, 99_999), slice(99_990, None), slice(99_990, 100_010)])
+def test_a_piece_of_rows_is_added_as_in_torch(piece: slice, threads: int) -> None:
+    draw = np.random.default_rng(0)
+    models, before = [some(100_000, draw) for _ in range(12)], some(100_000, draw)
+    weights = [float(10 ** draw.uniform(-3, 3)) for _ in models]
+    ours, theirs = before.clone(), before.clone()
+    native.add_rows(ours, models, weights, piece)
+    native.add_rows_in_torch(theirs, models, weights, piece, from_nothing=False)
+    assert alike(ours, theirs)
+    assert not alike(ours[piece], before[piece])
+    beside = torch.ones(100_000, dtype=torch.bool)
+    beside[piece] = False
+    assert alike(ours[beside], before[beside])
+
+
+@compiled
 def test_numbers_beside_a_piece_stay_as_they_are(threads: int) -> None:
     around, rows = torch.full((100_100,), 5.0), [torch.ones(100_000)] * 3
     native.add_rows(around[50:-50], rows, [1.0, 2.0, 3.0], from_nothing=True)

@@ -9,9 +9,10 @@
 #include "lanes.h"
 #include "pool.h"
 
-#define SIDE_BY_SIDE 10 /* rows that are read together: the processor fetches ahead in about as many places */
-#define STEP 128        /* numbers of a row before the next one's turn: their sums are in the first cache */
+#define SIDE_BY_SIDE 6  /* rows that are read together: the processor fetches ahead in about as many places */
+#define STEP 64         /* numbers of a row before the next one's turn: their sums are in the first cache */
 #define BLOCK (1 << 16) /* numbers that all rows are added to before the next ones: their sums are in the second */
+#define BLOCKS_EACH 4   /* at least, where there are several threads */
 
 struct sum {
     /* Add so many rows, from the first one given, to so many numbers from a place on. */
@@ -34,6 +35,26 @@ INLINE long least(long a, long b) { return a < b ? a : b; }
 
 /* ------------------------------------------------------------------------------------------------------ narrow sums */
 
+typedef lanes anywhere __attribute__((aligned(4)));
+
+/* A whole step, whose sums stay in registers: the fewer instructions, the more of memory is on its way at once. */
+INLINE void add_step(float *into, const float *const *rows, const double *weights, long count, long place) {
+    lanes sums[STEP / LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < STEP / LANES; i++)
+        sums[i] = ((anywhere *)into)[i];
+    for (long row = 0; row < count; row++) {
+        const anywhere *numbers = (const anywhere *)(rows[row] + place);
+        float weight = (float)weights[row];
+#pragma GCC unroll 16
+        for (int i = 0; i < STEP / LANES; i++)
+            sums[i] += weight * numbers[i];
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < STEP / LANES; i++)
+        ((anywhere *)into)[i] = sums[i];
+}
+
 INLINE void add_row(float *restrict into, const float *restrict row, float weight, long numbers) {
     for (long i = 0; i < numbers; i++)
         into[i] += weight * row[i];
@@ -43,8 +64,11 @@ static void add_to_narrow(const struct sum *sum, long first, long count, long pl
     float *into = sum->narrow + place;
     if (first == 0 && sum->from_nothing)
         memset(into, 0, numbers * sizeof *into);
-    for (long row = first; row < first + count; row++)
-        add_row(into, sum->rows[row] + place, (float)sum->weights[row], numbers);
+    if (numbers == STEP)
+        add_step(into, sum->rows + first, sum->weights + first, count, place);
+    else
+        for (long row = first; row < first + count; row++)
+            add_row(into, sum->rows[row] + place, (float)sum->weights[row], numbers);
 }
 
 /* -------------------------------------------------------------------------------------------------------- wide sums */
@@ -84,20 +108,22 @@ static void add_to_wide(const struct sum *sum, long first, long count, long plac
         divide(sum->mean + place, into, sum->weight, numbers);
 }
 
-/* ------------------------------------------------------------------------------------------------ pieces of the sum */
+/* ------------------------------------------------------------------------------------------------ blocks of the sum */
 
-struct piece {
+struct work {
     const struct sum *sum;
-    long start, stop;
+    long numbers, block;
+    long next; /* where the next block begins: a thread that comes late, for others keep its core busy, finds less */
 };
 
-static void add_all(void *given) {
-    const struct piece *piece = given;
-    const struct sum *sum = piece->sum;
-    for (long block = piece->start; block < piece->stop; block += BLOCK) {
-        long end = least(block + BLOCK, piece->stop), row = 0;
+static void add_blocks(void *given) {
+    struct work *work = given;
+    const struct sum *sum = work->sum;
+    long start;
+    while ((start = __atomic_fetch_add(&work->next, work->block, __ATOMIC_RELAXED)) < work->numbers) {
+        long end = least(start + work->block, work->numbers), row = 0;
         do { /* without a row too: there may be something to divide */
-            for (long place = block; place < end; place += STEP)
+            for (long place = start; place < end; place += STEP)
                 sum->add(sum, row, least(SIDE_BY_SIDE, sum->count - row), place, least(STEP, end - place));
             row += SIDE_BY_SIDE;
         } while (row < sum->count);
@@ -105,16 +131,15 @@ static void add_all(void *given) {
 }
 
 static void share_out(const struct sum *sum, long numbers, int threads) {
-    pool_allow(threads);
-    struct piece pieces[threads];
+    long share = numbers / (threads * BLOCKS_EACH) / STEP * STEP;
+    struct work work = {sum, numbers, threads == 1 ? BLOCK : least(share + STEP, BLOCK), 0};
     struct task tasks[threads];
-    for (int i = 0; i < threads; i++) {
-        pieces[i] = (struct piece){sum, numbers * i / threads, numbers * (i + 1) / threads};
-        tasks[i] = (struct task){add_all, &pieces[i]};
-        if (i > 0)
-            pool_begin(&tasks[i]);
+    pool_allow(threads);
+    for (int i = 1; i < threads; i++) {
+        tasks[i] = (struct task){add_blocks, &work};
+        pool_begin(&tasks[i]);
     }
-    add_all(&pieces[0]);
+    add_blocks(&work);
     for (int i = 1; i < threads; i++)
         pool_wait(&tasks[i]);
 }

@@ -25,31 +25,43 @@ WORTH_THREADS = 1 << 18
 """Numbers to be added: fewer are added before another thread is awake."""
 
 
-def add_rows(into: Tensor, rows: Sequence[Tensor], weights: Sequence[float], *, from_nothing: bool = False) -> None:
-    """Add weights x rows, one row after the other; from nothing: to zeros."""
+def add_rows(
+    into: Tensor,
+    rows: Sequence[Tensor],
+    weights: Sequence[float],
+    piece: slice = slice(None),
+    *,
+    from_nothing: bool = False,
+) -> None:
+    """Add weights x rows, one row after the other, all of them or a piece; from nothing: to zeros."""
     native = library()
     if native is None or not _in_one_piece(into, rows):
-        add_rows_in_torch(into, rows, weights, from_nothing=from_nothing)
+        add_rows_in_torch(into, rows, weights, piece, from_nothing=from_nothing)
         return
-    places, factors = array("Q", [row.data_ptr() for row in rows]), array("d", weights)
+    start, stop, _ = piece.indices(into.numel())
+    before, numbers = 4 * start, stop - start
+    places, factors = array("Q", [row.data_ptr() + before for row in rows]), array("d", weights)
     _declared(native).archipel_add_rows(
-        into.data_ptr(),
+        into.data_ptr() + before,
         places.buffer_info()[0],
         factors.buffer_info()[0],
         len(rows),
-        into.numel(),
+        numbers,
         from_nothing,
-        _threads(into, rows),
+        _threads(numbers, rows),
     )
 
 
-def add_rows_in_torch(into: Tensor, rows: Sequence[Tensor], weights: Sequence[float], *, from_nothing: bool) -> None:
-    for piece in chunks([slice(0, len(into))], CHUNK):
-        running = into[piece]
+def add_rows_in_torch(
+    into: Tensor, rows: Sequence[Tensor], weights: Sequence[float], piece: slice = slice(None), *, from_nothing: bool
+) -> None:
+    start, stop, _ = piece.indices(into.numel())
+    for chunk in chunks([slice(start, stop)], CHUNK):
+        running = into[chunk]
         if from_nothing:
             running.zero_()
         for row, p in zip(rows, weights, strict=True):
-            running.add_(row[piece], alpha=p)
+            running.add_(row[chunk], alpha=p)
 
 
 def commit(
@@ -80,7 +92,7 @@ def commit(
         largest.buffer_info()[0],
         None if mean is None else mean.data_ptr(),
         weight,
-        _threads(total, rows),
+        _threads(total.numel(), rows),
     )
     return largest.tolist()
 
@@ -119,8 +131,8 @@ def _in_one_piece(into: Tensor, rows: Sequence[Tensor]) -> bool:
     )
 
 
-def _threads(into: Tensor, rows: Sequence[Tensor]) -> int:
-    return torch.get_num_threads() if into.numel() * len(rows) >= WORTH_THREADS else 1
+def _threads(numbers: int, rows: Sequence[Tensor]) -> int:
+    return torch.get_num_threads() if numbers * len(rows) >= WORTH_THREADS else 1
 
 
 @cache

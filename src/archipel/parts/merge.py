@@ -295,13 +295,14 @@ def weighted_sum(
     into: Tensor, models: Models, names: Sequence[str], shares: Sequence[float], pieces: Sequence[slice]
 ) -> None:
     """On these pieces, into = sum of shares x models, added up model by model from zero: the order of every mean."""
-    for piece, some in _at_once(models, names, pieces):
-        add_rows(
-            part(into, piece),
-            [models.read(name, piece) for name in names[some]],
-            shares[some],
-            from_nothing=some.start == 0,
-        )
+    if all(map(models.in_memory, names)):
+        rows = [models.read(name) for name in names]
+        for piece in pieces:
+            add_rows(into, rows, shares, piece, from_nothing=True)
+        return
+    for piece in chunks(pieces, CHUNK):
+        for k, name in enumerate(names):
+            add_rows(part(into, piece), [models.read(name, piece)], shares[k : k + 1], from_nothing=k == 0)
 
 
 def _at_once(models: Models, names: Sequence[str], pieces: Sequence[slice]) -> Iterator[tuple[slice, slice]]:
