@@ -13,6 +13,8 @@
 #define STEP 64         /* numbers of a row before the next one's turn: their sums are in the first cache */
 #define BLOCK (1 << 16) /* numbers that all rows are added to before the next ones: their sums are in the second */
 #define BLOCKS_EACH 4   /* at least, where there are several threads */
+#define AHEAD 1024      /* bytes of a row that are on their way to the second cache */
+#define LINE 64
 
 struct sum {
     /* Add so many rows, from the first one given, to so many numbers from a place on. */
@@ -46,6 +48,9 @@ INLINE void add_step(float *into, const float *const *rows, const double *weight
     for (long row = 0; row < count; row++) {
         const anywhere *numbers = (const anywhere *)(rows[row] + place);
         float weight = (float)weights[row];
+#pragma GCC unroll 4
+        for (int i = 0; i < STEP * (int)sizeof(float); i += LINE)
+            __builtin_prefetch((const char *)numbers + AHEAD + i, 0, 2);
 #pragma GCC unroll 16
         for (int i = 0; i < STEP / LANES; i++)
             sums[i] += weight * numbers[i];
