@@ -82,6 +82,7 @@ def test_processes_stay_for_the_next_job_and_have_their_threads() -> None:
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_signal_asks_to_stop(processes: int) -> None:
+    before = signal.getsignal(signal.SIGINT)
     messages: list[Message] = []
 
     def hear(message: Message) -> None:
@@ -96,7 +97,7 @@ def test_a_signal_asks_to_stop(processes: int) -> None:
     begun = [message for message in messages if isinstance(message, Began)]
     assert len(ended) == len(begun) <= processes  # those at work came to an end, no other was begun
     assert all(message.result < 2000 for message in ended)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_the_cores_at_hand_are_those_this_process_may_use() -> None:

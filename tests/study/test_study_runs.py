@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -230,11 +231,15 @@ def test_results_of_other_code_or_data_are_not_taken_for_these(tmp_path: Path) -
     assert bits(run_study(given, folder)) == bits(first)
 
 
-def test_what_changes_between_two_runs_of_one_process_is_read_again(tmp_path: Path) -> None:
+def test_what_changes_between_two_runs_of_one_process_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     code, rows = tmp_path / "own.py", tmp_path / "rows.csv"
 
     def run(width: int, count: int) -> Run:
         code.write_text(f"from archipel.models import mlp\n\n\ndef net():\n    return mlp(1, 2, [{width}])\n")
+        os.utime(code, (0, 0))  # as if all was written within one second, by which Python tells bytecode from old
         rows.write_text("a,y\n" + "".join(f"{n},{n % 2}\n" for n in range(count)))
         given = study(
             f"folder={tmp_path}",

@@ -46,18 +46,18 @@ def _file(path: Path) -> ModuleType:
     require(path.is_file(), f"There is no file {path}. Paths in a study start from the study's own folder.")
     # one module for one content, so that what it defines is the same class wherever it is asked for, and what was
     # changed in between, as in a notebook, is read again
-    content = hashlib.sha256(str(path).encode() + path.read_bytes()).hexdigest()[:16]
-    called = f"archipel_own_code.{path.stem}_{content}"
+    content = path.read_bytes()
+    called = f"archipel_own_code.{path.stem}_{hashlib.sha256(str(path).encode() + content).hexdigest()[:16]}"
     if called in sys.modules:
         return sys.modules[called]
     spec = importlib.util.spec_from_file_location(called, path)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[called] = module
     sys.path.insert(0, str(path.parent))  # it may import its neighbours
     try:
-        spec.loader.exec_module(module)
+        # compiled here: Python takes bytecode for fresh if its source was written within the same second
+        exec(compile(content, path, "exec"), vars(module))
     except Exception as error:
         del sys.modules[called]
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
