@@ -7,8 +7,9 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from archipel.checks import require
@@ -50,17 +51,28 @@ def _file(path: Path) -> ModuleType:
     called = f"archipel_own_code.{path.stem}_{hashlib.sha256(str(path).encode() + content).hexdigest()[:16]}"
     if called in sys.modules:
         return sys.modules[called]
-    spec = importlib.util.spec_from_file_location(called, path)
+    spec = importlib.util.spec_from_file_location(called, path, loader=_AsRead(called, path, content))
     assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[called] = module
     sys.path.insert(0, str(path.parent))  # it may import its neighbours
     try:
-        # compiled here: Python takes bytecode for fresh if its source was written within the same second
-        exec(compile(content, path, "exec"), vars(module))
+        spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[called]
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     finally:
         sys.path.remove(str(path.parent))
     return module
+
+
+class _AsRead(SourceFileLoader):
+    """Compiles what was read: Python takes bytecode for fresh if its source was written within the same second."""
+
+    def __init__(self, name: str, path: Path, content: bytes) -> None:
+        super().__init__(name, str(path))
+        self._content = content
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self._content, self.path)
