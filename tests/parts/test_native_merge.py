@@ -235,3 +235,18 @@ def test_a_diverged_model_makes_a_proposal_that_is_not_finite() -> None:
     assert proposal.undo is not None
     proposal.undo()
     assert bench.models.read("merge/sum").tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_weight_too_few_or_too_many_is_refused() -> None:
+    for weights in ([1.0], [1.0, 2.0, 3.0]):
+        with pytest.raises(ValueError, match=f"2 rows and {len(weights)} weights"):
+            native.add_rows(torch.zeros(10), [torch.ones(10)] * 2, weights)
+        with pytest.raises(ValueError, match=f"2 rows and {len(weights)} weights"):
+            native.commit(torch.zeros(10, dtype=torch.float64), [torch.ones(10)] * 2, weights)
+
+
+def test_a_sum_of_another_type_is_left_to_torch() -> None:
+    into, total = torch.zeros(10, dtype=torch.float64), torch.zeros(10)
+    native.add_rows(into, [torch.ones(10)], [2.0])
+    native.commit(total, [torch.ones(10)], [2.0])
+    assert into.tolist() == total.tolist() == [2.0] * 10

@@ -36,11 +36,9 @@ def convolved_maxima_in_torch(x: Tensor, weight: Tensor, bias: Tensor | None, ma
 
 @cache
 def _native() -> CDLL | None:
-    """The library, if there is one, on a processor where it is the faster one."""
+    """The library, if there is one, on a processor where it is faster: registers of four numbers are too small."""
     native = library()
-    if (
-        native is None or torch.backends.cpu.get_cpu_capability() == "DEFAULT"
-    ):  # registers of four numbers are too small
+    if native is None or torch.backends.cpu.get_cpu_capability() == "DEFAULT":
         return None
     for function in (native.archipel_convolve, native.archipel_convolve_back):
         function.argtypes, function.restype = [POINTER(_Convolution)], c_int

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from archipel.checks import require
 from archipel.layout import CHUNK, chunks
 from archipel.native.library import library
 
@@ -34,8 +35,9 @@ def add_rows(
     from_nothing: bool = False,
 ) -> None:
     """Add weights x rows, one row after the other, all of them or a piece; from nothing: to zeros."""
+    _as_many(rows, weights)
     native = library()
-    if native is None or not _in_one_piece(into, rows):
+    if native is None or not _in_one_piece(into, torch.float32, rows):
         add_rows_in_torch(into, rows, weights, piece, from_nothing=from_nothing)
         return
     start, stop, _ = piece.indices(into.numel())
@@ -77,8 +79,12 @@ def commit(
 
     How large the largest number of each row is.
     """
+    _as_many(rows, weights)
     native = library()
-    if native is None or not _in_one_piece(total, rows) or (mean is not None and not _in_one_piece(mean, ())):
+    lies_well = _in_one_piece(total, torch.float64, rows) and (
+        mean is None or (mean.numel() == total.numel() and _in_one_piece(mean, torch.float32, ()))
+    )
+    if native is None or not lies_well:
         return commit_in_torch(total, rows, weights, from_nothing=from_nothing, mean=mean, weight=weight)
     places, factors = array("Q", [row.data_ptr() for row in rows]), array("d", weights)
     largest = array("f", bytes(4 * len(rows)))
@@ -123,11 +129,20 @@ def _largest(row: Tensor) -> float:
     return max(-float(low), float(high))
 
 
-def _in_one_piece(into: Tensor, rows: Sequence[Tensor]) -> bool:
-    """All have as many numbers, one behind the other; else torch knows what to do, or what to say."""
+def _as_many(rows: Sequence[Tensor], weights: Sequence[float]) -> None:
+    require(len(rows) == len(weights), f"There are {len(rows)} rows and {len(weights)} weights; each row needs one.")
+
+
+def _in_one_piece(into: Tensor, kind: torch.dtype, rows: Sequence[Tensor]) -> bool:
+    """In memory, of their types, all with as many numbers, one behind the other; else torch knows what to do or say."""
     numbers = into.numel()
-    return into.is_contiguous() and all(
-        row.dtype is torch.float32 and row.numel() == numbers and row.is_contiguous() for row in rows
+    return (
+        into.dtype is kind
+        and into.is_cpu
+        and into.is_contiguous()
+        and all(
+            row.dtype is torch.float32 and row.numel() == numbers and row.is_contiguous() and row.is_cpu for row in rows
+        )
     )
 
 
