@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from archipel.layout import Layout
+from archipel.native.merge import Places
 from archipel.randomness import generator
 from archipel.types import Metrics, Model, Opinions, Plan, Probe, Result, Role
 
@@ -25,6 +26,12 @@ class Models(Protocol):
 
     def in_memory(self, name: str) -> bool:
         """It can be read, all of it, without a file and without a copy."""
+
+    def places(self, names: Sequence[str], numbers: int) -> Places | None:
+        """Where each of these vectors begins in memory, if all are there as so many float32 numbers; else None.
+
+        Of a thousand models that is a tenth of the time that it takes to look at a thousand tensors.
+        """
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 

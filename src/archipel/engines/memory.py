@@ -10,10 +10,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import IO
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from archipel.layout import part
+from archipel.native.merge import Places, place
 
 IN_MEMORY = 1 << 29
 """Bytes of vectors that a store holds in memory; further ones go to its file."""
@@ -34,6 +36,8 @@ class MemoryModels:
         self._held = 0
         self._file = _File()
         self._filed: set[str] = set()
+        self._places: dict[int, dict[str, int]] = defaultdict(dict)
+        """By how many float32 numbers they are: where vectors that are in memory begin."""
 
     def read(self, name: str, piece: slice | None = None) -> Tensor:
         vector = self._vectors[name]
@@ -46,6 +50,13 @@ class MemoryModels:
     def in_memory(self, name: str) -> bool:
         return name not in self._filed
 
+    def places(self, names: Sequence[str], numbers: int) -> Places | None:
+        known = self._places[numbers]
+        try:
+            return np.fromiter(map(known.__getitem__, names), np.uint64, len(names))
+        except KeyError:
+            return None
+
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._vectors[name].shape)
 
@@ -53,6 +64,9 @@ class MemoryModels:
         self.drop(name)
         if self._held + vector.nbytes <= self._in_memory:
             self._held += vector.nbytes
+            begins = place(vector)
+            if begins is not None:
+                self._places[vector.numel()][name] = begins
         else:
             vector = self._file.keep(vector)
             self._filed.add(name)
@@ -69,6 +83,7 @@ class MemoryModels:
             self._filed.remove(name)
         elif vector is not None:
             self._held -= vector.nbytes
+            self._places[vector.numel()].pop(name, None)
 
     def names(self) -> list[str]:
         return list(self._vectors)

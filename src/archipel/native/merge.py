@@ -7,23 +7,33 @@ rounded once if the processor can.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
-from ctypes import CDLL, c_double, c_int, c_long, c_void_p
+from collections.abc import Iterable, Sequence, Sized
+from ctypes import CDLL, c_double, c_float, c_int, c_long, c_void_p
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.checks import require
 from archipel.layout import CHUNK, chunks
 from archipel.native.library import library
 
+Places: TypeAlias = NDArray[np.uint64]
+"""Where vectors begin in memory."""
+
 IN_CACHE = 1 << 18
 """Numbers of a wide sum that torch changes at a time: they stay in the cache from one operation to the next."""
 
 WORTH_THREADS = 1 << 18
 """Numbers to be added: fewer are added before another thread is awake."""
+
+
+def place(vector: Tensor) -> int | None:
+    """Where a vector begins in memory; None if it is not there as float32 numbers, one behind the other."""
+    return vector.data_ptr() if _in_one_piece(vector, torch.float32) else None
 
 
 def add_rows(
@@ -36,21 +46,39 @@ def add_rows(
 ) -> None:
     """Add weights x rows, one row after the other, all of them or a piece; from nothing: to zeros."""
     _as_many(rows, weights)
-    native = library()
-    if native is None or not _in_one_piece(into, torch.float32, rows):
+    if library() is None or not (_in_one_piece(into, torch.float32) and _lie_well(rows, into.numel())):
+        add_rows_in_torch(into, rows, weights, piece, from_nothing=from_nothing)
+    else:
+        places = np.array([row.data_ptr() for row in rows], np.uint64)
+        add_rows_at(into, places, weights, piece, from_nothing=from_nothing)
+
+
+def add_rows_at(
+    into: Tensor,
+    places: Places,
+    weights: Sequence[float],
+    piece: slice = slice(None),
+    *,
+    from_nothing: bool = False,
+) -> None:
+    """The same, if it is known of every row where its `place` is and that it is as long as the sum."""
+    _as_many(places, weights)
+    native, numbers = library(), into.numel()
+    if native is None:
+        rows = [torch.frombuffer((c_float * numbers).from_address(at), dtype=torch.float32) for at in places.tolist()]
         add_rows_in_torch(into, rows, weights, piece, from_nothing=from_nothing)
         return
-    start, stop, _ = piece.indices(into.numel())
-    before, numbers = 4 * start, stop - start
-    places, factors = array("Q", [row.data_ptr() + before for row in rows]), array("d", weights)
+    start, stop, _ = piece.indices(numbers)
+    factors = array("d", weights)
     _declared(native).archipel_add_rows(
-        into.data_ptr() + before,
-        places.buffer_info()[0],
+        into.data_ptr(),
+        places.ctypes.data,
         factors.buffer_info()[0],
-        len(rows),
-        numbers,
+        len(places),
         from_nothing,
-        _threads(numbers, rows),
+        start,
+        stop,
+        _threads(stop - start, places),
     )
 
 
@@ -81,10 +109,8 @@ def commit(
     """
     _as_many(rows, weights)
     native = library()
-    lies_well = _in_one_piece(total, torch.float64, rows) and (
-        mean is None or (mean.numel() == total.numel() and _in_one_piece(mean, torch.float32, ()))
-    )
-    if native is None or not lies_well:
+    means = () if mean is None else (mean,)
+    if native is None or not (_in_one_piece(total, torch.float64) and _lie_well((*means, *rows), total.numel())):
         return commit_in_torch(total, rows, weights, from_nothing=from_nothing, mean=mean, weight=weight)
     places, factors = array("Q", [row.data_ptr() for row in rows]), array("d", weights)
     largest = array("f", bytes(4 * len(rows)))
@@ -93,8 +119,8 @@ def commit(
         places.buffer_info()[0],
         factors.buffer_info()[0],
         len(rows),
-        total.numel(),
         from_nothing,
+        total.numel(),
         largest.buffer_info()[0],
         None if mean is None else mean.data_ptr(),
         weight,
@@ -129,31 +155,27 @@ def _largest(row: Tensor) -> float:
     return max(-float(low), float(high))
 
 
-def _as_many(rows: Sequence[Tensor], weights: Sequence[float]) -> None:
+def _as_many(rows: Sized, weights: Sized) -> None:
     require(len(rows) == len(weights), f"There are {len(rows)} rows and {len(weights)} weights; each row needs one.")
 
 
-def _in_one_piece(into: Tensor, kind: torch.dtype, rows: Sequence[Tensor]) -> bool:
-    """In memory, of their types, all with as many numbers, one behind the other; else torch knows what to do or say."""
-    numbers = into.numel()
-    return (
-        into.dtype is kind
-        and into.is_cpu
-        and into.is_contiguous()
-        and all(
-            row.dtype is torch.float32 and row.numel() == numbers and row.is_contiguous() and row.is_cpu for row in rows
-        )
-    )
+def _in_one_piece(vector: Tensor, kind: torch.dtype) -> bool:
+    return vector.dtype is kind and vector.is_contiguous() and vector.is_cpu
 
 
-def _threads(numbers: int, rows: Sequence[Tensor]) -> int:
+def _lie_well(vectors: Iterable[Tensor], numbers: int) -> bool:
+    """C can read or write so many numbers of each; if not, torch knows what to do or say."""
+    return all(_in_one_piece(vector, torch.float32) and vector.numel() == numbers for vector in vectors)
+
+
+def _threads(numbers: int, rows: Sized) -> int:
     return torch.get_num_threads() if numbers * len(rows) >= WORTH_THREADS else 1
 
 
 @cache
 def _declared(native: CDLL) -> CDLL:
     """The library, once it knows of what type these functions' arguments are."""
-    sums: list[Any] = [c_void_p, c_void_p, c_void_p, c_long, c_long, c_int]
-    native.archipel_add_rows.argtypes = [*sums, c_int]
-    native.archipel_commit.argtypes = [*sums, c_void_p, c_void_p, c_double, c_int]
+    sums: list[Any] = [c_void_p, c_void_p, c_void_p, c_long, c_int]
+    native.archipel_add_rows.argtypes = [*sums, c_long, c_long, c_int]
+    native.archipel_commit.argtypes = [*sums, c_long, c_void_p, c_void_p, c_double, c_int]
     return native

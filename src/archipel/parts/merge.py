@@ -17,7 +17,7 @@ from torch import Tensor
 
 from archipel.checks import share
 from archipel.layout import chunks, part
-from archipel.native.merge import add_rows, commit
+from archipel.native.merge import add_rows, add_rows_at, commit
 from archipel.parts.part import Part
 from archipel.state import Models, Update, View
 
@@ -53,15 +53,14 @@ class Mean(Merge):
     """The weighted mean of the batch, each layer over those who sent it."""
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
-        names = [update.model.name for update in updates]
+        batch = _Batch(view, updates)
         proposal = view.layout.empty()
         covered: list[int] = []
-        for layers, shares in _alike(updates, weights, len(view.layout.layers)):
-            total = math.fsum(shares.values())
+        for layers, senders, shares in _alike(updates, weights, len(view.layout.layers)):
+            total = math.fsum(shares)
             if total > 0:
                 covered.extend(layers)
-                senders, normalised = [names[k] for k in shares], [p / total for p in shares.values()]
-                weighted_sum(proposal, view.models, senders, normalised, view.layout.slices(layers))
+                batch.add_up(proposal, senders, [p / total for p in shares], view.layout.slices(layers))
         return Proposal(proposal, tuple(sorted(covered)))
 
 
@@ -245,21 +244,39 @@ class Community(Merge):
 
 def _alike(
     updates: Sequence[Update], weights: Sequence[Sequence[float]], layers: int
-) -> Iterator[tuple[tuple[int, ...], dict[int, float]]]:
-    """Neighbouring layers that the same updates sent with the same weights: (layers, {update: weight})."""
-    columns = list(zip(*map(_sent, updates, weights), strict=True))
-    for shares, run in groupby(range(layers), columns.__getitem__):
-        yield tuple(run), {k: p for k, p in enumerate(shares) if p is not None}
+) -> Iterator[tuple[tuple[int, ...], Sequence[int], Sequence[float]]]:
+    """Neighbouring layers that the same updates sent with the same weights: layers, places of the updates, weights."""
+    everybody = range(len(updates))
+    if all(len(update.layers) == layers for update in updates):  # as a rule, and there may be a thousand
+        columns = list(zip(*weights, strict=True))
+        for shares, run in groupby(range(layers), columns.__getitem__):
+            yield tuple(run), everybody, shares
+    else:
+        sent = [frozenset(update.layers) for update in updates]
+        some = [{k: weights[k][layer] for k in everybody if layer in sent[k]} for layer in range(layers)]
+        for column, run in groupby(range(layers), some.__getitem__):
+            yield tuple(run), tuple(column), tuple(column.values())
 
 
-def _sent(update: Update, weight: Sequence[float]) -> Sequence[float | None]:
-    """An update's weight in every layer; None in those that it does not have."""
-    if len(update.layers) == len(weight):
-        return weight
-    sent: list[float | None] = [None] * len(weight)
-    for layer in update.layers:
-        sent[layer] = weight[layer]
-    return sent
+class _Batch:
+    """The models of some updates; where they are is looked up once for all of their layers."""
+
+    def __init__(self, view: View, updates: Sequence[Update]) -> None:
+        self._models = view.models
+        self._names = [update.model.name for update in updates]
+        self._places = view.models.places(self._names, view.layout.size)
+
+    def add_up(self, into: Tensor, senders: Sequence[int], shares: Sequence[float], pieces: Sequence[slice]) -> None:
+        """On these pieces, into = sum of shares x models, added model by model from zero: the order of every mean."""
+        if self._places is not None:
+            places = self._places if len(senders) == len(self._places) else self._places[list(senders)]
+            for piece in pieces:
+                add_rows_at(into, places, shares, piece, from_nothing=True)
+            return
+        for piece in chunks(pieces, CHUNK):
+            for k, p in zip(senders, shares, strict=True):
+                name, first = self._names[k], k == senders[0]
+                add_rows(part(into, piece), [self._models.read(name, piece)], [p], from_nothing=first)
 
 
 _Terms: TypeAlias = tuple[tuple[str, float], ...]
@@ -289,20 +306,6 @@ def _runs(changes: dict[int, _Terms], emptied: Collection[int], weights: Sequenc
     """Neighbouring layers with the same terms and the same P together."""
     runs = groupby(sorted(changes), lambda layer: (changes[layer], layer in emptied, weights[layer]))
     return [_Change(tuple(layers), *alike) for alike, layers in runs]
-
-
-def weighted_sum(
-    into: Tensor, models: Models, names: Sequence[str], shares: Sequence[float], pieces: Sequence[slice]
-) -> None:
-    """On these pieces, into = sum of shares x models, added up model by model from zero: the order of every mean."""
-    if all(map(models.in_memory, names)):
-        rows = [models.read(name) for name in names]
-        for piece in pieces:
-            add_rows(into, rows, shares, piece, from_nothing=True)
-        return
-    for piece in chunks(pieces, CHUNK):
-        for k, name in enumerate(names):
-            add_rows(part(into, piece), [models.read(name, piece)], shares[k : k + 1], from_nothing=k == 0)
 
 
 def _at_once(models: Models, names: Sequence[str], pieces: Sequence[slice]) -> Iterator[tuple[slice, slice]]:
