@@ -10,8 +10,8 @@
 #include "pool.h"
 
 #define SIDE_BY_SIDE 6  /* rows that are read together: the processor fetches ahead in about as many places */
-#define BLOCK (1 << 16) /* numbers that all rows are added to before the next ones: their sums are in the second cache */
-#define BLOCKS_EACH 4   /* at least, where there are several threads */
+#define BLOCK (1 << 14) /* numbers that all rows are added to before the next ones: their sums are in the second cache */
+#define LAST (1 << 11)  /* numbers of a block when little is left: nobody waits for longer than that for another thread */
 #define LINE 64         /* bytes that come from memory at a time */
 
 /* STEP: numbers of a row before the next one's turn. AHEAD: bytes of a row that are asked for before they are needed,
@@ -125,16 +125,29 @@ static void add_to_wide(const struct sum *sum, long first, long count, long plac
 
 struct work {
     const struct sum *sum;
-    long stop, block;
+    long stop;
     long next; /* where the next block begins: a thread that comes late, for others keep its core busy, finds less */
+    int threads;
 };
+
+/* Take half of what would be this thread's share of the rest; 0: nothing is left. */
+static int take_block(struct work *work, long *start, long *end) {
+    *start = __atomic_load_n(&work->next, __ATOMIC_RELAXED);
+    do {
+        long left = work->stop - *start, half = left / (2 * work->threads) / STEP * STEP;
+        if (left <= 0)
+            return 0;
+        *end = *start + least(left, work->threads == 1 ? BLOCK : least(half > LAST ? half : LAST, BLOCK));
+    } while (!__atomic_compare_exchange_n(&work->next, start, *end, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return 1;
+}
 
 static void add_blocks(void *given) {
     struct work *work = given;
     const struct sum *sum = work->sum;
-    long start;
-    while ((start = __atomic_fetch_add(&work->next, work->block, __ATOMIC_RELAXED)) < work->stop) {
-        long end = least(start + work->block, work->stop), row = 0;
+    long start, end;
+    while (take_block(work, &start, &end)) {
+        long row = 0;
         do { /* without a row too: there may be something to divide */
             for (long place = start; place < end; place += STEP)
                 sum->add(sum, row, least(SIDE_BY_SIDE, sum->count - row), place, least(STEP, end - place));
@@ -144,8 +157,7 @@ static void add_blocks(void *given) {
 }
 
 static void share_out(const struct sum *sum, long start, long stop, int threads) {
-    long share = (stop - start) / (threads * BLOCKS_EACH) / STEP * STEP;
-    struct work work = {sum, stop, threads == 1 ? BLOCK : least(share + STEP, BLOCK), start};
+    struct work work = {sum, stop, start, threads};
     struct task tasks[threads];
     pool_allow(threads);
     for (int i = 1; i < threads; i++) {
