@@ -63,6 +63,31 @@ def test_dropping_makes_room_in_memory():
     assert not filed(models, "c")
 
 
+def test_places_are_those_of_float32_vectors_in_memory_of_this_length():
+    models = MemoryModels(in_memory=5 * BYTES)
+    first, second = numbers(1), numbers(2)
+    models.write("a", first)
+    models.write("b", second)
+    found = models.places(["b", "a", "b"], LENGTH)
+    assert found is not None
+    assert found.tolist() == [second.data_ptr(), first.data_ptr(), second.data_ptr()]
+    assert models.places(["a"], LENGTH - 1) is None, "it would be read beyond its end, or not to it"
+    assert models.places(["a", "a stranger"], LENGTH) is None
+    models.write("a", numbers(3, torch.float64))
+    assert models.places(["a"], LENGTH) is None
+    models.write("b", numbers(4)[:1])  # what stood there was of another length
+    assert models.places(["b"], LENGTH) is None
+    models.write("b", torch.stack([first, first], dim=1)[:, 0])
+    assert models.places(["b"], LENGTH) is None, "there is another number between two of them"
+    models.write("b", third := numbers(5))
+    assert models.places(["b"], LENGTH) == [third.data_ptr()]
+    models.drop("b")
+    assert models.places(["b"], LENGTH) is None
+    models = MemoryModels(in_memory=0)
+    models.write("a", first)
+    assert models.places(["a"], LENGTH) is None, "what lies in the file is read piece by piece"
+
+
 def test_room_in_the_file_is_used_again_and_never_under_somebodys_hands():
     models = MemoryModels(in_memory=0)
     models.write("a", numbers(1))

@@ -29,7 +29,7 @@ ROWS = (1, 2, 3, 8, 9, 20)
 KINDS = {"AVX512": ["default", "avx2", "avx512"], "AVX2": ["default", "avx2"]}
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[1, 2, 5])
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     before = torch.get_num_threads()
     torch.set_num_threads(request.param)
@@ -112,6 +112,33 @@ def test_a_piece_of_rows_is_added_as_in_torch(piece: slice, threads: int) -> Non
     beside = torch.ones(100_000, dtype=torch.bool)
     beside[piece] = False
     assert alike(ours[beside], before[beside])
+
+
+@pytest.mark.parametrize("there", [pytest.param(True, marks=compiled), False])
+@pytest.mark.parametrize("piece", [slice(None), slice(33, 99_999)])
+def test_rows_by_their_places_are_added_as_in_torch(
+    piece: slice, there: bool, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not there:
+        monkeypatch.setattr(native, "library", lambda: None)
+    draw = np.random.default_rng(0)
+    models, before = [some(100_000, draw) for _ in range(12)], some(100_000, draw)
+    weights = [float(10 ** draw.uniform(-3, 3)) for _ in models]
+    ours, theirs = before.clone(), before.clone()
+    places = np.array([native.place(model) for model in models], np.uint64)
+    native.add_rows_at(ours, places, weights, piece)
+    native.add_rows_in_torch(theirs, models, weights, piece, from_nothing=False)
+    assert alike(ours, theirs)
+
+
+def test_rows_by_their_places_are_added_to_nothing_that_lies_otherwise() -> None:
+    row = torch.ones(10)
+    places = np.array([native.place(row)], np.uint64)
+    for into in (torch.zeros(20)[::2], torch.zeros(10, dtype=torch.float64)):
+        with pytest.raises(ValueError, match="one behind the other"):
+            native.add_rows_at(into, places, [1.0])
+    with pytest.raises(ValueError, match="1 rows and 2 weights"):
+        native.add_rows_at(torch.zeros(10), places, [1.0, 2.0])
 
 
 @compiled

@@ -10,7 +10,7 @@
 #include "pool.h"
 
 #define SIDE_BY_SIDE 6  /* rows that are read together: the processor fetches ahead in about as many places */
-#define BLOCK (1 << 14) /* numbers that all rows are added to before the next ones: their sums are in the second cache */
+#define BLOCK (1 << 16) /* numbers that all rows are added to before the next ones: their sums are in the second cache */
 #define LAST (1 << 11)  /* numbers of a block when little is left: nobody waits for longer than that for another thread */
 #define LINE 64         /* bytes that come from memory at a time */
 

@@ -63,6 +63,11 @@ def add_rows_at(
 ) -> None:
     """The same, if it is known of every row where its `place` is and that it is as long as the sum."""
     _as_many(places, weights)
+    require(
+        _in_one_piece(into, torch.float32),
+        "Rows by their places can be added to float32 numbers in memory, one behind the other; this sum is of "
+        f"{into.dtype} with strides {into.stride()} on {into.device}. Use add_rows.",
+    )
     native, numbers = library(), into.numel()
     if native is None:
         rows = [torch.frombuffer((c_float * numbers).from_address(at), dtype=torch.float32) for at in places.tolist()]
@@ -160,6 +165,7 @@ def _as_many(rows: Sized, weights: Sized) -> None:
 
 
 def _in_one_piece(vector: Tensor, kind: torch.dtype) -> bool:
+    """In memory, of this type, one number behind the other."""
     return vector.dtype is kind and vector.is_contiguous() and vector.is_cpu
 
 
