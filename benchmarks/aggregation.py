@@ -65,16 +65,18 @@ class Federation:
         self.models.write("v0", torch.zeros(self.parameters))
         self.state = State(0, self._model("v0"))
         row = torch.randn(self.parameters, generator=draw)
+        self.updates: list[Update] = []
         for k in range(self.learners):
             self.state.members[f"{k:04}"] = Member(f"{k:04}", 1, 0, 0, "", "train", True)
-            self.models.write(f"t{k}", row * (1 + k / self.learners))
-        self.updates = [self.update(k, f"t{k}") for k in range(self.learners)]
+            name = f"t{k}"  # an update and the store have the same text, not one each, as in a run
+            self.models.write(name, row * (1 + k / self.learners))
+            self.updates.append(self.update(k, name))
 
     def view(self) -> View:
         return View(self.state, self.layout, self.models, "merge")
 
     def update(self, learner: int, name: str) -> Update:
-        everything = tuple(range(LAYERS))
+        everything = self.layout.indices(None)
         return Update(learner, f"{learner:04}", self._model(name), everything, 0, 0, 1, 1, 0, Metrics())
 
     def alike(self) -> Weights:

@@ -247,15 +247,17 @@ def _alike(
 ) -> Iterator[tuple[tuple[int, ...], Sequence[int], Sequence[float]]]:
     """Neighbouring layers that the same updates sent with the same weights: layers, places of the updates, weights."""
     everybody = range(len(updates))
-    if all(len(update.layers) == layers for update in updates):  # as a rule, and there may be a thousand
-        columns = list(zip(*weights, strict=True))
-        for shares, run in groupby(range(layers), columns.__getitem__):
-            yield tuple(run), everybody, shares
-    else:
+    if any(len(update.layers) < layers for update in updates):
         sent = [frozenset(update.layers) for update in updates]
         some = [{k: weights[k][layer] for k in everybody if layer in sent[k]} for layer in range(layers)]
         for column, run in groupby(range(layers), some.__getitem__):
             yield tuple(run), tuple(column), tuple(column.values())
+    elif all(weight.count(weight[0]) == layers for weight in weights):  # as a rule, and there may be a thousand
+        yield tuple(range(layers)), everybody, [weight[0] for weight in weights]
+    else:
+        columns = list(zip(*weights, strict=True))
+        for shares, run in groupby(range(layers), columns.__getitem__):
+            yield tuple(run), everybody, shares
 
 
 class _Batch:
