@@ -130,14 +130,14 @@ struct work {
     int threads;
 };
 
-/* Take half of what would be this thread's share of the rest; 0: nothing is left. */
+/* Take three quarters of what would be this thread's share of the rest; 0: nothing is left. */
 static int take_block(struct work *work, long *start, long *end) {
     *start = __atomic_load_n(&work->next, __ATOMIC_RELAXED);
     do {
-        long left = work->stop - *start, half = left / (2 * work->threads) / STEP * STEP;
+        long left = work->stop - *start, part = 3 * left / (4 * work->threads) / STEP * STEP;
         if (left <= 0)
             return 0;
-        *end = *start + least(left, work->threads == 1 ? BLOCK : least(half > LAST ? half : LAST, BLOCK));
+        *end = *start + least(left, work->threads == 1 ? BLOCK : least(part > LAST ? part : LAST, BLOCK));
     } while (!__atomic_compare_exchange_n(&work->next, start, *end, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
     return 1;
 }
