@@ -10,7 +10,7 @@ READY  := $(VENV)/.ready
 help:  ## Show what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
 
-$(PLAIN): pyproject.toml setup.py constraints.txt $(wildcard src/archipel/native/*.[ch])
+$(PLAIN): pyproject.toml setup.py constraints.txt $(wildcard src/archipel/kernels/native/*.[ch])
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots]'
 	@touch $(PLAIN)

@@ -16,9 +16,9 @@ if machine() in ("x86_64", "AMD64"):
 setup(
     ext_modules=[
         Extension(
-            f"archipel.native.{kind}",
-            sources=sorted(glob("src/archipel/native/*.c")),
-            depends=sorted(glob("src/archipel/native/*.h")),
+            f"archipel.kernels.native.{kind}",
+            sources=sorted(glob("src/archipel/kernels/native/*.c")),
+            depends=sorted(glob("src/archipel/kernels/native/*.h")),
             extra_compile_args=["-O3", "-std=gnu11", "-Wall", "-Wno-psabi", "-fno-math-errno", *told],
             optional=True,
         )

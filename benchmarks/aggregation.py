@@ -27,11 +27,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archipel.engines.memory import MemoryModels
-from archipel.layout import Entry, Layer, Layout
-from archipel.parts import Community, Mean
-from archipel.state import Member, State, Update, View
-from archipel.types import Metrics, Model
+from archipel.core.layout import Entry, Layer, Layout
+from archipel.core.parts import Community, Mean
+from archipel.core.state import Member, State, Update, View
+from archipel.core.types import Metrics, Model
+from archipel.simulation.vectors import MemoryModels
 
 MOST = 4 * 2**30
 """Bytes of all models of a case."""

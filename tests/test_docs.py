@@ -22,11 +22,11 @@ import yaml
 
 import archipel as ap
 from archipel import algorithms, cli
-from archipel.algorithm import Algorithm
-from archipel.controller import Controller
-from archipel.durability.run_folder import load_run
-from archipel.engines.federation.meters import Meters
-from archipel.types import HOME, Command, Evaluate, Event, Train, Trained
+from archipel.core.algorithm import Algorithm
+from archipel.core.controller import Controller
+from archipel.core.types import HOME, Command, Evaluate, Event, Train, Trained
+from archipel.federation.controller.meters import Meters
+from archipel.runs.folder import load_run
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -14,7 +14,7 @@ import torch
 from ways import CHOSEN
 
 import archipel as ap
-from archipel.types import Local
+from archipel.core.types import Local
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 FIRST_PROGRAM = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from archipel.layout import LARGE, Layout, finite
+from archipel.core.layout import LARGE, Layout, finite
 from archipel.models import logistic_regression, mlp, small_cnn, small_lstm, small_resnet, vgg9
 
 NETWORKS = {

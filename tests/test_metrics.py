@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from archipel import metrics
-from archipel.metrics import metric, pooled
-from archipel.types import Scored, Tallies
+from archipel.core import metrics
+from archipel.core.metrics import metric, pooled
+from archipel.core.types import Scored, Tallies
 
 few = settings(max_examples=30, deadline=None, derandomize=True, database=None)
 

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 
-from archipel.randomness import derive, generator
+from archipel.core.randomness import derive, generator
 
 
 def test_the_same_key_draws_the_same_and_another_key_does_not():
@@ -32,7 +32,7 @@ def test_drawing_from_one_key_never_moves_another():
 
 
 def test_a_new_process_draws_the_same():
-    code = "from archipel.randomness import derive; print(derive(7, 'selection', 'round 3'))"
+    code = "from archipel.core.randomness import derive; print(derive(7, 'selection', 'round 3'))"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(printed) == derive(7, "selection", "round 3")
 

@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 import archipel as ap
-from archipel import algorithms, cli, parts
+from archipel import algorithms, cli
 from archipel.cli.loading import loading
+from archipel.core import parts
 
 SLOW = {"torch._dynamo", "pydantic", "yaml", "rich", "typer", "matplotlib", "pandas", "pyarrow", "sklearn"}
 TYPERS = {"typer", "rich", "pydantic"}
@@ -86,7 +87,7 @@ def test_a_star_import_gives_all_of_them() -> None:
 
 def test_dir_lists_names_and_modules_and_nothing_private() -> None:
     listed = dir(ap)
-    assert {*ap.__all__, "__all__", "__version__", "study", "engines", "report"} <= set(listed)
+    assert {*ap.__all__, "__all__", "__version__", "study", "simulation", "report"} <= set(listed)
     assert [name for name in listed if name.startswith("_") and not name.startswith("__")] == []
     assert all(hasattr(ap, name) for name in listed)
 

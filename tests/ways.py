@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from archipel.native.library import library
+from archipel.kernels.native.library import library
 
 needs_library = pytest.mark.skipif(library() is None, reason="Archipel was installed without a C compiler")
 NATIVE = pytest.param("native", marks=needs_library)

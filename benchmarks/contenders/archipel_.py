@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 import archipel as ap
-from archipel.state import Update, View
+from archipel.core.state import Update, View
 from benchmarks.contenders.networks import mean_loss, network
 from benchmarks.contenders.protocol import Lap
 from benchmarks.workloads import Workload, data, mine, selections

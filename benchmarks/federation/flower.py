@@ -21,7 +21,7 @@ from pathlib import Path
 
 import tomli_w
 
-from archipel.engines.federation import authority
+from archipel.federation.security import authority
 from benchmarks.environments.prepare import prepare
 from benchmarks.federation.crowd import free_port
 

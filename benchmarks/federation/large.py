@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from archipel.engines.federation import federation_pb2 as pb
+from archipel.federation.wire import federation_pb2 as pb
 from benchmarks.federation.crowd import certify, controller, crowd, free_port, peak_memory, read_receipts, write_study
 from tests.federation.kept import controllers_of
 

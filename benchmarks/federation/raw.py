@@ -19,9 +19,9 @@ from typing import Any
 
 import grpc
 
-from archipel.durability.blobs import sync_folder
-from archipel.engines.federation.line import CHUNK, LIMITS
-from archipel.engines.federation.tls import channel_credentials, server_credentials
+from archipel.federation.security.tls import channel_credentials, server_credentials
+from archipel.federation.wire.channel import CHUNK, LIMITS
+from archipel.storage.files import fsync_directory
 
 
 def rounds(papers: Path, folder: Path, names: list[str], size: int, count: int) -> list[float]:
@@ -76,7 +76,7 @@ def _keep(file: int, path: Path) -> None:
     os.fsync(file)
     os.close(file)
     os.replace(path, path.with_suffix(".kept"))
-    sync_folder(path.parent)
+    fsync_directory(path.parent)
 
 
 def _call(papers: Path, names: list[str], port: int, size: int, count: int, times: Any) -> None:

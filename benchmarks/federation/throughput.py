@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archipel.engines.federation import federation_pb2 as pb
+from archipel.federation.wire import federation_pb2 as pb
 from benchmarks.federation.crowd import (
     certify,
     controller,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from archipel import Weighting
-from archipel.state import Update, View
+from archipel.core.state import Update, View
 
 
 @dataclass(frozen=True)

@@ -11,52 +11,60 @@ if TYPE_CHECKING:
     from archipel import algorithms as algorithms
     from archipel import data as data
     from archipel import models as models
-    from archipel import parts as parts
-    from archipel import records as records
-    from archipel.algorithm import Algorithm as Algorithm
     from archipel.algorithms import *  # noqa: F403  (the constructors are the front door)
-    from archipel.checks import ArchipelWarning as ArchipelWarning
-    from archipel.durability.run_folder import load_run as load_run
-    from archipel.engines.fleet import Fleet as Fleet
-    from archipel.engines.fleet import Group as Group
-    from archipel.experiment import simulate as simulate
-    from archipel.layout import Layout as Layout
-    from archipel.parts import *  # noqa: F403  (so are the parts they are made of)
-    from archipel.run import Run as Run
+    from archipel.core import parts as parts
+    from archipel.core import records as records
+    from archipel.core.algorithm import Algorithm as Algorithm
+    from archipel.core.checks import ArchipelWarning as ArchipelWarning
+    from archipel.core.layout import Layout as Layout
+    from archipel.core.parts import *  # noqa: F403  (so are the parts they are made of)
+    from archipel.core.types import Cycle as Cycle
+    from archipel.core.types import Plan as Plan
+    from archipel.runs.folder import load_run as load_run
+    from archipel.runs.run import Run as Run
+    from archipel.simulation.fleet import Fleet as Fleet
+    from archipel.simulation.fleet import Group as Group
+    from archipel.simulation.simulate import simulate as simulate
     from archipel.study import load_results as load_results
     from archipel.study import read_study as read_study
     from archipel.study import run_study as run_study
-    from archipel.types import Cycle as Cycle
-    from archipel.types import Plan as Plan
 else:
     # Everything is imported when it is first asked for: torch takes a second and pydantic with the studies' schema
     # another third, and `archipel --help` needs neither. Type checkers see the imports above instead, so that a name
     # that does not exist is still an error to them.
-    _MODULES = ("algorithms", "data", "models", "parts", "records")
+    _MODULES = {
+        "algorithms": "algorithms",
+        "data": "data",
+        "models": "models",
+        "parts": "core.parts",
+        "records": "core.records",
+    }
     _HOMES = {
-        "Algorithm": "algorithm",
-        "ArchipelWarning": "checks",
-        "Cycle": "types",
-        "Fleet": "engines.fleet",
-        "Group": "engines.fleet",
-        "Layout": "layout",
-        "Plan": "types",
-        "Run": "run",
+        "Algorithm": "core.algorithm",
+        "ArchipelWarning": "core.checks",
+        "Cycle": "core.types",
+        "Fleet": "simulation.fleet",
+        "Group": "simulation.fleet",
+        "Layout": "core.layout",
+        "Plan": "core.types",
+        "Run": "runs.run",
         "load_results": "study",
-        "load_run": "durability.run_folder",
+        "load_run": "runs.folder",
         "read_study": "study",
         "run_study": "study",
-        "simulate": "experiment",
+        "simulate": "simulation.simulate",
     }
     _SUBMODULES = tuple(module.name for module in pkgutil.iter_modules(__path__))  # noqa: F405
 
     def __getattr__(name: str) -> object:
-        if name in _SUBMODULES:
-            return importlib.import_module(f"archipel.{name}")
+        if name in _MODULES or name in _SUBMODULES:
+            return importlib.import_module(f"archipel.{_MODULES.get(name, name)}")
         if name in _HOMES:
             value = getattr(importlib.import_module(f"archipel.{_HOMES[name]}"), name)
         else:
-            algorithms, parts = (importlib.import_module(f"archipel.{package}") for package in ("algorithms", "parts"))
+            algorithms, parts = (
+                importlib.import_module(f"archipel.{package}") for package in ("algorithms", "core.parts")
+            )
             if name == "__all__":
                 value = [*algorithms.__all__, *parts.__all__, *sorted([*_HOMES, *_MODULES])]
             elif name in algorithms.__all__:

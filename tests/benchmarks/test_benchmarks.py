@@ -17,7 +17,7 @@ import pytest
 import torch
 from ways import NATIVE
 
-from archipel.parts import Mean
+from archipel.core.parts import Mean
 from benchmarks import __main__ as command
 from benchmarks import aggregation, workloads
 from benchmarks.contenders import archipel_, bare, centralised

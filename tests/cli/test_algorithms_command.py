@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import archipel as ap
 from archipel import algorithms
 from archipel.cli.algorithms import expression
-from archipel.types import Local
+from archipel.core.types import Local
 
 
 def said(*arguments: str) -> str:

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from archipel.cli import app
-from archipel.engines.federation.authority import create_authority, issue_learner
-from archipel.engines.federation.tls import Certificates, Identity, own_identity
+from archipel.federation.security.authority import create_authority, issue_learner
+from archipel.federation.security.tls import Certificates, Identity, own_identity
 
 
 @pytest.fixture(autouse=True)

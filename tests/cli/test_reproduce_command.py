@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from archipel.reproduce.catalogue import NAMES
+from archipel.papers.catalogue import NAMES
 
 ARCHIPEL = [sys.executable, "-m", "archipel.cli"]
 PLAIN = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR", "ARCHIPEL_DATA")}

@@ -32,7 +32,7 @@ from typing import Any
 from checker import Findings, check
 from stage import COMMAND, Crowd, Process, Setting, Stage, set_up
 
-from archipel.engines.federation.keeper import TRIES
+from archipel.federation.controller.keeper import TRIES
 
 MILLION = {"features": 1_000, "hidden": (800, 250)}
 """A million parameters: 4 MB an update, which go in four pieces and do not fit into the order."""

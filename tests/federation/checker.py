@@ -21,16 +21,16 @@ import numpy as np
 from light import made_up
 from safetensors.torch import load_file
 
-from archipel.durability.blobs import Blobs
-from archipel.durability.book import CODEC, Course
-from archipel.durability.journal import AuditBroken, Journal, Line
-from archipel.durability.stored_models import Delivery, StoredModels, as_bytes, digest_of
-from archipel.engines.execution import threads
-from archipel.engines.federation.body import WIDTH, Bodies, fingerprint
-from archipel.layout import Layout
-from archipel.records import Committed, Returned
+from archipel.core.layout import Layout
+from archipel.core.records import Committed, Returned
+from archipel.core.types import Trained
+from archipel.federation.storage.blobs import Blobs
+from archipel.federation.storage.durable_controller import CODEC, Course
+from archipel.federation.storage.journal import AuditBroken, Journal, Line
+from archipel.federation.storage.stored_models import Delivery, StoredModels, as_bytes, digest_of
+from archipel.federation.wire.body import WIDTH, Bodies, fingerprint
+from archipel.simulation.executors.choice import threads
 from archipel.study.federate import Hosting
-from archipel.types import Trained
 
 KINDS = {
     "lost": "acknowledged, and not in the journal as an update",

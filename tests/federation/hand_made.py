@@ -18,17 +18,17 @@ import numpy as np
 import torch
 from light import Light
 
-from archipel.durability.book import CODEC
-from archipel.durability.journal import Journal
-from archipel.engines.federation import federation_pb2 as pb
-from archipel.engines.federation import speech
-from archipel.engines.federation.body import fingerprint
-from archipel.engines.federation.engine import Federation
-from archipel.engines.federation.link import Link
-from archipel.engines.federation.service import serve
+from archipel.core.types import Failed, Trained
+from archipel.federation.controller.engine import Federation
+from archipel.federation.controller.service import serve
+from archipel.federation.learner.link import Link
+from archipel.federation.storage.durable_controller import CODEC
+from archipel.federation.storage.journal import Journal
+from archipel.federation.wire import codec as speech
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire.body import fingerprint
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import study_of
-from archipel.types import Failed, Trained
 
 SECONDS = 60.0
 """After which a federation in a test hangs."""

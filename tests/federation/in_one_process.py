@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from archipel.engines.federation.agent import Agent
-from archipel.engines.federation.engine import Federation
-from archipel.engines.federation.link import Link
-from archipel.engines.federation.memory import Folder
-from archipel.engines.federation.service import serve
-from archipel.run import Run
+from archipel.federation.controller.engine import Federation
+from archipel.federation.controller.service import serve
+from archipel.federation.learner.agent import Agent
+from archipel.federation.learner.link import Link
+from archipel.federation.learner.memory import Folder
+from archipel.runs.run import Run
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash, take_part
 from archipel.study.files import study_of
 

@@ -16,12 +16,12 @@ from typing import TypeVar
 import grpc
 import numpy as np
 
-from archipel.durability.blobs import Buffer
-from archipel.engines.federation import federation_pb2 as pb
-from archipel.engines.federation import speech
-from archipel.engines.federation.body import HEADER, WIDTH, Bodies, fingerprint
-from archipel.engines.federation.link import Link, TurnedAway
-from archipel.layout import Layout
+from archipel.core.layout import Layout
+from archipel.federation.learner.link import Link, TurnedAway
+from archipel.federation.storage.blobs import Buffer
+from archipel.federation.wire import codec as speech
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire.body import HEADER, WIDTH, Bodies, fingerprint
 
 T = TypeVar("T")
 Answer = tuple[pb.Head, tuple[bytes | memoryview, ...]]

@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any
 
 from archipel.cli import main
-from archipel.durability import blobs
-from archipel.durability.book import CODEC, Book, Course, Entry, Note, Taken
-from archipel.durability.journal import Line
-from archipel.types import Trained
+from archipel.core.types import Trained
+from archipel.federation.storage import blobs
+from archipel.federation.storage.durable_controller import CODEC, Book, Course, Entry, Note, Taken
+from archipel.federation.storage.journal import Line
 
 GAP = 0.1
 """Seconds between the receipt and what should have come before it."""

@@ -18,21 +18,21 @@ from in_one_process import agent
 from light import Light
 from stage import zygote
 
-from archipel.durability.book import CODEC
-from archipel.durability.journal import Line
-from archipel.engines.federation import federation_pb2 as pb
-from archipel.engines.federation import speech
-from archipel.engines.federation.agent import Agent
-from archipel.engines.federation.engine import Federation
-from archipel.engines.federation.link import Link
-from archipel.engines.federation.memory import CODEC as MEMORY
-from archipel.engines.federation.memory import Memory
-from archipel.engines.federation.service import serve
-from archipel.engines.federation.tls import channel_credentials, server_credentials
-from archipel.records import Committed, Record
+from archipel.core.records import Committed, Record
+from archipel.core.types import Event, Trained
+from archipel.federation.controller.engine import Federation
+from archipel.federation.controller.service import serve
+from archipel.federation.learner.agent import Agent
+from archipel.federation.learner.link import Link
+from archipel.federation.learner.memory import CODEC as MEMORY
+from archipel.federation.learner.memory import Memory
+from archipel.federation.security.tls import channel_credentials, server_credentials
+from archipel.federation.storage.durable_controller import CODEC
+from archipel.federation.storage.journal import Line
+from archipel.federation.wire import codec as speech
+from archipel.federation.wire import federation_pb2 as pb
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import study_of
-from archipel.types import Event, Trained
 
 
 class Site:

@@ -25,11 +25,11 @@ from typing import Any
 from kept import controllers_of
 from light import Light
 
-from archipel.engines.federation import federation_pb2 as pb
-from archipel.engines.federation import speech
-from archipel.engines.federation.authority import create_authority, issue_controller, issue_learner
-from archipel.engines.federation.link import Link
-from archipel.engines.federation.tls import channel_credentials
+from archipel.federation.learner.link import Link
+from archipel.federation.security.authority import create_authority, issue_controller, issue_learner
+from archipel.federation.security.tls import channel_credentials
+from archipel.federation.wire import codec as speech
+from archipel.federation.wire import federation_pb2 as pb
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import read_study
 

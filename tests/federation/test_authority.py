@@ -13,8 +13,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from archipel.engines.federation import authority
-from archipel.engines.federation.authority import (
+from archipel.federation.security import authority
+from archipel.federation.security.authority import (
     Issued,
     create_authority,
     issue_controller,

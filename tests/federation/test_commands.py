@@ -26,7 +26,7 @@ import pytest
 from typer.testing import CliRunner
 
 from archipel.cli import app
-from archipel.durability.run_folder import load_run
+from archipel.runs.folder import load_run
 
 T = TypeVar("T")
 

@@ -10,16 +10,16 @@ import pytest
 import torch
 from in_one_process import hold, study
 
-from archipel.durability.book import CODEC, Book, Entry, replay
-from archipel.durability.journal import Answer, Journal
-from archipel.durability.stored_models import Delivery, as_bytes
-from archipel.engines.memory import MemoryModels
-from archipel.experiment import prepare, simulate
-from archipel.run import Run
+from archipel.core.types import Trained
+from archipel.federation.storage.durable_controller import CODEC, Book, Entry, replay
+from archipel.federation.storage.journal import Answer, Journal
+from archipel.federation.storage.stored_models import Delivery, as_bytes
+from archipel.runs.run import Run
+from archipel.simulation.simulate import prepare, simulate
+from archipel.simulation.vectors import MemoryModels
 from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.federate import one_run
 from archipel.study.files import study_of
-from archipel.types import Trained
 
 SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},

@@ -19,10 +19,10 @@ from in_one_process import study
 from network import network
 from scene import Scene, scene
 
-from archipel.durability.book import LATE
-from archipel.engines.federation.authority import create_authority, issue_controller, issue_learner
-from archipel.records import Committed, Handed
-from archipel.types import Failed, Joined, Left
+from archipel.core.records import Committed, Handed
+from archipel.core.types import Failed, Joined, Left
+from archipel.federation.security.authority import create_authority, issue_controller, issue_learner
+from archipel.federation.storage.durable_controller import LATE
 
 DEADLINE = 2.0
 AGAIN = 30.0

@@ -15,8 +15,8 @@ import pytest
 from checker import check
 from stage import COMMAND, Crowd, Process, Setting, Stage, set_up
 
-from archipel.durability.lock import alone_in
-from archipel.engines.federation.keeper import TRIES
+from archipel.federation.controller.keeper import TRIES
+from archipel.storage.lock import alone_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a controller has no keeper")
 
@@ -137,7 +137,7 @@ def test_torch_computes_on_all_cores_after_the_fork() -> None:
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "import archipel.cli.controller, archipel.study.federate, torch\n"
-        "from archipel.engines.federation.keeper import keep\n"
+        "from archipel.federation.controller.keeper import keep\n"
         "if sys.argv[1] == 'used': torch.set_num_threads(2); torch.ones(1 << 22).sum()\n"
         "life = keep(Path('journal'))\n"
         "if sys.argv[1] == 'used' and life.restarts: sys.exit('it waited without end')\n"

@@ -12,14 +12,14 @@ import pytest
 import torch
 from in_one_process import study
 
-from archipel.durability import stored_models
-from archipel.durability.blobs import EARLY, Blobs
-from archipel.durability.book import Entry, Note
-from archipel.durability.journal import Answer
-from archipel.durability.stored_models import StoredModels
+from archipel.core.types import Failed
+from archipel.federation.storage import stored_models
+from archipel.federation.storage.blobs import EARLY, Blobs
+from archipel.federation.storage.durable_controller import Entry, Note
+from archipel.federation.storage.journal import Answer
+from archipel.federation.storage.stored_models import StoredModels
 from archipel.study.federate import host
 from archipel.study.files import study_of
-from archipel.types import Failed
 
 
 def test_a_file_that_is_on_its_way_is_not_collected(tmp_path: Path) -> None:

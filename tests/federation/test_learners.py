@@ -17,13 +17,13 @@ from in_one_process import study
 from light import Light
 from scene import MEMORY, Scene, scene
 
-from archipel.durability.codec import Codec
-from archipel.durability.stored_models import as_bytes
-from archipel.engines.federation import federation_pb2 as pb
-from archipel.engines.federation.link import TurnedAway
-from archipel.engines.federation.pieces import Portion
-from archipel.records import Committed
-from archipel.types import Failed, Joined, Left
+from archipel.core.records import Committed
+from archipel.core.types import Failed, Joined, Left
+from archipel.federation.learner.link import TurnedAway
+from archipel.federation.storage.stored_models import as_bytes
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire.pieces import Portion
+from archipel.storage.codec import Codec
 
 VICTIM = "02"
 """The learner with a process of its own."""

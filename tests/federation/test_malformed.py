@@ -33,15 +33,15 @@ from hand_made import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from archipel.durability.book import LATE
-from archipel.engines.federation import federation_pb2 as pb
-from archipel.engines.federation import speech
-from archipel.engines.federation.body import HEADER
-from archipel.engines.federation.line import CHUNK
-from archipel.engines.federation.link import Link, TurnedAway
+from archipel.core.types import Failed, Joined
+from archipel.federation.learner.link import Link, TurnedAway
+from archipel.federation.storage.durable_controller import LATE
+from archipel.federation.wire import codec as speech
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire.body import HEADER
+from archipel.federation.wire.channel import CHUNK
 from archipel.study.federate import host
 from archipel.study.files import study_of
-from archipel.types import Failed, Joined
 
 
 @pytest.fixture(scope="module")

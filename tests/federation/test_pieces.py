@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message import DecodeError
 
-from archipel.engines.federation import federation_pb2 as pb
-from archipel.engines.federation import link
-from archipel.engines.federation.line import CHUNK
-from archipel.engines.federation.pieces import hear_piece, hear_portion, say_piece, say_portion
+from archipel.federation.learner import link
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire.channel import CHUNK
+from archipel.federation.wire.pieces import hear_piece, hear_portion, say_piece, say_portion
 
 SIZES = [1, 127, 128, 129, 16_383, 16_384, CHUNK]
 

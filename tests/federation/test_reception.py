@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from archipel.durability.blobs import Blobs
-from archipel.durability.stored_models import StoredModels
-from archipel.engines.federation.body import Bad, Bodies, fingerprint
-from archipel.engines.federation.reception import Examination, Expected, received
-from archipel.layout import Layout
+from archipel.core.layout import Layout
+from archipel.federation.controller.reception import Examination, Expected, received
+from archipel.federation.storage.blobs import Blobs
+from archipel.federation.storage.stored_models import StoredModels
+from archipel.federation.wire.body import Bad, Bodies, fingerprint
 
 
 class Ending(nn.Module):

@@ -16,17 +16,17 @@ import torch
 from in_one_process import agent, hold, study
 
 from archipel.cli.replay import replay
-from archipel.controller import Controller
+from archipel.core.controller import Controller
+from archipel.core.types import HOME, Evaluate, Joined, Left, Model, Plan, Score, Train
 from archipel.data.standardise import Moments
-from archipel.durability.book import CannotBeTold, Entry, ReplayDiffers
-from archipel.durability.journal import Journal
-from archipel.durability.lock import alone_in
-from archipel.durability.stored_models import as_bytes
-from archipel.engines.federation.body import Bad
-from archipel.engines.federation.speech import hear_moments, say_layers, say_moments
+from archipel.federation.storage.durable_controller import CannotBeTold, Entry, ReplayDiffers
+from archipel.federation.storage.journal import Journal
+from archipel.federation.storage.stored_models import as_bytes
+from archipel.federation.wire.body import Bad
+from archipel.federation.wire.codec import hear_moments, say_layers, say_moments
+from archipel.storage.lock import alone_in
 from archipel.study.federate import host
 from archipel.study.files import study_of
-from archipel.types import HOME, Evaluate, Joined, Left, Model, Plan, Score, Train
 
 
 def test_the_list_of_learners_may_change_before_the_first_snapshot(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_code_of_the_start_goes_back_and_comes_again() -> None:
     program = (
         "import re, torch\n"
         "from pathlib import Path\n"
-        "from archipel.engines.federation.footprint import forget_the_start\n"
+        "from archipel.federation.controller.footprint import forget_the_start\n"
         "held = lambda: int(re.search(r'RssFile:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
         "before = held(); forget_the_start(); after = held()\n"
         "print(before, after, float(torch.ones(3) @ torch.ones(3)))\n"

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load, save
 from torch import nn
 
+from archipel.core.layout import Layout
+from archipel.core.types import Cycle, Metrics, Plan, Scored
 from archipel.data.standardise import moments
-from archipel.engines.federation import federation_pb2 as pb
-from archipel.engines.federation import speech
-from archipel.engines.federation.body import HEADER, Bad, Bodies
-from archipel.layout import Layout
-from archipel.types import Cycle, Metrics, Plan, Scored
+from archipel.federation.wire import codec as speech
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire.body import HEADER, Bad, Bodies
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2)))
 BODIES = Bodies(LAYOUT)

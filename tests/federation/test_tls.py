@@ -16,7 +16,7 @@ import pytest
 from cryptography import x509
 
 from archipel import ArchipelWarning
-from archipel.engines.federation.authority import (
+from archipel.federation.security.authority import (
     YEAR,
     create_authority,
     issue_controller,
@@ -29,7 +29,7 @@ from archipel.engines.federation.authority import (
     read_key,
     sign,
 )
-from archipel.engines.federation.tls import (
+from archipel.federation.security.tls import (
     CALLER,
     METADATA,
     Certificates,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from archipel.engines.federation.turns import Turns
+from archipel.federation.controller.limiter import Turns
 
 
 async def refused(turns: Turns) -> None:

@@ -16,7 +16,7 @@ import traceback
 
 from archipel.cli import main
 
-for module in ("cli.learner", "study.federate", "study.files", "engines.federation.processes"):
+for module in ("cli.learner", "study.federate", "study.files", "federation.processes"):
     importlib.import_module(f"archipel.{module}")
 
 

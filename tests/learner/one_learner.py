@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from archipel.layout import Layout
+from archipel.core.layout import Layout
+from archipel.core.types import Plan
 from archipel.learner.learner import Job, Learner, Loss, Work
 from archipel.learner.training import advance
-from archipel.types import Plan
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ import pytest
 import scipy.stats
 import torch
 
-from archipel.layout import Layout
+from archipel.core.layout import Layout
+from archipel.core.types import Cycle, Plan
 from archipel.learner.batches import batches, epochs_of, shuffled, steps_after, steps_of_epoch
 from archipel.learner.learner import Job
-from archipel.types import Cycle, Plan
 
 from one_learner import learner  # isort: skip
 

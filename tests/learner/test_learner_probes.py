@@ -12,6 +12,7 @@ from one_learner import at, clouds, slope, work_of
 from sklearn.metrics import confusion_matrix, roc_auc_score
 from torch import nn
 
+from archipel.core.metrics import auc
 from archipel.learner.probes import (
     consistency,
     dissimilarities,
@@ -22,7 +23,6 @@ from archipel.learner.probes import (
     squared_correlation,
     squared_gradient_norm,
 )
-from archipel.metrics import auc
 from archipel.models import mlp, small_cnn, small_lstm, small_resnet
 
 NETWORKS = {

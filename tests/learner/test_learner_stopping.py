@@ -6,8 +6,8 @@ import math
 
 import pytest
 
+from archipel.core.types import Cycle
 from archipel.learner.stopping import ended, failed
-from archipel.types import Cycle
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import torch
 from one_learner import at, clouds, learner, slope, trained, work_of
 from torch import nn
 
+from archipel.core.types import Cycle, Plan
 from archipel.learner.batches import batches
 from archipel.learner.learner import Job, Learner, optimiser
 from archipel.learner.training import advance, report
 from archipel.models import mlp
-from archipel.types import Cycle, Plan
 
 ONE = torch.tensor([1.0])
 

@@ -10,22 +10,22 @@ import pytest
 import torch
 from torch import nn
 
-from archipel.layout import Layout
-from archipel.records import Committed, Divergence, Handed, Record, Refused, Returned, Scores, Shadow, Stamped
+from archipel.core.layout import Layout
+from archipel.core.records import Committed, Divergence, Handed, Record, Refused, Returned, Scores, Shadow, Stamped
+from archipel.drawing.drawing import Drawing
+from archipel.drawing.lines import POINTS, mean_line
 from archipel.report.classes import class_heat_maps
 from archipel.report.curves import score_curves, scores
 from archipel.report.cycles import validation_cycles
 from archipel.report.divergence import layer_divergence
-from archipel.report.drawing import Drawing
 from archipel.report.figures import FIGURES, draw_all
 from archipel.report.gantt import gantt
 from archipel.report.grouping import groups, label
-from archipel.report.lines import POINTS, mean_line
 from archipel.report.shadows import shadows
 from archipel.report.staleness import staleness
 from archipel.report.traffic import bytes_by_layer, traffic
 from archipel.report.weights import weights
-from archipel.run import Participant, Run
+from archipel.runs.run import Participant, Run
 
 pytest.importorskip("matplotlib")
 

@@ -15,19 +15,19 @@ import torch
 from torch import nn
 
 import archipel as ap
+from archipel.core.records import Divergence, Handed
 from archipel.data import Source
-from archipel.records import Divergence, Handed
+from archipel.drawing.drawing import Drawing
+from archipel.drawing.style import COLOURS, STROKES, save, stroke
 from archipel.report.classes import class_heat_maps
 from archipel.report.curves import score_curves
-from archipel.report.drawing import Drawing
 from archipel.report.figures import draw_all
 from archipel.report.gantt import gantt
 from archipel.report.grouping import label
 from archipel.report.staleness import staleness
-from archipel.report.style import COLOURS, STROKES, save, stroke
 from archipel.report.traffic import traffic
 from archipel.report.weights import weights
-from archipel.run import Run
+from archipel.runs.run import Run
 
 pytest.importorskip("matplotlib")
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import archipel as ap
-from archipel.records import Committed, Scores, Stamped
+from archipel.core.records import Committed, Scores, Stamped
 from archipel.report.measures import (
     COLUMNS,
     Measured,
@@ -28,7 +28,7 @@ from archipel.report.measures import (
     scoring,
     shown,
 )
-from archipel.run import Participant
+from archipel.runs.run import Participant
 
 MB = 2**20
 

@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 
 import archipel as ap
 from archipel.cli.report import report, table
+from archipel.drawing.drawing import Drawing
 from archipel.report import write
-from archipel.report.drawing import Drawing
 from archipel.report.measures import COLUMNS, marks, measure
 from archipel.report.write import write_report
 

@@ -8,12 +8,12 @@ import pytest
 
 import archipel as ap
 from archipel import algorithms, models
+from archipel.core.parts.ending import Ending
+from archipel.core.parts.evaluation import Evaluation
+from archipel.core.types import Cycle, Local, Plan
 from archipel.data import Islands, Source, from_csv, from_npz_folder, from_parquet, sources
-from archipel.engines.fleet import Group
-from archipel.parts.ending import Ending
-from archipel.parts.evaluation import Evaluation
+from archipel.simulation.fleet import Group
 from archipel.study.docs import fields_of, parameters_of, settings_of, spelled, summary_of
-from archipel.types import Cycle, Local, Plan
 
 CONSTRUCTORS: list[Callable[..., object]] = [
     *(getattr(algorithms, name) for name in algorithms.__all__),

@@ -288,7 +288,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 import archipel as ap
-from archipel.parts import Weighting
+from archipel.core.parts import Weighting
 
 
 class Net(nn.Module):

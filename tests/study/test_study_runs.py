@@ -16,11 +16,10 @@ from safetensors.torch import load_file
 from torch import nn
 
 import archipel as ap
-from archipel.durability.lock import alone_in
-from archipel.engines.processes import Broke, Ended, Message
-from archipel.records import Scores, Stamped
+from archipel.core.records import Scores, Stamped
 from archipel.report.measures import last_score
-from archipel.run import Run
+from archipel.runs.run import Run
+from archipel.storage.lock import alone_in
 from archipel.study import execute as executing
 from archipel.study import load_results, read_study, run_study
 from archipel.study.execute import Job, Note, Progress, execute
@@ -28,6 +27,7 @@ from archipel.study.files import study_of
 from archipel.study.grid import Cell, cells
 from archipel.study.results import Results, Watcher
 from archipel.study.schema import Study
+from archipel.study.worker_pool import Broke, Ended, Message
 from archipel.trackers import TRACKERS
 
 SHORT = ["ending={rounds=3}", "evaluation={at='learners', mean='learners'}"]
@@ -473,7 +473,7 @@ def test_trackers_are_told_of_a_run_that_breaks(
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr("archipel.engines.simulator.Simulator.run", broken)
+    monkeypatch.setattr("archipel.simulation.simulator.Simulator.run", broken)
     (cell,) = cells(study("trackers=tensorboard", algorithms=["fedavg"]))
     with pytest.raises(RuntimeError, match="out of memory"):
         execute(Job(cell.study.raw, str(tmp_path), {}, {}, None), lambda news: True)

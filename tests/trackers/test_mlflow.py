@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tracked
 
-from archipel.records import Stamped
+from archipel.core.records import Stamped
 from archipel.trackers import track, tracker
 
 pytest.importorskip("mlflow", reason="mlflow is an extra")

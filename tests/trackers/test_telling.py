@@ -11,8 +11,8 @@ import pytest
 import tracked
 
 import archipel as ap
-from archipel.durability.checkpoint import Checkpoint
-from archipel.experiment import finished
+from archipel.simulation.checkpoint import Checkpoint
+from archipel.simulation.simulate import finished
 from archipel.trackers import track, tracker
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import tracked
 from tracked import MB, committed
 
 import archipel as ap
-from archipel.records import Divergence, Handed, Membership, Refused, Returned, Scores, Shadow, Stamped
+from archipel.core.records import Divergence, Handed, Membership, Refused, Returned, Scores, Shadow, Stamped
 from archipel.trackers import TRACKERS, track, tracker
 from archipel.trackers.tracker import Charts, Row, totals
 

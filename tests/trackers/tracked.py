@@ -11,8 +11,8 @@ from statistics import fmean
 from typing import Any
 
 import archipel as ap
-from archipel.experiment import prepare
-from archipel.records import Committed, Divergence, Refused, Returned, Scores, Shadow
+from archipel.core.records import Committed, Divergence, Refused, Returned, Scores, Shadow
+from archipel.simulation.simulate import prepare
 
 MB = 2**20
 SETTINGS = {"algorithm.name": "of a test", "seed": 3, "algorithm.rate": 0.5, "shadow": True, "data.sizes": [60, 60]}

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
-from archipel.algorithm import Algorithm
-from archipel.parts.planning import Decay, DivideAndConquer
-from archipel.parts.protocol import Rounds
-from archipel.parts.weighting import Equally
-from archipel.types import Local, Plan
+from archipel.core.algorithm import Algorithm
+from archipel.core.parts.planning import Decay, DivideAndConquer
+from archipel.core.parts.protocol import Rounds
+from archipel.core.parts.weighting import Equally
+from archipel.core.types import Local, Plan
 
 DEFAULTS: Local = {"epochs": 20, "rate": 0.001}
 

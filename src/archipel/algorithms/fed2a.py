@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
-from archipel.algorithm import Algorithm
-from archipel.parts.planning import PeriodicLayers
-from archipel.parts.protocol import Stream
-from archipel.parts.weighting import ByConsistency, ByExamples, ByFreshness, Product
-from archipel.types import Distance, Local, Plan
+from archipel.core.algorithm import Algorithm
+from archipel.core.parts.planning import PeriodicLayers
+from archipel.core.parts.protocol import Stream
+from archipel.core.parts.weighting import ByConsistency, ByExamples, ByFreshness, Product
+from archipel.core.types import Distance, Local, Plan
 
 Curve = Literal["exp", "inv", "log"]
 

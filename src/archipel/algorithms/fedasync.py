@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
-from archipel.algorithm import Algorithm
-from archipel.parts.merge import Mix
-from archipel.parts.planning import Proximal
-from archipel.parts.protocol import Stream
-from archipel.parts.weighting import ByFreshness
-from archipel.types import Local, Plan
+from archipel.core.algorithm import Algorithm
+from archipel.core.parts.merge import Mix
+from archipel.core.parts.planning import Proximal
+from archipel.core.parts.protocol import Stream
+from archipel.core.parts.weighting import ByFreshness
+from archipel.core.types import Local, Plan
 
 
 def fedasync(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from archipel.algorithm import Algorithm
-from archipel.parts.protocol import Rounds
-from archipel.parts.weighting import ByExamples, Equally
-from archipel.types import Local, Plan
+from archipel.core.algorithm import Algorithm
+from archipel.core.parts.protocol import Rounds
+from archipel.core.parts.weighting import ByExamples, Equally
+from archipel.core.types import Local, Plan
 
 
 def fedavg(

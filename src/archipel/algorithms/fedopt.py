@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Unpack
 
-from archipel.algorithm import Algorithm
 from archipel.algorithms.fedavg import fedavg
-from archipel.parts.server import Adagrad, Adam, Yogi
-from archipel.types import Local
+from archipel.core.algorithm import Algorithm
+from archipel.core.parts.server import Adagrad, Adam, Yogi
+from archipel.core.types import Local
 
 
 def fedadam(

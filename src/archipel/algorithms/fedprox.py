@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Unpack
 
-from archipel.algorithm import Algorithm
 from archipel.algorithms.fedavg import fedavg
-from archipel.parts.planning import Proximal
-from archipel.types import Local
+from archipel.core.algorithm import Algorithm
+from archipel.core.parts.planning import Proximal
+from archipel.core.types import Local
 
 
 def fedprox(mu: float = 0.01, fraction: float = 1.0, **local: Unpack[Local]) -> Algorithm:

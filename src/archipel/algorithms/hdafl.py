@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Unpack
 
-from archipel.algorithm import Algorithm
 from archipel.algorithms.fedavg import fedavg
-from archipel.parts.planning import PrivateLayers
-from archipel.parts.weighting import ByExamples, ByGradientNorm
-from archipel.types import Local
+from archipel.core.algorithm import Algorithm
+from archipel.core.parts.planning import PrivateLayers
+from archipel.core.parts.weighting import ByExamples, ByGradientNorm
+from archipel.core.types import Local
 
 
 def hdafl(

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Unpack
 
-from archipel.algorithm import Algorithm
-from archipel.parts.merge import Community
-from archipel.parts.planning import ValidationCycle
-from archipel.parts.protocol import Rounds, Stream
-from archipel.parts.recall import MedianStaleness
-from archipel.parts.weighting import ByDistributedValidation
-from archipel.types import Local, Plan
+from archipel.core.algorithm import Algorithm
+from archipel.core.parts.merge import Community
+from archipel.core.parts.planning import ValidationCycle
+from archipel.core.parts.protocol import Rounds, Stream
+from archipel.core.parts.recall import MedianStaleness
+from archipel.core.parts.weighting import ByDistributedValidation
+from archipel.core.types import Local, Plan
 
 CIFAR10: Local = {"epochs": 4, "batch": 100, "rate": 0.05, "momentum": 0.75}
 

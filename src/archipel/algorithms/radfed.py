@@ -15,13 +15,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, Unpack
 
-from archipel.algorithm import Algorithm
-from archipel.parts.planning import Proximal
-from archipel.parts.protocol import Relay
-from archipel.parts.selection import ByImportance
-from archipel.parts.server import Adam, Replace
-from archipel.parts.weighting import Equally
-from archipel.types import Local, Plan
+from archipel.core.algorithm import Algorithm
+from archipel.core.parts.planning import Proximal
+from archipel.core.parts.protocol import Relay
+from archipel.core.parts.selection import ByImportance
+from archipel.core.parts.server import Adam, Replace
+from archipel.core.parts.weighting import Equally
+from archipel.core.types import Local, Plan
 
 
 def radfed(fraction: float = 0.1, hops: int = 15, **local: Unpack[Local]) -> Algorithm:

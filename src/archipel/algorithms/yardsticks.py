@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Unpack
 
-from archipel.algorithm import Algorithm
 from archipel.algorithms.fedavg import fedavg
-from archipel.parts.planning import PrivateLayers
-from archipel.types import Local
+from archipel.core.algorithm import Algorithm
+from archipel.core.parts.planning import PrivateLayers
+from archipel.core.types import Local
 
 
 def local_only(**local: Unpack[Local]) -> Algorithm:

@@ -16,9 +16,9 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 import archipel
-from archipel.checks import ArchipelWarning
 from archipel.cli.console import told
 from archipel.cli.loading import loading
+from archipel.core.checks import ArchipelWarning
 
 EXPECTED = (ValueError, OSError, ImportError)
 """Errors that say what was wrong with what was asked for, in words of their own."""

@@ -11,13 +11,13 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 import archipel.algorithms
-from archipel.algorithm import Algorithm
-from archipel.checks import one_of
 from archipel.cli.console import AsJson, out, print_json
 from archipel.cli.folding import MARGIN, heading, write
-from archipel.parts.weighting import Product
+from archipel.core.algorithm import Algorithm
+from archipel.core.checks import one_of
+from archipel.core.parts.weighting import Product
+from archipel.core.types import Local, Plan
 from archipel.study.docs import PARAGRAPHS, fields_of, one_line, settings_of, spelled, summary_of
-from archipel.types import Local, Plan
 
 METHODS: dict[str, Callable[..., Algorithm]] = {
     name: getattr(archipel.algorithms, name) for name in archipel.algorithms.__all__

@@ -13,7 +13,7 @@ from archipel.cli.console import AsJson, out, print_json
 from archipel.cli.folding import MARGIN, write
 
 try:
-    from archipel.engines.federation import authority
+    from archipel.federation.security import authority
 except ImportError as error:
     raise ImportError("archipel ca needs cryptography: pip install 'archipel[federation]'") from error
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from archipel.checks import require
 from archipel.cli.console import nearby, out, told
 from archipel.cli.federation import AsJsonLines, Changes, Method, listening
 from archipel.cli.loading import loading
+from archipel.core.checks import require
 
 if TYPE_CHECKING:
-    from archipel.engines.federation.engine import Federation
+    from archipel.federation.controller.engine import Federation
 
 
 def controller(
@@ -42,12 +42,12 @@ def controller(
     Killed at any moment and started again with the same --state, it goes on as if nothing had happened.
     """
     with loading():  # one that was killed should be back soon
-        from archipel.durability.lock import alone_in
-        from archipel.durability.run_folder import save_run
-        from archipel.engines.execution import threads
-        from archipel.engines.federation.keeper import keep
-        from archipel.engines.federation.logs import say_on_stderr
-        from archipel.engines.federation.processes import run_controller
+        from archipel.federation.controller.keeper import keep
+        from archipel.federation.logs import say_on_stderr
+        from archipel.federation.processes import run_controller
+        from archipel.runs.folder import save_run
+        from archipel.simulation.executors.choice import threads
+        from archipel.storage.lock import alone_in
         from archipel.study.federate import host
         from archipel.study.files import read_study
 

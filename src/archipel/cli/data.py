@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from archipel.checks import one_of, require
 from archipel.cli.console import AsJson, print_json
 from archipel.cli.folding import MARGIN, write
 from archipel.cli.split import described, show_split
+from archipel.core.checks import one_of, require
 from archipel.data import Source, heat_map, own, sources
 from archipel.data.fetch import find, places
 from archipel.data.sources.catalogue import DECIDES, FILES, wanted

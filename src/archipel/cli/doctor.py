@@ -18,10 +18,10 @@ import archipel
 from archipel.cli.console import AsJson, print_json
 from archipel.cli.data import KNOWN, looked_for
 from archipel.cli.folding import MARGIN, heading, write
+from archipel.core.parts.ending import Ending
 from archipel.data.fetch import cache, places
-from archipel.experiment import simulate
-from archipel.native.library import library
-from archipel.parts.ending import Ending
+from archipel.kernels.native.library import library
+from archipel.simulation.simulate import simulate
 
 REQUIREMENT = re.compile(r"""([\w.-]+)(?:>=([\d.]+))?[^;]*(?:;.*\bextra == ["']([\w-]+)["'])?""")
 """A package, the oldest version that will do, and the extra that asks for it, if one does."""

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archipel.checks import require
 from archipel.cli.console import told
+from archipel.core.checks import require
 
 try:
-    from archipel.engines.federation import tls
+    from archipel.federation.security import tls
 except ImportError as error:
     raise ImportError("A real federation needs grpcio: pip install 'archipel[federation]'") from error
 
 if TYPE_CHECKING:
-    from archipel.engines.federation.link import Link
+    from archipel.federation.learner.link import Link
 
 Address = Annotated[
     str, typer.Option("--controller", help="Where the controller listens, as in host:9443.", metavar="HOST:PORT")
@@ -76,7 +76,7 @@ def listening(address: str, papers: Path | None, insecure: bool) -> tls.ServerCr
 
 
 def link(address: str, papers: Path | None, insecure: str | None) -> Link:
-    from archipel.engines.federation.link import Link
+    from archipel.federation.learner.link import Link
 
     credentials = None if papers is None else tls.channel_credentials(papers)
     return Link(address, credentials, insecure or "")
@@ -85,7 +85,7 @@ def link(address: str, papers: Path | None, insecure: str | None) -> Link:
 @contextmanager
 def on_the_line(address: str) -> Iterator[None]:
     """What the controller says no to, and that it says nothing, as words."""
-    from archipel.engines.federation.link import TurnedAway
+    from archipel.federation.learner.link import TurnedAway
 
     try:
         yield

@@ -48,12 +48,12 @@ def learner(
 
     Killed at any moment and started again with the same --state, it goes on; what it had done is not done twice.
     """
-    from archipel.durability.lock import alone_in
-    from archipel.engines.execution import threads
-    from archipel.engines.federation.agent import Agent
-    from archipel.engines.federation.logs import say_on_stderr
-    from archipel.engines.federation.memory import Folder
-    from archipel.engines.federation.processes import run_learner
+    from archipel.federation.learner.agent import Agent
+    from archipel.federation.learner.memory import Folder
+    from archipel.federation.logs import say_on_stderr
+    from archipel.federation.processes import run_learner
+    from archipel.simulation.executors.choice import threads
+    from archipel.storage.lock import alone_in
     from archipel.study.federate import hashes_of, layout_hash, save_model, take_part, try_out
     from archipel.study.files import read_study
 

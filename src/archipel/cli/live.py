@@ -11,10 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from archipel.engines.processes import Began, Broke, Ended, Message, Told
 from archipel.study.execute import Note, Progress
 from archipel.study.grid import Cell
 from archipel.study.results import Watcher
+from archipel.study.worker_pool import Began, Broke, Ended, Message, Told
 
 
 class Display(Watcher):

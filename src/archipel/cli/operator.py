@@ -39,7 +39,7 @@ def withdraw(
 
 
 def _steer(action: str, name: str, controller: str, papers: Papers, insecure: Insecure) -> None:
-    from archipel.engines.federation.processes import ask
+    from archipel.federation.processes import ask
 
     identity(papers, insecure, controller)
     with on_the_line(controller):

@@ -23,10 +23,10 @@ def replay(
     Every version's digest is compared with the one that was written, and the audit's chain of hashes is followed. Needs
     federation.keep_updates = true in the study, or updates that are still there.
     """
-    from archipel.durability.journal import Journal
-    from archipel.durability.lock import alone_in
-    from archipel.durability.stored_models import digest_of
-    from archipel.engines.execution import threads
+    from archipel.federation.storage.journal import Journal
+    from archipel.federation.storage.stored_models import digest_of
+    from archipel.simulation.executors.choice import threads
+    from archipel.storage.lock import alone_in
     from archipel.study.federate import host
     from archipel.study.files import read_study
 

@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from archipel.cli.console import AsJson, nearby, out, print_json, told
-from archipel.reproduce.catalogue import NAMES, reproduction
-from archipel.reproduce.records import JUDGED, Figures, Reproduction, ScaleName
+from archipel.papers.catalogue import NAMES, reproduction
+from archipel.papers.records import JUDGED, Figures, Reproduction, ScaleName
 
 if TYPE_CHECKING:
-    from archipel.reproduce.outcome import Outcome
+    from archipel.papers.outcome import Outcome
 
 COLOURS = {True: "green", False: "red", None: "yellow"}
 
@@ -43,7 +43,7 @@ def reproduce(
         _list(json)
         return
     from archipel.cli.live import Display
-    from archipel.reproduce.outcome import as_data, reproduce
+    from archipel.papers.outcome import as_data, reproduce
 
     chosen = reproduction(name)
     place = folder or Path("results") / f"{name}-{scale}"

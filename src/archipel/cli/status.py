@@ -18,7 +18,7 @@ def status(
 
     A learner sees the federation and itself; an operator sees all learners.
     """
-    from archipel.engines.federation.processes import ask
+    from archipel.federation.processes import ask
 
     identity(papers, insecure, controller)
     with on_the_line(controller):

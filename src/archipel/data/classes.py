@@ -30,12 +30,12 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from archipel.core.randomness import generator
 from archipel.data.features import configurations, drawn
 from archipel.data.forms import call, numbers, positive, span, unknown
 from archipel.data.reconcile import Margins, Wanted, reconcile
 from archipel.data.sizes import Counts, Shares, Wish, apportion, check_total, one_per_learner, whole_number, wish
 from archipel.data.transport import allocate
-from archipel.randomness import generator
 
 Held: TypeAlias = NDArray[np.bool_]
 

@@ -18,12 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archipel.checks import one_of, require
+from archipel.core.checks import one_of, require
+from archipel.core.randomness import generator
 from archipel.data.classes import Held
 from archipel.data.forms import a_number, span
 from archipel.data.sizes import Counts
 from archipel.data.splits import draw
-from archipel.randomness import generator
 
 if TYPE_CHECKING:
     from archipel.data.source import Source

@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from archipel.data.forms import a_number, call, nearest, positive, unknown
+from archipel.core.checks import nearest
+from archipel.core.randomness import generator
+from archipel.data.forms import a_number, call, positive, unknown
 from archipel.data.sizes import Counts, Shares
-from archipel.randomness import generator
 
 FORMS = ("dirichlet(0.1)",)
 

@@ -16,9 +16,9 @@ import operator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from archipel.checks import at_least, require
-from archipel.randomness import generator
-from archipel.types import Role
+from archipel.core.checks import at_least, require
+from archipel.core.randomness import generator
+from archipel.core.types import Role
 
 if TYPE_CHECKING:
     from archipel.data.islands import Islands

@@ -8,10 +8,11 @@ numbers        "8,4,3,3" or "8x1,4x1,3x8", where 3x8 is eight times 3
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable
+
+from archipel.core.checks import nearest
 
 MOST = 10**6
 """So many numbers a text can stand for: "3x99999999999" is a slip, and no reason to run out of memory."""
@@ -66,8 +67,3 @@ def unknown(what: str, value: object, known: Iterable[str], otherwise: str = "")
         f"split: {what}={value!r} is not known. Did you mean {nearest(str(value), forms)!r}? "
         f"Known: {', '.join(forms)}{otherwise}."
     )
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that looks most like this one."""
-    return difflib.get_close_matches(name, list(known), n=1, cutoff=0.0)[0]

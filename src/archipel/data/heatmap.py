@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
-from archipel.checks import one_of, require
+from archipel.core.checks import one_of, require
 from archipel.data.islands import Islands
-from archipel.data.sizes import Counts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
-
-Floats = npt.NDArray[np.float64]
+from archipel.drawing.class_tables import draw, size
+from archipel.drawing.colours import INK
 
 ENDINGS = (".png", ".svg")
-INK, SLATE, NOTHING = "#333333", "#5c6f7b", "#eeeeee"
-SHADES = "viridis_r"
-"""Light is little, dark is much; it reads the same to the colour-blind and in print."""
-NUMBERS = 200
-"""Up to so many cells, each shows its number too, if there is room for it."""
-GAPS = 2000
-"""Up to so many cells, a white line is between them."""
-LABELS = 50
-"""Up to so many learners or classes, each has its label."""
-WIDE = 20
-"""When the largest number is so many times the smallest, colours are on a logarithmic scale."""
 
 
 def heat_map(
@@ -68,104 +47,3 @@ def heat_map(
             metadata = {"Software": None} if one.suffix.lower() == ".png" else {"Date": None}
             figure.savefig(one, dpi=150, metadata=metadata)
     return paths
-
-
-def size(names: Sequence[str], classes: int) -> tuple[float, float]:
-    """Inches that a picture of these learners and so many classes takes."""
-    longest = max(map(len, names)) * slanted(names)
-    wide, high = np.clip(0.42 * len(names), 4.5, 8.5), np.clip(0.3 * classes, 2, 10)
-    return min(10.0, wide + 1.5 + 0.03 * longest), high + 1.7 + 0.06 * longest
-
-
-def draw(figure: Figure | SubFigure, names: Sequence[str], table: Counts, values: str = "examples") -> None:
-    """Sizes above, classes by learners below, the scale beside."""
-    from matplotlib.ticker import StrMethodFormatter
-
-    above, below = figure.subplots(
-        2, 1, sharex=True, height_ratios=[1, max(2.2, 0.3 * table.shape[1])], gridspec_kw={"hspace": 0.02}
-    )
-    above.bar(np.arange(len(table)), table.sum(1), color=SLATE, width=0.8)
-    above.set_ylabel("examples")
-    above.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    above.locator_params(axis="y", nbins=3)
-    above.tick_params(axis="x", which="both", length=0, labelbottom=False)
-    above.grid(visible=False, axis="x")
-    above.spines[["top", "right"]].set_visible(False)
-    classes = [str(number) for number in range(table.shape[1])]
-    if values == "share":
-        shares = table / table.sum(1, keepdims=True)
-        cells(below, shares.T, names, classes, "{x:.0%}", "part of the learner's examples", logarithmic=False)
-    else:
-        cells(below, table.T.astype(np.float64), names, classes, "{x:,.0f}", "training examples")
-    below.set_xlabel("learner")
-    below.set_ylabel("class")
-
-
-def cells(
-    axes: Axes,
-    table: Floats,
-    columns: Sequence[str],
-    rows: Sequence[str],
-    form: str,
-    scale: str,
-    logarithmic: bool | None = None,
-) -> None:
-    """A table as colours with their scale beside; what is 0 is grey.
-
-    `form` is how a number x is written, and `scale` what numbers are. The scale is logarithmic if that is asked for
-    or, where nothing is, if numbers are far apart.
-    """
-    from matplotlib import colormaps
-    from matplotlib.colors import LogNorm, Normalize
-    from matplotlib.ticker import NullFormatter, StrMethodFormatter
-
-    some = table[table > 0]
-    if logarithmic is None:
-        logarithmic = bool(some.max() >= WIDE * some.min())
-    norm = LogNorm(some.min(), some.max()) if logarithmic else Normalize(0, some.max())
-    colours = colormaps[SHADES].with_extremes(bad=NOTHING)
-    picture = axes.imshow(np.ma.masked_equal(table, 0), cmap=colours, norm=norm, aspect="auto", interpolation="nearest")
-    label(axes, "x", columns)
-    label(axes, "y", rows)
-    axes.grid(visible=False)
-    if table.size <= GAPS:
-        axes.set_xticks(np.arange(len(columns) - 1) + 0.5, minor=True)
-        axes.set_yticks(np.arange(len(rows) - 1) + 0.5, minor=True)
-        axes.grid(visible=True, which="minor", color="white", linewidth=0.6)
-    axes.tick_params(which="both", length=0)
-    axes.spines[:].set_visible(False)
-    figure = axes.get_figure(root=True)
-    assert figure is not None, "it is in one"
-    slender = 6 * axes.figure.bbox.height / figure.dpi  # as thick in a high picture as in a low one
-    beside = figure.colorbar(picture, ax=axes, pad=0.015, aspect=slender, format=StrMethodFormatter(form))
-    beside.ax.yaxis.set_minor_formatter(NullFormatter())
-    beside.outline.set_visible(False)
-    beside.set_label(f"{scale} (grey: none)")
-    letters = max(len(form.format(x=number)) for number in some)
-    points = min(9.0, 72 * 0.8 * figure.get_figwidth() / (0.65 * len(columns) * letters))
-    if table.size <= NUMBERS and points >= 6:
-        for row, column in zip(*np.nonzero(table), strict=True):
-            red, green, blue, _ = colours(norm(table[row, column]))
-            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-            text, ink = form.format(x=table[row, column]), "white" if dark else INK
-            axes.text(column, row, text, ha="center", va="center", fontsize=points, color=ink)
-
-
-def label(axes: Axes, which: str, names: Sequence[str]) -> None:
-    """Name all rows or columns, or every so many where there are too many to read."""
-    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000, len(names)) if len(names) / step <= LABELS)
-    places = list(range(0, len(names), every))
-    shown = [names[place] for place in places]
-    if which == "y":
-        axes.set_yticks(places, shown)
-    else:
-        axes.set_xticks(places, shown)
-        if slanted(shown):
-            axes.tick_params(axis="x", rotation=60)
-            for text in axes.get_xticklabels():
-                text.set(ha="right", rotation_mode="anchor")
-
-
-def slanted(names: Sequence[str]) -> bool:
-    """Would they touch if they stood side by side?"""
-    return max(map(len, names)) * min(len(names), LABELS) > 60

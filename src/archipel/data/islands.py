@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archipel.checks import require
+from archipel.core.checks import require
+from archipel.core.types import Role
 from archipel.data.folds import Fold, folds
 from archipel.data.splits import carve_test, check_fraction, nobody_elses
 from archipel.data.standardise import Statistics, standardised
-from archipel.types import Role
 
 ROLES = ("train", "validation", "test")
 

@@ -28,7 +28,7 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
-from archipel.checks import ArchipelWarning
+from archipel.core.checks import ArchipelWarning
 from archipel.data.fetch import cache
 from archipel.data.source import Source
 

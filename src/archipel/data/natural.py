@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from archipel.core.randomness import generator
 from archipel.data.sizes import Counts, whole_number
-from archipel.randomness import generator
 
 
 def owners(source: str, counts: Counts, at_least: int, learners: int | None, merged: bool, seed: int) -> Counts:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from archipel.checks import one_of
+from archipel.core.checks import one_of
 from archipel.data.islands import Islands
 from archipel.data.sizes import Shares
 

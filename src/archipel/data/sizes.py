@@ -23,8 +23,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from archipel.core.randomness import generator
 from archipel.data.forms import call, numbers, positive, span, unknown
-from archipel.randomness import generator
 
 Counts: TypeAlias = NDArray[np.int64]
 Shares: TypeAlias = NDArray[np.float64]

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from archipel.checks import require
+from archipel.core.checks import require
 from archipel.data.islands import Island, Islands
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archipel.checks import require
+from archipel.core.checks import require
+from archipel.core.randomness import generator
 from archipel.data.classes import Held
 from archipel.data.sizes import Counts, apportion
-from archipel.randomness import generator
 
 
 def stratified_validation(

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from archipel.checks import one_of, require
+from archipel.core.checks import one_of, require
 from archipel.data.splits import nobody_elses
 
 if TYPE_CHECKING:

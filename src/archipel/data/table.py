@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from archipel.checks import ArchipelWarning, one_of
+from archipel.core.checks import ArchipelWarning, one_of
 from archipel.data.lazy import Rows
 from archipel.data.source import Source
 

@@ -7,8 +7,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from archipel.randomness import generator
-from archipel.types import Plan
+from archipel.core.randomness import generator
+from archipel.core.types import Plan
 
 
 def steps_of_epoch(examples: int, batch: int) -> int:

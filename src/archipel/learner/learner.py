@@ -9,11 +9,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from archipel.checks import require
-from archipel.layout import Layout, finite
+from archipel.core.checks import require
+from archipel.core.layout import Layout, finite
+from archipel.core.types import Metrics, Plan, Scored
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
 from archipel.learner.stopping import ended
-from archipel.types import Metrics, Plan, Scored
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of outputs against targets."""

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from archipel.core.types import Consistent, Distance, Scored, Tallies
 from archipel.learner.learner import Work
-from archipel.types import Consistent, Distance, Scored, Tallies
 
 ROWS = 4096
 """Examples tried at a time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from archipel.types import Cycle
+from archipel.core.types import Cycle
 
 
 def failed(before: float, after: float, threshold: float) -> bool:

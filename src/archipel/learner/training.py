@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from archipel.core.types import AUC_BINS, Metrics
 from archipel.learner.batches import batches
 from archipel.learner.learner import Job, Work, optimiser
 from archipel.learner.probes import mean_loss, score, squared_gradient_norm
-from archipel.types import AUC_BINS, Metrics
 
 
 def advance(work: Work, job: Job, epochs: int | None = None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from archipel.checks import at_least
+from archipel.core.checks import at_least
 
 
 def cifar10_2cnn(classes: int = 10, size: int = 32) -> nn.Module:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from archipel.checks import at_least
+from archipel.core.checks import at_least
 
 
 def logistic_regression(features: int, classes: int) -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from archipel.checks import at_least
+from archipel.core.checks import at_least
 
 
 def shakespeare_lstm(vocabulary: int = 80, embedding: int = 8, hidden: int = 256, layers: int = 2) -> nn.Module:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 from torch.nn import functional
 
-from archipel.checks import at_least
+from archipel.core.checks import at_least
 
 
 def resnet50_cifar(classes: int = 100) -> nn.Module:

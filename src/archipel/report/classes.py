@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from archipel.data.heatmap import draw, size
-from archipel.report.drawing import Drawing
+from archipel.drawing.class_tables import draw, size
+from archipel.drawing.drawing import Drawing
+from archipel.drawing.style import LETTER, look
 from archipel.report.grouping import groups
 from archipel.report.sample import training
-from archipel.report.style import LETTER, look
-from archipel.run import Run
+from archipel.runs.run import Run
 
 Split: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 """Each learner's name and its examples by class."""

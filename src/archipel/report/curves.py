@@ -6,14 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from archipel.checks import require
-from archipel.metrics import higher_is_better
-from archipel.report.drawing import Drawing
+from archipel.core.checks import require
+from archipel.core.metrics import higher_is_better
+from archipel.drawing.drawing import Drawing
+from archipel.drawing.lines import HEADER, MEANS, draw_lines, mean_line
+from archipel.drawing.style import TIME, legend_below, logarithmic, look, panels
 from archipel.report.grouping import groups
-from archipel.report.lines import HEADER, MEANS, draw_lines, mean_line
 from archipel.report.measures import WORK, history, megabytes, scoring
-from archipel.report.style import TIME, legend_below, logarithmic, look, panels
-from archipel.run import Run
+from archipel.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.lines import Line2D

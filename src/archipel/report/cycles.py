@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipel.data.heatmap import INK
-from archipel.records import Handed, Returned
-from archipel.report.drawing import Drawing
+from archipel.core.records import Handed, Returned
+from archipel.drawing.colours import INK
+from archipel.drawing.drawing import Drawing
+from archipel.drawing.style import TIME, legend_below, look, panels, title
 from archipel.report.sample import first_runs, group_colours, note, training
-from archipel.report.style import TIME, legend_below, look, panels, title
-from archipel.run import Participant, Run
+from archipel.runs.run import Participant, Run
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from archipel.data.heatmap import INK, SHADES
-from archipel.data.heatmap import label as label_places
-from archipel.records import Divergence
-from archipel.report.drawing import Drawing
+from archipel.core.records import Divergence
+from archipel.drawing.class_tables import label as label_places
+from archipel.drawing.colours import INK, SHADES
+from archipel.drawing.drawing import Drawing
+from archipel.drawing.style import label_ends, logarithmic, look, panels, title
 from archipel.report.sample import first_runs, note
-from archipel.report.style import label_ends, logarithmic, look, panels, title
-from archipel.run import Run
+from archipel.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from statistics import median_low
 from typing import TYPE_CHECKING, NamedTuple
 
-from archipel.data.heatmap import INK, NOTHING
-from archipel.records import Handed, Refused, Returned
-from archipel.report.drawing import Drawing
+from archipel.core.records import Handed, Refused, Returned
+from archipel.drawing.colours import INK, NOTHING
+from archipel.drawing.drawing import Drawing
+from archipel.drawing.style import TIME, legend_below, look, panels, title
 from archipel.report.sample import first_runs, group_colours, group_patches, note, sampled, training
-from archipel.report.style import TIME, legend_below, look, panels, title
-from archipel.run import Run
+from archipel.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

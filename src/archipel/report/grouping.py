@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from archipel.run import Run
+from archipel.runs.run import Run
 
 
 def label(run: Run) -> str:

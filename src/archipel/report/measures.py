@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
-from archipel.checks import at_least, more_than, require
-from archipel.metrics import higher_is_better
+from archipel.core.checks import at_least, more_than, require
+from archipel.core.metrics import higher_is_better
 from archipel.report.grouping import groups
-from archipel.run import Run
+from archipel.runs.run import Run
 
 LAST = 5
 """Evaluations that a last score is the mean of: on data that are not IID single ones swing by several points."""

@@ -29,7 +29,7 @@ from archipel.report.measures import (
     shown,
     tail,
 )
-from archipel.run import Run
+from archipel.runs.run import Run
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from archipel.drawing.style import COLOURS
 from archipel.report.grouping import groups
-from archipel.report.style import COLOURS
-from archipel.run import Participant, Run
+from archipel.runs.run import Participant, Run
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from archipel.report.drawing import Drawing
+from archipel.drawing.drawing import Drawing
+from archipel.drawing.lines import HEADER, MEANS, draw_lines, mean_line
+from archipel.drawing.style import legend_below, look, panels
 from archipel.report.grouping import groups
-from archipel.report.lines import HEADER, MEANS, draw_lines, mean_line
-from archipel.report.style import legend_below, look, panels
-from archipel.run import Run
+from archipel.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.lines import Line2D

@@ -8,11 +8,11 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from archipel.data.heatmap import INK
-from archipel.report.drawing import Drawing
+from archipel.drawing.colours import INK
+from archipel.drawing.drawing import Drawing
+from archipel.drawing.style import legend_below, logarithmic, look, panels, title
 from archipel.report.sample import first_runs, group_colours, group_patches, note, sampled, training
-from archipel.report.style import legend_below, logarithmic, look, panels, title
-from archipel.run import Run
+from archipel.runs.run import Run
 
 BINS = 30
 WIDE = 20

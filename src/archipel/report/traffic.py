@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from archipel.data.heatmap import INK, SLATE, cells
-from archipel.report.drawing import Drawing
+from archipel.drawing.class_tables import cells
+from archipel.drawing.colours import INK, SLATE
+from archipel.drawing.drawing import Drawing
+from archipel.drawing.lines import HEADER
+from archipel.drawing.style import COLOURS, LETTER, WIDTH, legend_below, look
 from archipel.report.grouping import groups
-from archipel.report.lines import HEADER
 from archipel.report.measures import MEGABYTE, megabytes, moved
-from archipel.report.style import COLOURS, LETTER, WIDTH, legend_below, look
-from archipel.run import Run
+from archipel.runs.run import Run
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

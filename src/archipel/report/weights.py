@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from archipel.report.drawing import Drawing
+from archipel.drawing.drawing import Drawing
+from archipel.drawing.style import TIME, label_ends, legend_below, look, panels, title
 from archipel.report.sample import first_runs, group_colours, group_patches, note, sampled
-from archipel.report.style import TIME, label_ends, legend_below, look, panels, title
-from archipel.run import Run
+from archipel.runs.run import Run
 
 SPANS = 50
 """A learner with more contributions is drawn by their means over so many equal spans of time."""

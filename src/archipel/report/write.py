@@ -8,12 +8,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from archipel.checks import require
+from archipel.core.checks import require
+from archipel.drawing.style import save
 from archipel.report.figures import draw_all
 from archipel.report.measures import COLUMNS, Measured, marks, measure, real
 from archipel.report.page import Picture, page
-from archipel.report.style import save
-from archipel.run import Run
+from archipel.runs.run import Run
 
 PAGE, FIGURES, TABLE = "index.html", "figures", "table.csv"
 OURS = '<meta name="generator" content="archipel report">'

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from archipel.core.types import Local, Plan
 from archipel.study.docs import fields_of, settings_of
-from archipel.types import Local, Plan
 
 NONE = "none"
 """TOML has no word for nothing, so this is it, wherever nothing is allowed."""

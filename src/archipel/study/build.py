@@ -15,16 +15,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from archipel.algorithm import Algorithm
-from archipel.checks import require
+from archipel.core.algorithm import Algorithm
+from archipel.core.checks import nearest, require
+from archipel.core.layout import Layout
+from archipel.core.parts.ending import Ending
+from archipel.core.parts.evaluation import Evaluation
 from archipel.data import Islands, Source, load_split
-from archipel.data.forms import nearest
-from archipel.engines.fleet import Fleet, Group
-from archipel.experiment import Settings
-from archipel.layout import Layout
 from archipel.learner.learner import Loss
-from archipel.parts.ending import Ending
-from archipel.parts.evaluation import Evaluation
+from archipel.simulation.fleet import Fleet, Group
+from archipel.simulation.simulate import Settings
 from archipel.study.files import method_label, methods
 from archipel.study.inputs import hashes
 from archipel.study.own_code import is_own, load

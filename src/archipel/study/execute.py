@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from archipel.checks import ArchipelWarning
-from archipel.durability.checkpoint import Checkpoint
-from archipel.engines.execution import threads
-from archipel.engines.simulator import Simulator
-from archipel.experiment import finished, prepare
-from archipel.records import Scores, Stamped
-from archipel.run import Run
+from archipel.core.checks import ArchipelWarning
+from archipel.core.records import Scores, Stamped
+from archipel.runs.run import Run
+from archipel.simulation.checkpoint import Checkpoint
+from archipel.simulation.executors.choice import threads
+from archipel.simulation.simulate import finished, prepare
+from archipel.simulation.simulator import Simulator
 from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.files import study_of, write_study
 from archipel.trackers import Tracker, tracker

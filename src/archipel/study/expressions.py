@@ -8,14 +8,14 @@ from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
-import archipel.parts
-from archipel.checks import one_of
-from archipel.parts.part import Part
+import archipel.core.parts
+from archipel.core.checks import one_of
+from archipel.core.parts.part import Part
 from archipel.study.own_code import is_own, load
 
 PARTS: dict[str, Callable[..., Any]] = {
     name: kind
-    for name, kind in vars(archipel.parts).items()
+    for name, kind in vars(archipel.core.parts).items()
     if isinstance(kind, type) and issubclass(kind, Part) and is_dataclass(kind)
 }
 

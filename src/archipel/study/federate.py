@@ -14,34 +14,34 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from archipel.algorithm import Algorithm
-from archipel.checks import require
-from archipel.controller import Controller
+from archipel.core.algorithm import Algorithm
+from archipel.core.checks import require
+from archipel.core.controller import Controller
+from archipel.core.layout import Layout, finite
+from archipel.core.parts.ending import Ending
+from archipel.core.parts.evaluation import Evaluation
+from archipel.core.parts.planning import ValidationCycle
+from archipel.core.state import State
+from archipel.core.types import Consistency, Evaluate, Result
 from archipel.data import Island as Part
 from archipel.data import Islands
 from archipel.data.standardise import Moments, moments, standardised_by
-from archipel.durability.book import Book, Course, replay
-from archipel.durability.journal import Journal
-from archipel.durability.stored_models import StoredModels
-from archipel.engines.federation.agent import Island
-from archipel.engines.federation.authority import check_name
-from archipel.engines.federation.engine import Federation
-from archipel.engines.federation.terms import Guest, Terms
-from archipel.experiment import Settings, evaluation_of, learner_of, work_of
-from archipel.layout import Layout, finite
+from archipel.federation.controller.engine import Federation
+from archipel.federation.controller.terms import Guest, Terms
+from archipel.federation.learner.agent import Island
+from archipel.federation.security.authority import check_name
+from archipel.federation.storage.durable_controller import Book, Course, replay
+from archipel.federation.storage.journal import Journal
+from archipel.federation.storage.stored_models import StoredModels
 from archipel.learner.learner import Job, Work
 from archipel.learner.probes import consistency, score
 from archipel.learner.training import advance
-from archipel.parts.ending import Ending
-from archipel.parts.evaluation import Evaluation
-from archipel.parts.planning import ValidationCycle
-from archipel.run import Participant, Run
-from archipel.state import State
+from archipel.runs.run import Participant, Run
+from archipel.simulation.simulate import Settings, evaluation_of, learner_of, work_of
 from archipel.study.build import build_algorithm, build_data, build_settings, build_source
 from archipel.study.grid import cells
 from archipel.study.inputs import hashes
 from archipel.study.schema import GuestTable, Study
-from archipel.types import Consistency, Evaluate, Result
 
 LOCAL = ("folder", "title", "report", "trackers", "simulation", "fleet", "federation")
 """Sections in which two sides of a federation may differ."""

@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 import tomli_w
 from pydantic import ValidationError
 
-from archipel.checks import require
-from archipel.data.forms import nearest
-from archipel.durability.run_folder import write
+from archipel.core.checks import nearest, require
+from archipel.storage.files import write_text
 from archipel.study.arguments import NONE
 from archipel.study.schema import Study
 
@@ -73,7 +72,7 @@ def embedded() -> str:
 
 def write_study(raw: Raw, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, tomli_w.dumps(raw))
+    write_text(path, tomli_w.dumps(raw))
 
 
 # -------------------------------------------------------------------------------------------- methods and settings

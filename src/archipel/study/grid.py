@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from archipel.checks import require
-from archipel.data.forms import nearest
+from archipel.core.checks import nearest, require
 from archipel.study.build import check
 from archipel.study.files import Raw, method_label, methods, put, study_of
 from archipel.study.schema import Study

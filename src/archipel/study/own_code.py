@@ -12,8 +12,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from archipel.checks import require
-from archipel.data.forms import nearest
+from archipel.core.checks import nearest, require
 
 
 def is_own(name: str) -> bool:

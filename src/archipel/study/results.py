@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from archipel.checks import ArchipelWarning, require
-from archipel.durability.lock import alone_in
-from archipel.durability.run_folder import load_run, versions, write
-from archipel.engines.processes import Broke, Message, cores, work_through
-from archipel.experiment import prepare
-from archipel.records import Record
-from archipel.run import Run
+from archipel.core.checks import ArchipelWarning, require
+from archipel.core.records import Record
+from archipel.runs.folder import load_run, versions
+from archipel.runs.run import Run
+from archipel.simulation.simulate import prepare
+from archipel.storage.files import write_text
+from archipel.storage.lock import alone_in
 from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.execute import Job, execute
 from archipel.study.files import read_study, write_study
@@ -33,6 +33,7 @@ from archipel.study.grid import Cell, cells, slug
 from archipel.study.inputs import changed, hashes
 from archipel.study.schema import ReportSection, Study
 from archipel.study.tuning import candidates, choose, tuned
+from archipel.study.worker_pool import Broke, Message, cores, work_through
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -245,4 +246,4 @@ def _machine(folder: Path, processes: int | None, jobs: int) -> Machine:
 
 
 def write_json(path: Path, value: object) -> None:
-    write(path, json.dumps(value, indent=2) + "\n")
+    write_text(path, json.dumps(value, indent=2) + "\n")

@@ -24,12 +24,13 @@ from pydantic import (
 
 import archipel.models
 from archipel import algorithms
-from archipel.checks import one_of, require
+from archipel.core.checks import one_of, require
+from archipel.core.parts.ending import Ending
+from archipel.core.parts.evaluation import Evaluation
+from archipel.core.types import Role
 from archipel.data import Islands, Source, own, sources
-from archipel.engines.execution import Way
-from archipel.engines.fleet import Group
-from archipel.parts.ending import Ending
-from archipel.parts.evaluation import Evaluation
+from archipel.simulation.executors.choice import Way
+from archipel.simulation.fleet import Group
 from archipel.study.arguments import (
     Arguments,
     Table,
@@ -41,7 +42,6 @@ from archipel.study.arguments import (
 from archipel.study.expressions import part
 from archipel.study.own_code import is_own, load
 from archipel.trackers import TRACKERS
-from archipel.types import Role
 
 Constructor: TypeAlias = Callable[..., Any]
 

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from archipel.checks import require
-from archipel.metrics import higher_is_better
+from archipel.core.checks import require
+from archipel.core.metrics import higher_is_better
 from archipel.report.measures import last_score
-from archipel.run import Run
+from archipel.runs.run import Run
 from archipel.study.build import check
 from archipel.study.files import method_label, methods, put, study_of
 from archipel.study.grid import Cell, apart, combinations, flat, known_key, slug_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from archipel.checks import one_of
-from archipel.run import Run
+from archipel.core.checks import one_of
+from archipel.runs.run import Run
 from archipel.trackers.mlflow import MLflow
 from archipel.trackers.tensorboard import TensorBoard
 from archipel.trackers.tracker import Tracker

@@ -13,8 +13,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from archipel.records import Stamped
-from archipel.run import Run
+from archipel.core.records import Stamped
+from archipel.runs.run import Run
 from archipel.trackers.tracker import SECONDS, Charts, artefacts, needed, totals, words
 
 METRICS, PARAMETERS = 1000, 100

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from archipel.records import Stamped
-from archipel.run import Run
+from archipel.core.records import Stamped
+from archipel.runs.run import Run
 from archipel.trackers.tracker import SECONDS, Charts, needed, plain, totals
 
 

@@ -15,9 +15,9 @@ from statistics import fmean
 from types import ModuleType
 from typing import Protocol
 
-from archipel.checks import require
-from archipel.records import Committed, Divergence, Refused, Returned, Scores, Shadow, Stamped
-from archipel.run import Run
+from archipel.core.checks import require
+from archipel.core.records import Committed, Divergence, Refused, Returned, Scores, Shadow, Stamped
+from archipel.runs.run import Run
 
 SECONDS, ROUNDS, MEGABYTES = "axis/seconds", "axis/rounds", "axis/megabytes"
 """Charts of where a version stands: methods compare at equal values of these, not at equal versions."""

@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from archipel.records import Stamped
-from archipel.run import Run
+from archipel.core.records import Stamped
+from archipel.runs.run import Run
 from archipel.trackers.tracker import Charts, artefacts, needed, plain, totals, words
 
 

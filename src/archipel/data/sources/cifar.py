@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from archipel.checks import require
+from archipel.core.checks import require
 from archipel.data.fetch import File, Found, Wanted, fetch
 from archipel.data.lazy import Rows, remembered
 from archipel.data.source import Source

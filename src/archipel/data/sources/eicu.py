@@ -24,7 +24,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from archipel.checks import at_least, share
+from archipel.core.checks import at_least, share
 from archipel.data.fetch import File, Found, Wanted, fetch
 from archipel.data.source import Source
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from archipel.checks import one_of
+from archipel.core.checks import one_of
 from archipel.data.fetch import File, Found, Wanted, fetch, whole
 from archipel.data.lazy import remembered
 from archipel.data.source import Source

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from archipel.checks import require
+from archipel.core.checks import require
 from archipel.data.fetch import File, Wanted, fetch
 from archipel.data.source import Source
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from archipel.checks import one_of
+from archipel.core.checks import one_of
 from archipel.data.fetch import File, Wanted, fetch
 from archipel.data.source import Source
 

@@ -31,8 +31,8 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from archipel.checks import at_least as check_at_least
-from archipel.checks import between, one_of, require
+from archipel.core.checks import at_least as check_at_least
+from archipel.core.checks import between, one_of, require
 from archipel.data.fetch import File, Found, Wanted, fetch
 from archipel.data.lazy import Rows, remembered
 from archipel.data.source import Source

@@ -1,0 +1,383 @@
+"""Models are vectors: one flat float32 vector and a `Layout` that says which slice is which layer.
+
+A layer is a module with parameters of its own, in forward order. Its buffers (batch-norm statistics) are a layer of
+their own, named `<layer>.buffers`, right behind it: so they travel and are averaged like any other layer, and a method
+that wants them local names them private.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary, finalize
+
+import torch
+from torch import Tensor, nn
+
+from archipel.core.checks import require
+
+BUFFERS = ".buffers"
+ROOT = "."
+"""The layer of parameters that the network itself holds: no module inside it can have that name."""
+CHUNK = 1 << 21
+"""Numbers that are summed or looked at at a time: a running sum stays in the last cache, and rows stream past in long
+reads."""
+LARGE = 1 << 18
+"""Numbers of a vector whose memory is worth keeping; of less, malloc does not let go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor of the module and its place in the vector."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    start: int
+    stop: int
+
+    @property
+    def is_view(self) -> bool:
+        """The module's tensor can be a piece of the vector itself."""
+        return self.dtype == torch.float32 and len(self.shape) != 4
+
+
+Home: TypeAlias = tuple[Entry, dict[str, Any], str]
+"""A tensor's place in the vector, and in its module: the dictionary there and its name in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    name: str
+    kind: str
+    """The module's class, such as Conv2d."""
+    module: str
+    """The module's path in the network; "" for the network itself."""
+    buffers: bool
+    """These are the module's statistics, not its parameters."""
+    entries: tuple[Entry, ...]
+
+    @property
+    def start(self) -> int:
+        return self.entries[0].start
+
+    @property
+    def stop(self) -> int:
+        return self.entries[-1].stop
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and places of a module's layers in its vector."""
+
+    layers: tuple[Layer, ...]
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Further names of parameters that two modules share, and the name they have here."""
+
+    @staticmethod
+    def of(module: nn.Module, example: Tensor | None = None) -> Layout:
+        """Read the layout off a module; with an example input, layers stand in the order they are called."""
+        for name, parameter in module.named_parameters():
+            require(
+                parameter.dtype == torch.float32,
+                f"Layout: parameter {name!r} is {parameter.dtype}, models are float32 vectors; "
+                "convert the module with module.float().",
+            )
+        order = _registration_order(module) if example is None else _forward_order(module, example)
+        layers: list[Layer] = []
+        place = 0
+        seen: set[int] = set()
+        for name, part in order:
+            prefix = f"{name}." if name else ""
+            own: list[tuple[str, Tensor]] = [
+                (prefix + n, p) for n, p in part.named_parameters(recurse=False) if id(p) not in seen
+            ]
+            seen.update(id(p) for _, p in own)
+            unsaved = part._non_persistent_buffers_set
+            kept = [(prefix + n, b) for n, b in part.named_buffers(recurse=False) if n not in unsaved]
+            groups: list[tuple[str, list[tuple[str, Tensor]]]] = [("", own), (BUFFERS, kept)]
+            for suffix, tensors in groups:
+                if tensors:
+                    entries = []
+                    for tensor_name, tensor in tensors:
+                        entries.append(
+                            Entry(tensor_name, tuple(tensor.shape), tensor.dtype, place, place + tensor.numel())
+                        )
+                        place += tensor.numel()
+                    kind, called = type(part).__name__, (name or ROOT) + suffix
+                    layers.append(Layer(called, kind, name, suffix == BUFFERS, tuple(entries)))
+        require(
+            any(not layer.buffers for layer in layers),
+            f"Layout: {type(module).__name__} has no parameters, so there is nothing to train; "
+            "give a module with at least one layer.",
+        )
+        every = dict(module.named_parameters(remove_duplicate=False))
+        placed = {entry.name for layer in layers for entry in layer.entries}
+        owners = {id(parameter): name for name, parameter in every.items() if name in placed}
+        tied = {name: owners[id(parameter)] for name, parameter in every.items() if name not in placed}
+        return Layout(tuple(layers), tied)
+
+    # ---------------------------------------------------------------------------------------------------- names
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        return tuple(layer.name for layer in self.layers)
+
+    @cached_property
+    def size(self) -> int:
+        return self.layers[-1].stop
+
+    @cached_property
+    def weighty(self) -> tuple[int, ...]:
+        """Places of the layers that have parameters."""
+        return tuple(place for place, layer in enumerate(self.layers) if not layer.buffers)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.names)}
+
+    def index(self, name: str) -> int:
+        return self._places[name]
+
+    def knows(self, name: str) -> bool:
+        return name in self._places
+
+    def indices(self, names: Iterable[str] | None) -> tuple[int, ...]:
+        """Places of these layers in ascending order; None means all."""
+        if names is None or names is self.names:
+            return self._all
+        return tuple(sorted(self._places[name] for name in names))
+
+    @cached_property
+    def _all(self) -> tuple[int, ...]:
+        return tuple(range(len(self.layers)))
+
+    def with_layers(self, vector: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+        """A copy of the vector with these layers in place."""
+        changed = vector.clone()
+        for name, numbers in values.items():
+            layer = self.layers[self._places[name]]
+            changed[layer.start : layer.stop] = numbers
+        return changed
+
+    def slices(self, indices: Iterable[int]) -> list[slice]:
+        """The slices of the vector that these layers cover, neighbours joined."""
+        if indices == self._all:
+            return [slice(0, self.size)]
+        joined: list[slice] = []
+        for index in indices:
+            piece = self._slices[index]
+            if joined and joined[-1].stop == piece.start:
+                joined[-1] = slice(joined[-1].start, piece.stop)
+            else:
+                joined.append(piece)
+        return joined
+
+    @cached_property
+    def _slices(self) -> tuple[slice, ...]:
+        """Of every layer; asked for at every commit."""
+        return tuple(slice(layer.start, layer.stop) for layer in self.layers)
+
+    def bytes(self, indices: Iterable[int]) -> int:
+        return sum(map(self._bytes.__getitem__, indices))
+
+    @cached_property
+    def _bytes(self) -> tuple[int, ...]:
+        """Of every layer; asked for at every message, so it is counted once."""
+        return tuple(4 * layer.size for layer in self.layers)
+
+    def select(self, owner: str, choice: str | Sequence[str]) -> tuple[str, ...]:
+        """Layers by name, by the name of the module that holds them, or by one of these words.
+
+        `all`; `head`, the last layer; `features`, all before it; `deep`, the fully connected layers behind the last
+        convolution, or, in a net without convolutions, all layers behind the first; `shallow`, the others;
+        `buffers`, the batch-norm statistics.
+        """
+        chosen: set[str] = set()
+        for word in (choice,) if isinstance(choice, str) else tuple(choice):
+            if word in ("all", "head", "features", "deep", "shallow", "buffers"):
+                chosen.update(self._by_word(word))
+                continue
+            matches = [name for name in self.names if name == word or name.startswith(f"{word}.")]
+            require(
+                bool(matches),
+                f"{owner}: no layer named {word!r}. Layers of this model: {', '.join(self.names)}.",
+            )
+            chosen.update(matches)
+        return tuple(name for name in self.names if name in chosen)
+
+    def _by_word(self, word: str) -> tuple[str, ...]:
+        if word == "all":
+            return self.names
+        if word == "buffers":
+            return tuple(layer.name for layer in self.layers if layer.buffers)
+        weighty = self.weighty
+        if word in ("head", "features"):
+            first = weighty[-1]
+        else:
+            convolutions = [place for place in weighty if self.layers[place].kind.startswith("Conv")]
+            if convolutions:
+                behind = [place for place in weighty if place > convolutions[-1]]
+                linear = [place for place in behind if self.layers[place].kind == "Linear"]
+                first = linear[0] if linear else len(self.layers)
+            else:
+                first = weighty[1] if len(weighty) > 1 else len(self.layers)
+        return self.names[first:] if word in ("head", "deep") else self.names[:first]
+
+    # -------------------------------------------------------------------------------------------------- vectors
+
+    def empty(self) -> Tensor:
+        """A vector whose numbers nobody has set yet."""
+        return empty(self.size)
+
+    def vector(self, module: nn.Module) -> Tensor:
+        """A module's numbers as a new vector."""
+        return self.joined(dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers()))
+
+    def joined(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Named tensors, such as those of a state_dict, as a new vector."""
+        vector = torch.empty(self.size)
+        for layer in self.layers:
+            for entry in layer.entries:
+                require(
+                    entry.name in tensors and tuple(tensors[entry.name].shape) == entry.shape,
+                    f"Layout: expected {entry.name!r} with shape {entry.shape}, there is "
+                    f"{tuple(tensors[entry.name].shape) if entry.name in tensors else 'no such tensor'}.",
+                )
+                vector[entry.start : entry.stop] = tensors[entry.name].detach().reshape(-1).float().cpu()
+        return vector
+
+    def bind(self, module: nn.Module, vector: Tensor) -> None:
+        """Make the module's parameters views into this vector: training the one changes the other.
+
+        Weights of convolutions are copies with the channels last, which convolutions on a CPU want; `collect` brings
+        them back.
+        """
+        self.check("Layout.bind", vector)
+        for entry, tensors, name in self._homes(module):
+            tensor = _tensor(vector, entry)
+            if len(entry.shape) == 4:
+                tensor = tensor.clone(memory_format=torch.channels_last)
+            parameter = tensors[name]
+            if isinstance(parameter, nn.Parameter):
+                parameter.data = tensor
+            else:
+                tensors[name] = tensor
+
+    def collect(self, module: nn.Module, vector: Tensor) -> None:
+        """Bring back into the vector what `bind` could not make a view of."""
+        for entry, tensors, name in self._homes(module):
+            if not entry.is_view:
+                vector[entry.start : entry.stop].view(entry.shape).copy_(tensors[name].detach())
+
+    def _homes(self, module: nn.Module) -> list[Home]:
+        """Where the module keeps its tensors; looked up once, for it is bound at every task and every score."""
+        known = _HOMES.get(module)
+        if known is None or known[0] is not self:
+            homes: list[Home] = [
+                (entry, owner._buffers if layer.buffers else owner._parameters, name)
+                for layer in self.layers
+                for entry in layer.entries
+                for owner, name in (_owner(module, entry.name),)
+            ]
+            known = _HOMES[module] = (self, homes)
+        return known[1]
+
+    def tensors(self, vector: Tensor) -> dict[str, Tensor]:
+        """The vector as named tensors, for `torch.func` and `load_state_dict`; float tensors are views."""
+        return {entry.name: _tensor(vector, entry) for layer in self.layers for entry in layer.entries}
+
+    def check(self, owner: str, vector: Tensor) -> None:
+        require(
+            vector.dtype == torch.float32 and tuple(vector.shape) == (self.size,),
+            f"{owner}: expected {self.size:,} numbers of torch.float32 in one row, "
+            f"got shape {tuple(vector.shape)} of {vector.dtype}.",
+        )
+
+
+_HOMES: WeakKeyDictionary[nn.Module, tuple[Layout, list[Home]]] = WeakKeyDictionary()
+
+_SPARE: dict[int, Tensor] = {}
+"""By size: the memory of one vector that has gone. A run that makes a model drops one, so one is enough."""
+
+
+def empty(size: int, spare: dict[int, Tensor] = _SPARE) -> Tensor:
+    """So many numbers that nobody has set yet; many of them in the memory of as many that have gone.
+
+    `spare`: where that is kept; whoever has one of its own shares it with nobody.
+
+    The system clears a page of new memory when it is first written to: for the mean of ten models of 40 MB that takes
+    as long as the mean itself.
+    """
+    if size < LARGE:
+        return torch.empty(size)
+    memory = spare.pop(size, None)
+    if memory is None:
+        memory = torch.empty(size)
+    numbers = memory.numpy()
+    # the last tensor that looks at the memory holds the array, whatever became of the name in a store
+    finalize(numbers, spare.__setitem__, size, memory).atexit = False
+    return torch.from_numpy(numbers)
+
+
+def chunks(pieces: Iterable[slice], size: int) -> Iterator[slice]:
+    """These pieces of a vector, cut to chunks of so many numbers at most."""
+    for piece in pieces:
+        for start in range(piece.start, piece.stop, size):
+            yield slice(start, min(start + size, piece.stop))
+
+
+def part(vector: Tensor, piece: slice) -> Tensor:
+    """A piece of a vector; if it is all of it the vector itself, for making a view takes time."""
+    return vector if piece.stop - piece.start == vector.numel() else vector[piece]
+
+
+def finite(vector: Tensor) -> bool:
+    """True if no number is NaN or infinite."""
+    # the sum is finite only if all terms are: one fast pass; a sum that overflows asks for the slow one
+    return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
+
+
+def _tensor(vector: Tensor, entry: Entry) -> Tensor:
+    """A view into the vector; a tensor of another type cannot be one: `collect` brings it back."""
+    view = vector[entry.start : entry.stop].view(entry.shape)
+    if entry.dtype == torch.float32:
+        return view
+    return view.to(entry.dtype) if entry.dtype.is_floating_point else view.round().to(entry.dtype)
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, leaf = name.rpartition(".")
+    return (module.get_submodule(path) if path else module), leaf
+
+
+def _registration_order(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [
+        (name, part)
+        for name, part in module.named_modules()
+        if next(part.parameters(recurse=False), None) is not None or part._buffers
+    ]
+
+
+def _forward_order(module: nn.Module, example: Tensor) -> list[tuple[str, nn.Module]]:
+    registered = _registration_order(module)
+    called: list[nn.Module] = []
+    hooks = [part.register_forward_pre_hook(lambda m, _: called.append(m)) for _, part in registered]
+    training = module.training
+    try:
+        module.eval()  # a look at the order must not move batch-norm statistics
+        with torch.no_grad():
+            module(example)
+    finally:
+        module.train(training)
+        for hook in hooks:
+            hook.remove()
+    rank = {id(part): place for place, part in reversed(list(enumerate(called)))}
+    return sorted(registered, key=lambda item: rank.get(id(item[1]), len(called)))

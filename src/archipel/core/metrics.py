@@ -1,0 +1,172 @@
+"""Scores from counts: everything here is computed from sums that sites may add up without showing a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from archipel.core.checks import one_of, require
+from archipel.core.types import Counts, Scored, Tallies
+
+Floats = npt.NDArray[np.float64]
+
+
+def pooled(*answers: Sequence[Scored] | Tallies) -> Scored:
+    """The answer as if all examples lay in one place."""
+    count, losses = 0, list[float]()
+    confusions, histograms = list[Counts](), list[Counts]()
+    for group in answers:
+        if isinstance(group, Tallies):
+            count += int(group.counts.sum())
+            losses += group.losses.tolist()
+            confusions += [] if group.confusion is None else [group.confusion.sum(axis=0)]
+            histograms += [] if group.histogram is None else [group.histogram.sum(axis=0)]
+        else:
+            count += sum(a.count for a in group)
+            losses += [a.loss for a in group]
+            confusions += [a.confusion for a in group if a.confusion is not None]
+            histograms += [a.histogram for a in group if a.histogram is not None]
+    return Scored(
+        count,
+        sum(losses),  # one after the other, whether they came in columns or not
+        np.sum(confusions, axis=0) if confusions else None,
+        np.sum(histograms, axis=0) if histograms else None,
+    )
+
+
+def metric(name: str, scored: Scored) -> float:
+    """A metric by name; NaN where there is nothing to compute it from."""
+    one_of("metric", "name", name, METRICS)
+    return METRICS[name](scored)
+
+
+def higher_is_better(name: str) -> bool:
+    return name != "loss"
+
+
+def accuracy(confusion: Counts) -> float:
+    return _ratio(np.trace(confusion), confusion.sum())
+
+
+def micro_f1(confusion: Counts) -> float:
+    """Metis eq. 3. With one label an example every error is one FP and one FN, so it equals accuracy."""
+    tp, fp, fn = _totals(confusion)
+    return _ratio(2 * tp.sum(), 2 * tp.sum() + fp.sum() + fn.sum())
+
+
+def macro_f1(confusion: Counts) -> float:
+    """Mean F1 of the classes that are there or were predicted."""
+    tp, fp, fn = _totals(confusion)
+    seen = tp + fp + fn > 0
+    return float(np.mean(2 * tp[seen] / (2 * tp + fp + fn)[seen])) if seen.any() else math.nan
+
+
+def binary_f1(confusion: Counts) -> float:
+    """F1 of class 1 against class 0."""
+    _two_classes("binary_f1", confusion)
+    tp, fp, fn = _totals(confusion)
+    return _ratio(2 * tp[1], 2 * tp[1] + fp[1] + fn[1])
+
+
+def geometric_mean(confusion: Counts) -> float:
+    """Geometric mean of the recalls of the classes that are there: one class never found makes it zero."""
+    there = confusion.sum(axis=1) > 0
+    if not there.any():
+        return math.nan
+    recalls = np.diag(confusion)[there] / confusion.sum(axis=1)[there]
+    return 0.0 if (recalls == 0).any() else float(np.exp(np.mean(np.log(recalls))))
+
+
+def matthews(confusion: Counts) -> float:
+    """Matthews correlation coefficient for any number of classes (Gorodkin's R_K); 0 where it is undefined."""
+    c = confusion.astype(np.float64)
+    n, actual, predicted = c.sum(), c.sum(axis=1), c.sum(axis=0)
+    if n == 0:
+        return math.nan
+    above = np.trace(c) * n - actual @ predicted
+    below = math.sqrt(max(n * n - predicted @ predicted, 0.0)) * math.sqrt(max(n * n - actual @ actual, 0.0))
+    return max(-1.0, min(1.0, float(above / below))) if below > 0 else 0.0  # rounding must not pass 1
+
+
+def auc(histogram: Counts) -> float:
+    """Area under the ROC curve from histograms of class scores; the mean over classes where there are several.
+
+    Exact up to examples that share a bin, which count one half each, as ties do.
+    """
+    areas = []
+    for other, own in histogram.astype(np.float64) if len(histogram) > 2 else histogram[1:].astype(np.float64):
+        pairs = own.sum() * other.sum()
+        if pairs > 0:
+            below = np.cumsum(other) - other
+            areas.append(float((own * (below + other / 2)).sum() / pairs))
+    return float(np.mean(areas)) if areas else math.nan
+
+
+def mean_loss(scored: Scored) -> float:
+    return scored.loss / scored.count if scored.count else math.nan
+
+
+def _of_confusion(name: str, compute: Callable[[Counts], float]) -> Callable[[Scored], float]:
+    def of(scored: Scored) -> float:
+        if scored.count == 0:
+            return math.nan
+        if scored.confusion is None:
+            raise ValueError(f"{name} needs classes, and this task has none; use the metric 'loss'.")
+        return compute(scored.confusion)
+
+    return of
+
+
+def _of_histogram(scored: Scored) -> float:
+    if scored.count == 0:
+        return math.nan
+    if scored.histogram is None:
+        raise ValueError("auc needs a histogram of class scores; ask with Score(part, bins=1024).")
+    return auc(scored.histogram)
+
+
+METRICS: dict[str, Callable[[Scored], float]] = {
+    "accuracy": _of_confusion("accuracy", accuracy),
+    "micro_f1": _of_confusion("micro_f1", micro_f1),
+    "macro_f1": _of_confusion("macro_f1", macro_f1),
+    "binary_f1": _of_confusion("binary_f1", binary_f1),
+    "geometric_mean": _of_confusion("geometric_mean", geometric_mean),
+    "matthews": _of_confusion("matthews", matthews),
+    "auc": _of_histogram,
+    "loss": mean_loss,
+}
+
+
+def metrics_of(answers: Sequence[Scored], mean: str) -> dict[str, float]:
+    """All metrics that these answers allow: of the pooled examples, or the mean of the sites' own."""
+    groups = [pooled(answers)] if mean == "examples" else [answer for answer in answers if answer.count]
+    found: dict[str, float] = {}
+    for name in METRICS:
+        first = groups[0] if groups else None
+        if first is None or (name != "loss" and first.confusion is None):
+            continue
+        if (name == "auc" and first.histogram is None) or (
+            name == "binary_f1" and first.confusion is not None and len(first.confusion) != 2
+        ):
+            continue
+        values = [value for value in (metric(name, group) for group in groups) if not math.isnan(value)]
+        if values:
+            found[name] = sum(values) / len(values)
+    return found
+
+
+def _totals(confusion: Counts) -> tuple[Floats, Floats, Floats]:
+    c = confusion.astype(np.float64)
+    tp = np.diag(c)
+    return tp, c.sum(axis=0) - tp, c.sum(axis=1) - tp
+
+
+def _ratio(above: float, below: float) -> float:
+    return float(above / below) if below else math.nan
+
+
+def _two_classes(name: str, confusion: Counts) -> None:
+    require(len(confusion) == 2, f"{name} is for two classes, this task has {len(confusion)}; use 'macro_f1'.")

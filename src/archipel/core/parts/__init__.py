@@ -1,0 +1,71 @@
+"""The parts that algorithms are made of."""
+
+from archipel.core.parts.ending import Ending
+from archipel.core.parts.evaluation import Evaluation
+from archipel.core.parts.merge import Community, Mean, Merge, Mix, Proposal
+from archipel.core.parts.part import Part
+from archipel.core.parts.planning import (
+    Decay,
+    DivideAndConquer,
+    PeriodicLayers,
+    Planner,
+    PrivateLayers,
+    Proximal,
+    ValidationCycle,
+)
+from archipel.core.parts.protocol import Protocol, Relay, Rounds, Stream
+from archipel.core.parts.recall import MedianStaleness, Recall
+from archipel.core.parts.selection import ByImportance, Everyone, Selection, Uniform
+from archipel.core.parts.server import Adagrad, Adam, Momentum, Replace, Server, Yogi
+from archipel.core.parts.weighting import (
+    ByConsistency,
+    ByDistributedValidation,
+    ByExamples,
+    ByFreshness,
+    ByGradientNorm,
+    Equally,
+    Product,
+    Weighting,
+)
+
+__all__ = [
+    "Adagrad",
+    "Adam",
+    "ByConsistency",
+    "ByDistributedValidation",
+    "ByExamples",
+    "ByFreshness",
+    "ByGradientNorm",
+    "ByImportance",
+    "Community",
+    "Decay",
+    "DivideAndConquer",
+    "Ending",
+    "Equally",
+    "Evaluation",
+    "Everyone",
+    "Mean",
+    "MedianStaleness",
+    "Merge",
+    "Mix",
+    "Momentum",
+    "Part",
+    "PeriodicLayers",
+    "Planner",
+    "PrivateLayers",
+    "Product",
+    "Proposal",
+    "Protocol",
+    "Proximal",
+    "Recall",
+    "Relay",
+    "Replace",
+    "Rounds",
+    "Selection",
+    "Server",
+    "Stream",
+    "Uniform",
+    "ValidationCycle",
+    "Weighting",
+    "Yogi",
+]

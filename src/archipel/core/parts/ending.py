@@ -1,0 +1,63 @@
+"""Ending: when the run is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from archipel.core.checks import at_least, more_than, require
+from archipel.core.state import State
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The run ends at the first of these that is reached."""
+
+    rounds: int | None = None
+    """Local-training rounds; each hop of a Relay counts one."""
+    commits: int | None = None
+    """Versions of the community model."""
+    seconds: float | None = None
+    """Virtual seconds in a simulation, real ones in a federation."""
+    bytes: int | None = None
+    """Bytes moved for training and for weighing, both ways."""
+    target: float | None = None
+    """Score at which the aim is reached."""
+    patience: int | None = None
+    """Scores in a row without a new best."""
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "commits", "bytes", "patience"):
+            value = getattr(self, name)
+            if value is not None:
+                at_least(1, "Ending", **{name: value})
+        if self.seconds is not None:
+            more_than(0, "Ending", seconds=self.seconds)
+        require(
+            any(value is not None for value in (self.rounds, self.commits, self.seconds, self.bytes)),
+            "Ending: a target or patience alone may never be reached; give rounds, commits, seconds or bytes as well.",
+        )
+
+    def __repr__(self) -> str:
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        return f"Ending({', '.join(f'{name}={value!r}' for name, value in given.items() if value is not None)})"
+
+    def reached(self, state: State) -> str | None:
+        """Why the run is over, or None. Seconds come to the controller as a `Woke`."""
+        if self.commits is not None and state.version >= self.commits:
+            return f"{state.version} commits made"
+        if self.rounds is not None and state.rounds >= self.rounds:
+            return f"{state.rounds} local rounds made"
+        if self.bytes is not None:
+            kinds = [kind for kind in state.traffic if kind.endswith("bytes") and not kind.startswith("score")]
+            moved = sum(state.traffic[kind] for kind in kinds)
+            if moved >= self.bytes:
+                return f"{moved:,} bytes moved"
+        return None
+
+    def satisfied(self, best: float | None, since_best: int, higher: bool) -> str | None:
+        """Why the scores end the run, or None."""
+        if self.target is not None and best is not None and (best >= self.target if higher else best <= self.target):
+            return f"target {self.target} reached"
+        if self.patience is not None and since_best >= self.patience:
+            return f"no progress in {since_best} scores"
+        return None

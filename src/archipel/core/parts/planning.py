@@ -1,0 +1,288 @@
+"""Planner: what one task asks of a learner. Planners form a chain; each takes the plan as it is and returns another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from archipel.core.checks import at_least, more_than, one_of, require, share
+from archipel.core.layout import Layout
+from archipel.core.parts.divergence import first_divergent, layer_divergence
+from archipel.core.parts.part import Part
+from archipel.core.records import Divergence, Record
+from archipel.core.state import Member, Update, View
+from archipel.core.types import Cycle, Plan
+
+
+class Planner(Part):
+    validates: bool = False
+    """Learners have to reserve a validation part."""
+    compares: bool = False
+    """It compares the updates of one commit, so a commit must hold two or more."""
+
+    def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
+        """The plan for this learner's next task, which starts from the current version."""
+        raise NotImplementedError
+
+    def private(self, layout: Layout) -> tuple[str, ...]:
+        """Layers that this planner keeps private."""
+        return ()
+
+    def notes(self, view: View) -> list[Record]:
+        """What it has to say for the records after a commit."""
+        return []
+
+
+@dataclass(frozen=True)
+class Proximal(Planner):
+    """FedProx: adds (mu / 2) ||w - w'||^2 to the loss, w' being the model the task carried."""
+
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        at_least(0, "Proximal", mu=self.mu)
+
+    def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
+        return replace(plan, proximal=self.mu)
+
+
+@dataclass(frozen=True)
+class Decay(Planner):
+    """Multiply the learning rate with `factor` at every version of the model."""
+
+    factor: float = 0.9
+
+    def __post_init__(self) -> None:
+        share("Decay", "factor", self.factor)
+
+    def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
+        return replace(plan, rate=plan.rate * self.factor**view.version)
+
+
+@dataclass(frozen=True)
+class ValidationCycle(Planner):
+    """Adaptive update frequency: train until the own validation loss stops falling (Metis section V, C1 and C2).
+
+    Thresholds are one number, or one for each group of learners: {"fast": 0, "slow": 1}.
+    """
+
+    loss: float | Mapping[str, float] = 0.0
+    """VC_loss, in per cent."""
+    tombstones: int | Mapping[str, int] = 0
+    """VC_tomb: failures allowed in a cycle."""
+    at_most: int = 100
+    """Epochs after which a cycle ends anyway."""
+
+    validates = True
+
+    def __post_init__(self) -> None:
+        for group in self._groups():
+            self.cycle_of(group)  # bad thresholds show here, not in mid-run
+
+    def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
+        return replace(plan, cycle=self.cycle_of(learner.group), reports=(*plan.reports, "losses"))
+
+    def _groups(self) -> list[str]:
+        groups = [set(value) for value in (self.loss, self.tombstones) if isinstance(value, Mapping)]
+        require(
+            len(groups) < 2 or groups[0] == groups[1],
+            f"ValidationCycle: loss and tombstones name different groups: {self.loss} and {self.tombstones}.",
+        )
+        return sorted(groups[0]) if groups else [""]
+
+    def cycle_of(self, group: str) -> Cycle:
+        """The thresholds of a group."""
+        loss = self.loss[self._known(group)] if isinstance(self.loss, Mapping) else self.loss
+        tombstones = self.tombstones
+        if isinstance(tombstones, Mapping):
+            tombstones = tombstones[self._known(group)]
+        return Cycle(loss, tombstones, self.at_most)
+
+    def _known(self, group: str) -> str:
+        require(
+            group in self._groups(),
+            f"ValidationCycle: no thresholds for learners of group {group!r}; groups given: "
+            f"{', '.join(self._groups())}. Name them as the fleet does, or give one number for all.",
+        )
+        return group
+
+
+@dataclass(frozen=True)
+class PeriodicLayers(Planner):
+    """PLU(R, P, D): deep layers are uploaded only in the last D rounds of every P (Fed2A section 3.3.1).
+
+    In the first period all layers are. A task's round is the version that would follow when it is handed out.
+    """
+
+    period: int = 10
+    """P."""
+    last: int = 7
+    """D."""
+    deep: str | tuple[str, ...] = "deep"
+    """Which layers are deep: names, or a word that `Layout.select` knows."""
+
+    def __post_init__(self) -> None:
+        at_least(1, "PeriodicLayers", period=self.period)
+        require(
+            0 <= self.last <= self.period,
+            f"PeriodicLayers: last (D) should be between 0 and the period {self.period}, got {self.last!r}.",
+        )
+
+    def check(self, layout: Layout) -> None:
+        deep = layout.select("PeriodicLayers", self.deep)
+        require(
+            len(deep) < len(layout.layers),
+            f"PeriodicLayers: all layers ({', '.join(layout.names)}) are deep, so nothing would be uploaded in most "
+            "rounds; name the deep ones with deep=(...).",
+        )
+
+    def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
+        if self.uploads_deep(view.version + 1):
+            return plan
+        deep = view.layout.select("PeriodicLayers", self.deep)
+        sent = view.layout.names if plan.uploads is None else plan.uploads
+        return replace(plan, uploads=tuple(name for name in sent if name not in deep))
+
+    def uploads_deep(self, round_: int) -> bool:
+        """Rounds count from 1."""
+        period, place = divmod(round_ - 1, self.period)
+        return period == 0 or place >= self.period - self.last
+
+
+@dataclass(frozen=True)
+class PrivateLayers(Planner):
+    """HDAFL: these layers stay with each learner; it trains them, keeps them, and never sends them.
+
+    The first task carries them all (ClientInit of Alg. 1), for late joiners too.
+    """
+
+    layers: str | tuple[str, ...] = "head"
+    """Names, or a word that `Layout.select` knows: `head` (HDAFL), `features` (LG-FedAvg), `all`, `buffers`."""
+
+    def check(self, layout: Layout) -> None:
+        self.private(layout)
+
+    def private(self, layout: Layout) -> tuple[str, ...]:
+        return layout.select("PrivateLayers", self.layers)
+
+    def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
+        mine = self.private(view.layout)
+        sent = view.layout.names if plan.uploads is None else plan.uploads
+        return replace(
+            plan,
+            private=tuple(name for name in view.layout.names if name in (*plan.private, *mine)),
+            uploads=tuple(name for name in sent if name not in mine),
+        )
+
+
+@dataclass(frozen=True)
+class DivideAndConquer(Planner):
+    """D&C: split the net where weights diverge, then train the two parts in turn, the other part frozen.
+
+    After `prepass` rounds of the whole net the split is found from the divergence of the local models; from then on
+    feature-learning rounds (the layers before the split, all epochs, full rate) and fine-tuning rounds (the layers
+    behind it, few epochs, half rate) alternate. Only the layers that train are sent.
+    """
+
+    prepass: int = 5
+    """Rounds of the whole net before the split; 0 with a given split."""
+    split: str | int | None = None
+    """The last class-agnostic layer, by name or by number from 1 (Divide5 is 5); None: found by divergence."""
+    epochs: int = 20
+    """Epochs of the pre-pass and of feature learning."""
+    tuning_epochs: int = 4
+    """Epochs of fine-tuning."""
+    tuning_rate: float = 0.5
+    """Rate of fine-tuning relative to that of feature learning."""
+    divergence: Literal["cosine", "euclidean", "direction"] = "cosine"
+    """EQ3: cosine distance / ||W_1||, EQ2: ||W_1 - W_2|| / ||W_1||, or the cosine distance as it is."""
+    threshold: float = 0.5
+    """A layer has left the low plateau when its divergence exceeds this share of the way from the lowest layer's to the
+    highest's; the split is before the first such layer. There is a plateau if the lowest is below this share of the
+    highest; else only the last layer is fine-tuned."""
+
+    def __post_init__(self) -> None:
+        at_least(0, "DivideAndConquer", prepass=self.prepass)
+        at_least(1, "DivideAndConquer", epochs=self.epochs)
+        at_least(1, "DivideAndConquer", tuning_epochs=self.tuning_epochs)
+        more_than(0, "DivideAndConquer", tuning_rate=self.tuning_rate)
+        one_of("DivideAndConquer", "divergence", self.divergence, ("cosine", "euclidean", "direction"))
+        share("DivideAndConquer", "threshold", self.threshold)
+        require(
+            self.split is not None or self.prepass > 0,
+            "DivideAndConquer: without a pre-pass there is nothing to find the split from; "
+            "give split=... or prepass of at least 1.",
+        )
+
+    @property
+    def compares(self) -> bool:  # type: ignore[override]
+        return self.split is None
+
+    def check(self, layout: Layout) -> None:
+        require(
+            len(layout.weighty) >= 2,
+            f"DivideAndConquer: a net of one layer ({layout.names[0]}) cannot be split; give one with two or more.",
+        )
+        if self.split is not None:
+            self._given(layout)
+
+    def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
+        split = self.found(view)
+        if view.version < self.prepass or split is None:
+            return replace(plan, epochs=self.epochs)
+        features, classifier = view.layout.names[:split], view.layout.names[split:]
+        if (view.version - view.memory.get("since", self.prepass)) % 2 == 0:
+            mine, epochs, rate = features, self.epochs, plan.rate
+        else:
+            mine, epochs, rate = classifier, self.tuning_epochs, plan.rate * self.tuning_rate
+        sent = view.layout.names if plan.uploads is None else plan.uploads
+        # private layers train in every round: nobody else can train them
+        trains = tuple(name for name in view.layout.names if name in mine or name in plan.private)
+        return replace(
+            plan,
+            epochs=epochs,
+            rate=rate,
+            trains=trains,
+            uploads=tuple(name for name in sent if name in mine),
+        )
+
+    def found(self, view: View) -> int | None:
+        """Place of the first class-specific layer, once it is known."""
+        if self.split is not None:
+            return self._given(view.layout)
+        place: int | None = view.memory.get("split")
+        return place
+
+    def committed(self, view: View, updates: Sequence[Update]) -> None:
+        view.memory["divergence"] = divergence = layer_divergence(view, updates, self.divergence)
+        if self.split is None and view.version >= self.prepass and "split" not in view.memory and divergence:
+            view.memory["split"] = first_divergent(view.layout, divergence, self.threshold)
+            view.memory["since"] = view.version  # feature learning comes first, however late the split is found
+
+    def notes(self, view: View) -> list[Record]:
+        divergence = view.memory.get("divergence")
+        split = self.found(view)
+        if not divergence:
+            return []
+        first = None if split is None else view.layout.names[split]
+        return [Divergence(view.version, view.layout.names, tuple(divergence), self.divergence, first)]
+
+    def _given(self, layout: Layout) -> int:
+        weighty = layout.weighty
+        if isinstance(self.split, str):
+            last = layout.index(layout.select("DivideAndConquer", self.split)[-1])
+        else:
+            require(
+                self.split is not None and 1 <= self.split < len(weighty),
+                f"DivideAndConquer: split should be between 1 and {len(weighty) - 1} for the layers "
+                f"{', '.join(layout.names[place] for place in weighty)}; got {self.split!r}.",
+            )
+            last = weighty[(self.split or 1) - 1]
+        behind = [place for place in weighty if place > last]
+        require(
+            bool(behind),
+            f"DivideAndConquer: split={self.split!r} leaves no layer to fine-tune; "
+            f"layers of this model: {', '.join(layout.names)}.",
+        )
+        return behind[0]

@@ -1,0 +1,272 @@
+"""Protocol: when to aggregate, and which model goes to whom.
+
+After every event the controller asks its protocol what to do now, until there is nothing to do. A protocol answers
+from the state alone; it does not matter which event led there, so it cannot miss one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Literal, TypeAlias
+
+from archipel.core.checks import at_least, more_than, one_of, share
+from archipel.core.parts.part import Part
+from archipel.core.state import Update, View
+from archipel.core.types import Model
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give this learner this model to train; `travels` keeps the result in its slot instead of offering it."""
+
+    learner: str
+    model: Model
+    slot: int = 0
+    travels: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Let the models that have travelled stand for commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Make these offered updates a new version."""
+
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """So many more local-training rounds are done."""
+
+    rounds: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Stop waiting for these tasks."""
+
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Come back after so many seconds."""
+
+    after: float
+    tag: str
+
+
+Choose: TypeAlias = Callable[[Sequence[str], int, str], list[str]]
+"""(candidates, how many, the draw's name) -> those whom the algorithm's selection picks, in order."""
+
+Decision: TypeAlias = Send | Offer | Commit | Count | GiveUp | Later
+
+
+class Protocol(Part):
+    updates_per_commit: int | None = None
+    """How many updates a commit usually holds; None: as many as take part."""
+
+    def decide(self, view: View, choose: Choose) -> list[Decision]:
+        """What to do now; an empty list means: wait for the next event."""
+        raise NotImplementedError
+
+    def woke(self, view: View, tag: str) -> None:
+        """A `Later` has come due."""
+
+    def wasted(self, view: View) -> None:
+        """A training task brought nothing: it failed, or its update was refused."""
+
+
+def participants(fraction: float, minimum: int, learners: int) -> int:
+    """m <- max(C K, 1) (RADFed Alg. 1, line 2), at least the minimum and at most everyone."""
+    # 0.29 * 100 is 28.999999999999996
+    return min(learners, max(int(fraction * learners + 1e-9), minimum))
+
+
+@dataclass(frozen=True)
+class Rounds(Protocol):
+    """Synchronous rounds: a share of the learners trains, the controller waits for all of them, then commits."""
+
+    fraction: float = 1.0
+    """Share C of the active learners that takes part in a round."""
+    at_least: int = 1
+    """Learners a round needs; with fewer it waits for more to join."""
+    deadline: float | None = None
+    """Seconds after which a round takes no more updates; opinions on those that came are still waited for."""
+
+    def __post_init__(self) -> None:
+        share("Rounds", "fraction", self.fraction)
+        at_least(1, "Rounds", at_least=self.at_least)
+        if self.deadline is not None:
+            more_than(0, "Rounds", deadline=self.deadline)
+
+    def decide(self, view: View, choose: Choose) -> list[Decision]:
+        memory = view.memory
+        if not memory.get("open"):
+            return self._open(view, choose)
+        if memory.pop("overdue", False):
+            return [GiveUp(tuple(sorted(view.out)))]
+        if view.out or not all(update.ready for update in view.queue):
+            return []
+        memory["open"] = False
+        memory["number"] = memory.get("number", 0) + 1
+        return [Count(), Commit(tuple(update.task for update in view.queue))]
+
+    def _open(self, view: View, choose: Choose) -> list[Decision]:
+        memory = view.memory
+        idle = view.idle()
+        if len(idle) < self.at_least:
+            return []
+        number = memory.get("number", 0)
+        count = participants(self.fraction, self.at_least, len(idle))
+        chosen = choose(idle, count, f"round {number}")
+        memory["open"] = bool(chosen)
+        sends: list[Decision] = [Send(learner, view.model) for learner in sorted(chosen)]
+        if sends and self.deadline is not None:
+            sends.append(Later(self.deadline, f"round {number}"))
+        return sends
+
+    def woke(self, view: View, tag: str) -> None:
+        if view.memory.get("open") and tag == f"round {view.memory.get('number', 0)}":
+            view.memory["overdue"] = True
+
+
+@dataclass(frozen=True)
+class Stream(Protocol):
+    """Asynchronous: learners come and go on their own; every `buffer` updates are a commit.
+
+    Contributors wait for the commit, then only they get the new model (Fed2A section 3.2). A commit also happens
+    after `max_wait` seconds, or when nothing is out.
+    """
+
+    buffer: int = 1
+    """Updates of a commit (K of Fed2A)."""
+    max_wait: float | None = None
+    """Seconds after which a buffer that is not full is committed."""
+    concurrency: int | None = None
+    """Learners at work at a time; None: all (Metis). Fewer bound the staleness (RADFed section IV.E)."""
+    order: Literal["arrival", "ready"] = "arrival"
+    """First in, first out (Metis), or whoever's evidence is complete first."""
+
+    def __post_init__(self) -> None:
+        at_least(1, "Stream", buffer=self.buffer)
+        if self.max_wait is not None:
+            more_than(0, "Stream", max_wait=self.max_wait)
+        if self.concurrency is not None:
+            at_least(1, "Stream", concurrency=self.concurrency)
+        one_of("Stream", "order", self.order, ("arrival", "ready"))
+
+    @property
+    def updates_per_commit(self) -> int:  # type: ignore[override]
+        return self.buffer
+
+    def decide(self, view: View, choose: Choose) -> list[Decision]:
+        active = len(view.active())
+        limit = active if self.concurrency is None else min(self.concurrency, active)
+        sends = self._sends(view, choose, limit)
+        # a contributor gets the version its update made, even if the next commit is ready too (Metis Alg. 1)
+        if view.memory.pop("reply", False) and sends:
+            return sends
+        due = self._due(view, sends)
+        # a local-training round of a stream: as many tasks, committed or wasted, as learners work side by side
+        rounds, view.memory["settled"] = divmod(view.memory.get("settled", 0) + len(due), max(limit, 1))
+        counted: list[Decision] = [Count(rounds)] if rounds else []
+        memory = view.memory
+        if due:
+            memory.update(reply=True, buffers=memory.get("buffers", 0) + 1, timer=False, overdue=False)
+            return [*counted, Commit(tuple(update.task for update in due))]
+        if self.max_wait is not None and view.queue and not memory.get("timer"):
+            memory["timer"] = True
+            counted.append(Later(self.max_wait, f"buffer {memory.get('buffers', 0)}"))
+        return [*counted, *sends]
+
+    def _sends(self, view: View, choose: Choose, limit: int) -> list[Decision]:
+        free = limit - len(view.out)
+        idle = view.idle() if free > 0 else []
+        if not idle:
+            return []
+        chosen = choose(idle, free, f"task {view.state.next_task}")
+        return [Send(learner, view.model) for learner in sorted(chosen[:free])]
+
+    def _due(self, view: View, sends: Sequence[Decision]) -> list[Update]:
+        """The updates to commit now."""
+        ready = self._ready(view.queue)
+        if len(ready) >= self.buffer:
+            return ready[: self.buffer]
+        nothing_to_wait_for = not view.out and not sends and all(update.ready for update in view.queue)
+        return ready if view.memory.get("overdue") or nothing_to_wait_for else []
+
+    def _ready(self, queue: Sequence[Update]) -> list[Update]:
+        if self.order == "ready":
+            return [update for update in queue if update.ready]
+        return list(takewhile(lambda update: update.ready, queue))
+
+    def wasted(self, view: View) -> None:
+        view.memory["settled"] = view.memory.get("settled", 0) + 1
+
+    def woke(self, view: View, tag: str) -> None:
+        if tag == f"buffer {view.memory.get('buffers', 0)}":  # an old buffer's timer says nothing of this one
+            view.memory["overdue"] = True
+
+
+@dataclass(frozen=True)
+class Relay(Protocol):
+    """RADFed: models travel through several learners before one aggregation (Alg. 1).
+
+    A share C of the learners makes as many slots; in each of `hops` rounds every slot's model goes to another
+    learner. A lost hop keeps the slot's last model; where too few learners are there, the slots that have travelled
+    most rest.
+    """
+
+    fraction: float = 0.1
+    """Share C of the active learners: the number of slots."""
+    hops: int = 15
+    """Redistributing rounds S before an aggregation."""
+    at_least: int = 1
+    """Slots at least."""
+
+    def __post_init__(self) -> None:
+        share("Relay", "fraction", self.fraction)
+        at_least(1, "Relay", hops=self.hops)
+        at_least(1, "Relay", at_least=self.at_least)
+
+    def decide(self, view: View, choose: Choose) -> list[Decision]:
+        memory = view.memory
+        if view.out:
+            return []
+        if not memory.get("slots"):
+            idle = view.idle()
+            if len(idle) < self.at_least:
+                return []
+            memory["slots"] = participants(self.fraction, self.at_least, len(idle))
+            memory["hop"] = 0
+        if memory["hop"] < self.hops:
+            return self._hop(view, choose)
+        if view.state.travelling:
+            return [Offer()]
+        if not all(update.ready for update in view.queue):
+            return []
+        memory["slots"] = 0
+        return [Count(self.hops), Commit(tuple(update.task for update in view.queue))]
+
+    def _hop(self, view: View, choose: Choose) -> list[Decision]:
+        memory = view.memory
+        number = memory.get("number", 0)
+        chosen = choose(view.idle(), memory["slots"], f"round {number}")
+        if not chosen:
+            return []
+        memory["hop"] += 1
+        memory["number"] = number + 1
+        travelling = view.state.travelling
+        far = {slot: len(update.path) for slot, update in travelling.items()}
+        slots = sorted(range(memory["slots"]), key=lambda slot: (far.get(slot, 0), slot))
+        sends: list[Decision] = []
+        for slot, learner in sorted(zip(slots, chosen, strict=False)):
+            model = travelling[slot].model if slot in travelling else view.model
+            sends.append(Send(learner, model, slot, travels=True))
+        return sends

@@ -1,0 +1,88 @@
+"""Selection: who takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from archipel.core.checks import one_of, require
+from archipel.core.parts.part import Part
+from archipel.core.state import Update, View
+from archipel.core.types import Reports
+
+
+class Selection(Part):
+    """Picks learners among those who are idle; the order counts under Relay, where slot i goes to the i-th."""
+
+    reports: tuple[Reports, ...] = ()
+    """What the selection needs every learner to tell."""
+
+    def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
+        """`draw` names this decision: the same draw picks the same learners, for every method alike."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Everyone(Selection):
+    """All who are there, whatever the fraction."""
+
+    def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
+        return list(candidates)
+
+
+@dataclass(frozen=True)
+class Uniform(Selection):
+    """Each with the same chance, without replacement."""
+
+    def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
+        order = view.generator(draw).permutation(len(candidates))
+        return [candidates[i] for i in order[:count]]
+
+
+@dataclass(frozen=True)
+class ByImportance(Selection):
+    """RADFedi: chances in proportion to p_k <- (1 - gamma) p_k + gamma p_k_new (RADFed Alg. 2, lines 8 and 11).
+
+    p_k_new is the mean squared gradient norm that the learner reports with its update. A learner that has not
+    reported yet stands at the mean of those that have, so nobody is shut out; the first report replaces that guess.
+    """
+
+    gamma: float = 0.9
+    score: Literal["sample", "batch"] = "sample"
+    """Norms of single examples (Alg. 2, line 3) or of mini-batches (section III.B)."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.gamma < 1, f"ByImportance: gamma should be between 0 and 1, got {self.gamma!r}.")
+        one_of("ByImportance", "score", self.score, ("sample", "batch"))
+
+    @property
+    def reports(self) -> tuple[Reports, ...]:  # type: ignore[override]
+        return ("gradient norm per sample" if self.score == "sample" else "gradient norm per batch",)
+
+    def observe(self, view: View, update: Update) -> None:
+        new = update.metrics.gradient_norm
+        if new is None:
+            raise ValueError(
+                f"ByImportance: learner {update.learner!r} reported no gradient norm with task {update.task}; "
+                "its plan asks for one, so its software is of another version."
+            )
+        scores = view.memory.setdefault("scores", {})
+        old = scores.get(update.learner)
+        scores[update.learner] = new if old is None else (1 - self.gamma) * old + self.gamma * new
+
+    def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
+        scores: dict[str, float] = view.memory.get("scores", {})
+        known = [scores[name] for name in sorted(scores)]
+        guess = sum(known) / len(known) if known else 1.0
+        chances = np.array([scores.get(name, guess) for name in candidates], dtype=np.float64)
+        total = chances.sum()
+        if not total > 0:  # all gradients have vanished: no one is more important
+            chances, total = np.ones(len(candidates)), float(len(candidates))
+        chances /= total
+        # an exponential race draws without replacement, in order, with chances in proportion; zero chances come last
+        times = view.generator(draw).exponential(size=len(candidates))
+        race = np.divide(times, chances, out=np.full(len(candidates), np.inf), where=chances > 0)
+        return [candidates[i] for i in np.argsort(race, kind="stable")[:count]]

@@ -1,0 +1,300 @@
+"""Weighting: how much an update counts, one number or one per layer.
+
+Weights need not add up to one: the merge takes care of that. A weighting may ask for evidence; the controller has the
+sites asked gather it and calls `weigh` when the answers are in or have failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from archipel.core.checks import at_least, more_than, one_of, require, share
+from archipel.core.layout import Layout
+from archipel.core.metrics import METRICS, mean_loss, metric, pooled
+from archipel.core.parts.part import Part
+from archipel.core.state import Update, View
+from archipel.core.types import (
+    AUC_BINS,
+    HOME,
+    Consistency,
+    Consistent,
+    Distance,
+    Model,
+    Opinions,
+    Probe,
+    Reports,
+    Score,
+    Scored,
+    Tallies,
+)
+
+Weight: TypeAlias = float | tuple[float, ...]
+Question: TypeAlias = tuple[str, Probe, Model | None]
+"""Site, probe and, for probes that compare, the reference model."""
+
+
+class Weighting(Part):
+    reports: tuple[Reports, ...] = ()
+    """What every learner has to tell with its update."""
+    validates: bool = False
+    """Learners have to reserve a validation part."""
+    stimuli: bool = False
+    """The controller's site has to hold stimuli."""
+    at_most_one: bool = False
+    """Its weights never exceed 1, so that they can be mixing coefficients."""
+
+    def ask(self, view: View, update: Update) -> Iterable[Question]:
+        """The evidence this weighting needs of an update."""
+        return ()
+
+    def weigh(self, view: View, update: Update) -> Weight | None:
+        """The update's weight; None if the evidence does not suffice, and then the update is left out."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Equally(Weighting):
+    """Every update counts the same."""
+
+    at_most_one = True
+
+    def weigh(self, view: View, update: Update) -> Weight:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class ByExamples(Weighting):
+    """FedAvg: p_k = n_k, the size of the learner's training part (Metis eq. 1)."""
+
+    def weigh(self, view: View, update: Update) -> Weight | None:
+        # a learner that keeps the size of its data to itself cannot be weighed by it: use Equally() then
+        return None if update.examples is None else float(update.examples)
+
+
+Curve: TypeAlias = Literal["constant", "poly", "hinge", "exp", "inv", "log"]
+
+
+@dataclass(frozen=True)
+class ByFreshness(Weighting):
+    """A weight that falls with staleness s, the versions between the update's model and its commit.
+
+    FedAsync: `constant` 1; `poly` (s + 1)^-a; `hinge` 1 up to b, then 1 / (a (s - b) + 1).
+    Fed2A formula 4: `exp` (e / 2)^-s; `inv` 1 / (s + 1); `log` 1 / (log(s + 1) + 1).
+    """
+
+    curve: Curve = "poly"
+    a: float = 0.5
+    """Exponent of `poly` (.5) or slope of `hinge` (10)."""
+    b: float = 4.0
+    """Staleness that `hinge` forgives."""
+
+    at_most_one = True
+
+    def __post_init__(self) -> None:
+        one_of("ByFreshness", "curve", self.curve, ("constant", "poly", "hinge", "exp", "inv", "log"))
+        more_than(0, "ByFreshness", a=self.a)
+        at_least(0, "ByFreshness", b=self.b)
+
+    def weigh(self, view: View, update: Update) -> Weight:
+        return self.at(update.stale_versions)
+
+    def at(self, s: int) -> float:
+        match self.curve:
+            case "constant":
+                return 1.0
+            case "poly":
+                return float((s + 1) ** -self.a)
+            case "hinge":
+                return 1.0 if s <= self.b else 1 / (self.a * (s - self.b) + 1)
+            case "exp":
+                return (math.e / 2) ** -s
+            case "inv":
+                return 1 / (s + 1)
+            case "log":
+                return 1 / (math.log(s + 1) + 1)
+
+
+@dataclass(frozen=True)
+class ByDistributedValidation(Weighting):
+    """DVW: every learner tries the update on its own validation part; the pooled score is the weight (Metis IV)."""
+
+    metric: str = "micro_f1"
+    """micro_f1 (eq. 3), macro_f1, accuracy, geometric_mean, matthews, auc, binary_f1, or loss for tasks without
+    classes, where the weight is 1 / mean loss."""
+    quorum: float = 0.5
+    """Share of the opinions that must have come in: those asked for and, if it has one, the learner's own."""
+    evaluators: int | None = None
+    """Ask only so many of the other learners, drawn anew for each update; None: all."""
+
+    validates = True
+
+    def __post_init__(self) -> None:
+        one_of("ByDistributedValidation", "metric", self.metric, METRICS)
+        share("ByDistributedValidation", "quorum", self.quorum)
+        if self.evaluators is not None:
+            at_least(1, "ByDistributedValidation", evaluators=self.evaluators)
+
+    @property
+    def at_most_one(self) -> bool:  # type: ignore[override]
+        return self.metric != "loss"
+
+    @property
+    def probe(self) -> Score:
+        return Score("validation", bins=AUC_BINS if self.metric == "auc" else 0)
+
+    @property
+    def reports(self) -> tuple[Reports, ...]:  # type: ignore[override]
+        return ("validation scores" if self.metric == "auc" else "validation",)
+
+    def ask(self, view: View, update: Update) -> Iterable[Question]:
+        sites = list(view.others_with_validation(update.learner))  # its own opinion travels with the update
+        if self.evaluators is not None and self.evaluators < len(sites):
+            drawn = view.generator("evaluators", update.task).permutation(len(sites))[: self.evaluators]
+            sites = [sites[i] for i in sorted(drawn)]
+        probe = self.probe
+        return [(site, probe, None) for site in sites]
+
+    def weigh(self, view: View, update: Update) -> Weight | None:
+        opinions = update.answers(self.probe)
+        own = update.metrics.validation
+        if own is not None and own.count > 0:
+            opinions = [(own,), *opinions]
+        answers = [self._that_count(told) for told in opinions]
+        heard = sum(map(len, answers))
+        if not heard or heard < self.quorum * sum(map(len, opinions)):
+            return None
+        together = pooled(*answers)
+        if self.metric == "loss":
+            return 1 / max(mean_loss(together), 1e-12)
+        value = metric(self.metric, together)
+        # a correlation may be negative: such a model is worth nothing, not less
+        return None if math.isnan(value) else max(value, 0.0)
+
+    def _that_count(self, opinions: Opinions) -> list[Scored] | Tallies:
+        if isinstance(opinions, Tallies) and self._all_count(opinions):
+            return opinions
+        return [answer for answer in opinions if isinstance(answer, Scored) and self._counts(answer)]
+
+    def _all_count(self, told: Tallies) -> bool:
+        """One look at all of them; losses are looked at one by one."""
+        return self.metric != "loss" and self._suffices(told) and bool(told.counts.all())
+
+    def _counts(self, answer: Scored) -> bool:
+        """Does it hold what the metric needs? If not, it is a missing opinion: else one site could veto everybody."""
+        if answer.count == 0 or self.metric == "loss":
+            return answer.count > 0 and math.isfinite(answer.loss) and answer.loss >= 0
+        return self._suffices(answer)
+
+    def _suffices(self, told: Scored | Tallies) -> bool:
+        return told.confusion is not None and (self.metric != "auc" or told.histogram is not None)
+
+
+@dataclass(frozen=True)
+class ByConsistency(Weighting):
+    """RCE: layer by layer, how far the update still sees the stimuli as the community does (Fed2A formulas 5-10)."""
+
+    distance: Distance = "cosine"
+
+    stimuli = True
+    at_most_one = True
+
+    def __post_init__(self) -> None:
+        one_of("ByConsistency", "distance", self.distance, ("correlation", "cosine", "euclidean"))
+
+    @property
+    def probe(self) -> Consistency:
+        return Consistency(self.distance)
+
+    def ask(self, view: View, update: Update) -> Iterable[Question]:
+        return [(HOME, self.probe, view.model)]
+
+    def weigh(self, view: View, update: Update) -> Weight | None:
+        (answer,) = update.opinions(self.probe)
+        return answer.layers if isinstance(answer, Consistent) else None
+
+
+@dataclass(frozen=True)
+class ByGradientNorm(Weighting):
+    """HDAFL's other option (section 4): the norm of the learner's gradient at the model it sent."""
+
+    reports = ("gradient norm per batch",)
+
+    def weigh(self, view: View, update: Update) -> Weight | None:
+        norm = update.metrics.gradient_norm
+        return None if norm is None else math.sqrt(norm)
+
+
+@dataclass(frozen=True, init=False)
+class Product(Weighting):
+    """The product of several weightings, layer by layer: Product(ByExamples(), ByFreshness("inv"))."""
+
+    factors: tuple[Weighting, ...]
+
+    def __init__(self, *factors: Weighting) -> None:
+        object.__setattr__(self, "factors", tuple(factors))
+        require(len(factors) >= 2, f"Product: give two weightings or more, got {len(factors)}.")
+        for factor in factors:
+            require(
+                isinstance(factor, Weighting),
+                f"Product: {factor!r} is no Weighting; write a subclass of Weighting.",
+            )
+
+    def __repr__(self) -> str:
+        return f"Product({', '.join(map(repr, self.factors))})"
+
+    @property
+    def reports(self) -> tuple[Reports, ...]:  # type: ignore[override]
+        return tuple(dict.fromkeys(report for factor in self.factors for report in factor.reports))
+
+    @property
+    def validates(self) -> bool:  # type: ignore[override]
+        return any(factor.validates for factor in self.factors)
+
+    @property
+    def stimuli(self) -> bool:  # type: ignore[override]
+        return any(factor.stimuli for factor in self.factors)
+
+    @property
+    def at_most_one(self) -> bool:  # type: ignore[override]
+        return all(factor.at_most_one for factor in self.factors)
+
+    def ask(self, view: View, update: Update) -> Iterable[Question]:
+        # what two factors ask alike is asked once, and both read the answer
+        return dict.fromkeys(q for i, factor in enumerate(self.factors) for q in factor.ask(view.inner(i), update))
+
+    def weigh(self, view: View, update: Update) -> Weight | None:
+        product: Weight = 1.0
+        for i, factor in enumerate(self.factors):
+            weight = factor.weigh(view.inner(i), update)
+            if weight is None:
+                return None
+            product = _times(product, weight)
+        return product
+
+    def check(self, layout: Layout) -> None:
+        for factor in self.factors:
+            factor.check(layout)
+
+    def observe(self, view: View, update: Update) -> None:
+        for i, factor in enumerate(self.factors):
+            factor.observe(view.inner(i), update)
+
+    def committed(self, view: View, updates: Sequence[Update]) -> None:
+        for i, factor in enumerate(self.factors):
+            factor.committed(view.inner(i), updates)
+
+    def left(self, view: View, learner: str) -> None:
+        for i, factor in enumerate(self.factors):
+            factor.left(view.inner(i), learner)
+
+    def holds(self, view: View) -> Collection[str]:
+        return {name for i, factor in enumerate(self.factors) for name in factor.holds(view.inner(i))}
+
+
+def _times(a: Weight, b: Weight) -> Weight:
+    if isinstance(a, tuple):
+        return tuple(x * y for x, y in zip(a, b, strict=True)) if isinstance(b, tuple) else tuple(x * b for x in a)
+    return tuple(a * y for y in b) if isinstance(b, tuple) else a * b

@@ -1,0 +1,388 @@
+"""What travels between the controller, the engine and the learners. Read this first.
+
+Commands speak in the imperative and go from the controller to the engine; events speak in the past tense and come
+back. All of it is plain data: it can be saved, sent over a wire, compared and replayed.
+
+Laws of an engine: every `Train` and `Evaluate` is answered exactly once, by its event or by `Failed`; `Cancel` is
+answered by `Failed(task, "cancelled")`; what comes after that is late and not applied. So a barrier means "nothing
+is out" and cannot hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from archipel.core.checks import at_least, between, more_than, one_of, require
+
+if TYPE_CHECKING:
+    from archipel.core.records import Record
+
+HOME = "home"
+"""The controller's own site: where stimuli and a global test set live, if there is one."""
+
+Role: TypeAlias = Literal["train", "validation", "test"]
+Distance: TypeAlias = Literal["correlation", "cosine", "euclidean"]
+Reports: TypeAlias = Literal[
+    "validation",
+    "validation scores",
+    "losses",
+    "progress",
+    "gradient norm per sample",
+    "gradient norm per batch",
+]
+AUC_BINS = 1024
+"""Bins of a histogram of class scores: AUC is exact up to ties within a bin."""
+Counts: TypeAlias = npt.NDArray[np.int64]
+
+
+# --------------------------------------------------------------------------------------------- what tasks speak of
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model by name: the vector itself lives in the engine's store.
+
+    The manifest says, layer by layer, since when the layer is as it is: two models with the same stamp at a layer
+    hold the same numbers there, so a wire sends only the layers whose stamp the other side does not have.
+    """
+
+    name: str
+    manifest: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """Stop when the loss on the learner's own validation part stops falling (Metis section V, C1 and C2)."""
+
+    loss: float = 0.0
+    """VC_loss: an epoch fails if the loss did not fall by more than so many per cent."""
+    tombstones: int = 0
+    """VC_tomb: failures allowed; the cycle ends at the first one after them."""
+    at_most: int = 100
+    """Epochs after which the cycle ends anyway: a tiny validation part may never fail."""
+
+    def __post_init__(self) -> None:
+        at_least(0, "Cycle", loss=self.loss)
+        at_least(0, "Cycle", tombstones=self.tombstones)
+        at_least(1, "Cycle", at_most=self.at_most)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one task asks of a learner."""
+
+    epochs: int = 1
+    """Passes over the learner's training data (the update frequency uf of Metis)."""
+    steps: int | None = None
+    """Mini-batches instead of epochs, running on into further passes where needed."""
+    batch: int = 32
+    """Examples of a mini-batch; a learner with fewer trains on all it has at once."""
+    rate: float = 0.05
+    """Learning rate."""
+    momentum: float = 0.0
+    """Attenuation of the momentum (gamma of Metis eq. 2); it does not survive between tasks."""
+    optimiser: str = "SGD"
+    """Any class of `torch.optim`, by name."""
+    options: Mapping[str, float | bool | tuple[float, ...]] = field(default_factory=dict)
+    """Further arguments of the optimiser, such as {"weight_decay": 1e-4}."""
+    cycle: Cycle | None = None
+    """Stop by validation loss instead of after a fixed number of epochs."""
+    trains: tuple[str, ...] | None = None
+    """Layers that train; the others are frozen. None: all."""
+    uploads: tuple[str, ...] | None = None
+    """Layers that are sent back. None: all that are not private."""
+    private: tuple[str, ...] = ()
+    """Layers that never leave the learner; it keeps them between tasks."""
+    proximal: float = 0.0
+    """Weight of (1/2)||w - w'||^2 in the loss, w' being the model the task carried."""
+    reports: tuple[Reports, ...] = ()
+    """What the learner tells beside its model."""
+    key: int = 0
+    """Seed of the task's own randomness; the controller sets it."""
+
+    def __post_init__(self) -> None:
+        at_least(1, "Plan", epochs=self.epochs)
+        if self.steps is not None:
+            at_least(1, "Plan", steps=self.steps)
+        at_least(1, "Plan", batch=self.batch)
+        more_than(0, "Plan", rate=self.rate)
+        between("Plan", "momentum", self.momentum, 0, 1)
+        at_least(0, "Plan", proximal=self.proximal)
+        require(
+            self.momentum == 0 or self.optimiser in ("SGD", "RMSprop"),
+            f"Plan: momentum={self.momentum} goes with SGD and RMSprop, not with {self.optimiser}; "
+            "give that optimiser's own settings in options={...}.",
+        )
+        require(
+            self.steps is None or self.cycle is None,
+            f"Plan: steps={self.steps} and a validation cycle both say when to stop; give one of them.",
+        )
+
+    def keyed(self, key: int) -> Plan:
+        """The same plan with a key of its own: it need not be looked at again, which would take its time."""
+        plan = object.__new__(Plan)
+        plan.__dict__.update(self.__dict__, key=key)
+        return plan
+
+    def sends(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Which of these layers go back to the controller."""
+        if self.uploads is None and not self.private:
+            return names
+        uploads = names if self.uploads is None else self.uploads
+        return tuple(name for name in names if name in uploads and name not in self.private)
+
+
+class Local(TypedDict, total=False):
+    """The settings of local training that every algorithm's constructor takes: the first fields of `Plan`."""
+
+    epochs: int
+    steps: int | None
+    batch: int
+    rate: float
+    momentum: float
+    optimiser: str
+    options: Mapping[str, float | bool | tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Probe: how well does this model do on that site's own validation or test part?"""
+
+    part: Literal["validation", "test"]
+    bins: int = 0
+    """Bins of the histogram of class scores, which AUC is computed from; 0: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consistency:
+    """Probe: do the layers of two models see the same likenesses between the stimuli (Fed2A formulas 5 to 10)?"""
+
+    distance: Distance
+
+    def __post_init__(self) -> None:
+        one_of("Consistency", "distance", self.distance, ("correlation", "cosine", "euclidean"))
+
+
+Probe: TypeAlias = Score | Consistency
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """Answer to `Score`: counts and sums only, so that answers of several sites add up."""
+
+    count: int
+    """Examples the model was tried on."""
+    loss: float
+    """Sum of the loss over them."""
+    confusion: Counts | None = None
+    """[actual, predicted] counts; None for tasks without classes."""
+    histogram: Counts | None = None
+    """[class, other or own, bin] counts of the class's softmax score."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consistent:
+    """Answer to `Consistency`: rc of formula 10 for each layer, in the layout's order."""
+
+    layers: tuple[float, ...]
+
+
+Result: TypeAlias = Scored | Consistent
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tallies:
+    """Answers of many sites to one `Score` in columns, sites first: they can be looked at and added up all at once.
+
+    One after the other they are what each site says.
+    """
+
+    counts: Counts
+    losses: npt.NDArray[np.float64]
+    confusion: Counts | None
+    histogram: Counts | None
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __iter__(self) -> Iterator[Scored]:
+        nothing = (None,) * len(self)
+        confusion = nothing if self.confusion is None else self.confusion
+        histogram = nothing if self.histogram is None else self.histogram
+        return map(Scored, self.counts.tolist(), self.losses.tolist(), confusion, histogram)
+
+
+Opinions: TypeAlias = tuple[Result | None, ...] | Tallies
+"""What sites say, in their order; None where one says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """What a learner tells of its training beside the model."""
+
+    epochs: float = 0.0
+    losses: tuple[float, ...] = ()
+    """Mean validation loss of the received model, then after each epoch."""
+    validation: Scored | None = None
+    """The trained model on the learner's own validation part."""
+    gradient_norm: float | None = None
+    """Mean squared norm of the gradient at the trained model (RADFed Alg. 2, line 3 of ClientUpdate)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that one task moved, as the engine measured them."""
+
+    down: int = 0
+    """From the controller to the sites."""
+    up: int = 0
+    """From the sites to the controller."""
+    sites: int = 1
+    """How many sites they went to or came from: each had a model of its own on the wire."""
+
+
+# ------------------------------------------------------------------------------------------------------- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Have a learner train this model by this plan."""
+
+    task: int
+    learner: str
+    model: Model
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Have these sites try this model; a probe that compares gets a reference beside it.
+
+    The engine asks them side by side and answers when the last opinion has come, or is given up.
+    """
+
+    task: int
+    sites: tuple[str, ...]
+    model: Model
+    probe: Probe
+    reference: Model | None = None
+    record: bool = False
+    """Asked only to be written down: it costs no virtual time and its bytes are counted apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Have the learner stop at the end of its epoch and report what it has."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Give up a task: it is answered by Failed(task, "cancelled")."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Send `Woke(tag)` after so many seconds."""
+
+    after: float
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """Write this record down, stamped with the engine's time."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The run is over."""
+
+    reason: str
+
+
+Command: TypeAlias = Train | Evaluate | Finish | Cancel | Wake | Keep | Stop
+
+
+# --------------------------------------------------------------------------------------------------------- events
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A learner sent its model; the engine has put the vector into the store under this name."""
+
+    task: int
+    model: str
+    layers: tuple[str, ...]
+    """The layers that were sent."""
+    steps: int
+    metrics: Metrics = Metrics()
+    traffic: Traffic = Traffic()
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The opinions of the sites that were asked, in their order; None where there will be none (lost, left, late)."""
+
+    task: int
+    results: Opinions
+    traffic: Traffic = Traffic()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A learner still at work has ended another epoch and made so many steps in all."""
+
+    task: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """There will be no answer: lost, late, refused, crashed, left, cancelled …"""
+
+    task: int
+    reason: str
+    traffic: Traffic = Traffic()
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A learner is there and may be given tasks."""
+
+    learner: str
+    examples: int | None
+    """Size of its training part; None if it keeps that to itself (RADFed)."""
+    validation: int = 0
+    """Size of its validation part."""
+    test: int = 0
+    """Size of its own test part."""
+    group: str = ""
+    """Which thresholds are its (Metis gives fast and slow learners their own)."""
+    role: Role = "train"
+    """Learners held out for validation or test are only evaluated at (RADFed)."""
+    fresh: bool = True
+    """It has no private layers yet, or has lost them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    learner: str
+
+
+Event: TypeAlias = Trained | Evaluated | Progress | Failed | Woke | Joined | Left

@@ -1,0 +1,114 @@
+"""The keeper: a process that has imported all that a controller needs, and forks the controller proper.
+
+A controller that is killed is back without Python's imports, which take most of two seconds. The keeper reads nothing
+of the federation, and has neither threads nor gRPC when it forks: a fork would find them half done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from archipel.federation.controller.footprint import forget_holes, forget_the_start
+
+TRIES, WITHIN = 5, 60.0
+"""A controller that is killed so many times within so many seconds is not started again."""
+
+STOPPED = 130
+"""The exit code of a controller that was asked to end."""
+ASKED = frozenset({signal.SIGINT, signal.SIGTERM})
+HEARD = ASKED | {signal.SIGCHLD}
+
+PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
+"""What Linux' prctl calls them."""
+
+log = logging.getLogger("archipel.federation")
+
+
+@dataclass(frozen=True)
+class Life:
+    """A controller's process, as its keeper began it."""
+
+    restarts: int = 0
+    """Controllers that were killed before it."""
+    since: float | None = None
+    """When the last of them was, by this machine's monotonic clock."""
+
+
+def keep(journal: Path) -> Life:
+    """Go on as the controller, in a new process, and in another one whenever it is killed.
+
+    It returns in the controller's process only. The process that called it stays behind as the keeper, and ends when
+    the controller ends by itself, with its exit code.
+    """
+    if sys.platform != "linux":  # nothing would end a controller whose keeper is gone
+        return Life()
+    forget_holes()
+    gc.freeze()  # modules stay: to look through them would touch, and so copy, what is shared
+    sys.stdout.flush()
+    sys.stderr.flush()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+    keeper, killed = os.getpid(), list[float]()
+    while True:
+        try:
+            pid = os.fork()
+        except OSError as error:  # for want of memory, maybe: with 1, systemd tries again later
+            log.error(f"the controller cannot be started: {error}. Nothing is lost; the same command goes on.")
+            raise SystemExit(1) from None
+        if pid == 0:
+            _end_with(keeper)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            return Life(len(killed), killed[-1] if killed else None)
+        ctypes.CDLL(None).prctl(PR_SET_NAME, b"archipel-keeper")
+        forget_the_start()
+        code, asked = _wait_for(pid)
+        if code >= 0:
+            raise SystemExit(code)
+        if -code in ASKED:
+            raise SystemExit(STOPPED)
+        killed.append(time.monotonic())
+        words = f"the controller was killed by signal {-code} ({signal.strsignal(-code)})"
+        if asked:
+            log.warning(f"{words} while it ended", extra={"pid": pid})
+            raise SystemExit(STOPPED)
+        if len(killed) >= TRIES and killed[-1] - killed[-TRIES] < WITHIN:
+            log.error(
+                f"{words}, as it was {TRIES} times within {WITHIN:g} s: it is not started again. The log before this "
+                f"line, or the kernel's, may say why. {journal} is whole: when the cause is gone, the same command "
+                "goes on.",
+                extra={"pid": pid},
+            )
+            raise SystemExit(1)
+        log.warning(f"{words}; it is started again", extra={"pid": pid, "restarts": len(killed)})
+
+
+def _end_with(keeper: int) -> None:
+    """Have this process killed when its keeper ends: the next keeper's controller could not have the folder."""
+    library = ctypes.CDLL(None)
+    library.prctl(PR_SET_NAME, b"archipel")
+    library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != keeper:  # it ended before it was asked to say so
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _wait_for(pid: int) -> tuple[int, bool]:
+    """Pass on what the keeper is asked until the controller ends: its exit code, or minus the signal that killed it;
+    and whether it was asked to end."""
+    asked = False
+    while True:
+        heard = signal.sigwaitinfo(HEARD)
+        if heard.si_signo in ASKED:
+            asked = True
+            if heard.si_code <= 0:  # from a process; what a terminal says, it says to the controller too
+                os.kill(pid, heard.si_signo)
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status), asked

@@ -1,0 +1,413 @@
+"""A learner's process: joins, does what it is told, and gives its answers until they are safe.
+
+Who runs where: the event loop listens and talks; one thread trains, another tries models, each with a network of its
+own. An order that comes twice is done once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+import grpc
+import torch
+from torch import Tensor
+
+from archipel.core.types import Plan
+from archipel.data.standardise import Moments
+from archipel.federation.learner.link import Link, TurnedAway
+from archipel.federation.learner.memory import Folder, Memory, Owed
+from archipel.federation.storage.stored_models import as_bytes
+from archipel.federation.wire import codec as speech
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire.body import HEADER, WIDTH, Bodies, fingerprint
+from archipel.learner.learner import Job, Learner, Work
+from archipel.learner.probes import score
+from archipel.learner.training import advance, report
+
+Probes: TypeAlias = Literal["validation", "test", "moments"]
+"""What a learner's operator may refuse to answer."""
+
+GOODBYE = 60.0
+"""Seconds in which the last model has to come."""
+
+log = logging.getLogger("archipel.learner")
+
+
+@dataclass
+class Island:
+    """What a learner brings: its data, its network, and how to standardise them by everybody's statistics."""
+
+    work: Work
+    learner: Learner
+    moments: Moments | None = None
+    """Of its training part, where the study standardises features by everybody's statistics."""
+    standardise: Callable[[Moments], Work] | None = None
+
+
+@dataclass
+class Training:
+    """The task it is at."""
+
+    order: pb.Train
+    plan: Plan
+    finishing: bool = False
+    cancelled: bool = False
+    steps: int = 0
+    """Made so far."""
+
+
+@dataclass
+class Agent:
+    link: Link
+    island: Island
+    folder: Folder
+    study: Mapping[str, str]
+    layout: str
+    refuses: frozenset[Probes] = frozenset()
+    ended: str | None = None
+    """Why the run was over."""
+    last_model: Tensor | None = None
+    """The last version, with this learner's own layers in it."""
+    training: Training | None = None
+    _layers: dict[str, Tensor] = field(default_factory=dict)
+    """Layers at hand, by their digests: of the model that came last, and of the answer that went last."""
+    _errands: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.memory: Memory = self.folder.memory
+        self.bodies = Bodies(self.island.work.layout)
+        self.island.learner.private = self.memory.private
+        self._trainer = ThreadPoolExecutor(1, "trainer")
+        self._evaluator = ThreadPoolExecutor(1, "evaluator")
+        self._bench = self._a_bench()
+        self._heartbeat, self._silence = 5.0, 30.0
+        self._lost = asyncio.Event()
+        """The controller has taken it for gone."""
+        self._settling: set[int] = set()
+        """Tasks whose answers are on their way."""
+
+    def _a_bench(self) -> Work:
+        """A network for trying models, while the other one trains."""
+        return replace(self.island.work, module=copy.deepcopy(self.island.work.module))
+
+    # ------------------------------------------------------------------------------------------------------- running
+
+    async def run(self) -> None:
+        """Take part until the run is over; raises `TurnedAway` if the controller does not want this learner."""
+        beats = asyncio.create_task(self._beats())
+        try:
+            while self.ended is None:
+                await self._join()
+                if self.memory.owed is not None and self.training is None:
+                    self._later(self._settle(self.memory.owed))
+                await self._listen()
+        finally:
+            if self.training is not None:
+                self.training.cancelled = True
+            for task in (beats, *self._errands):
+                task.cancel()
+            await asyncio.gather(beats, *self._errands, return_exceptions=True)
+            for pool in (self._trainer, self._evaluator):
+                pool.shutdown(wait=True, cancel_futures=True)
+            await self.link.close()
+
+    async def _join(self) -> None:
+        island, learner = self.island, self.island.learner
+        hello = pb.Hello(
+            protocol=speech.PROTOCOL,
+            study=dict(self.study),
+            layout=self.layout,
+            examples=len(learner.train),
+            validation=len(learner.validation),
+            test=len(learner.test),
+            fresh=self.folder.fresh,
+            federation=self.memory.federation,
+        )
+        if island.moments is not None and "moments" not in self.refuses:
+            hello.moments.CopyFrom(speech.say_moments(island.moments))
+        while True:
+            welcome = await self.link.join(hello)
+            self._heartbeat, self._silence = welcome.heartbeat, welcome.silence
+            if not welcome.wait:
+                break
+            log.info("waiting", extra={"reason": welcome.wait})
+            await asyncio.sleep(min(1.0, self._heartbeat))
+        if island.standardise is not None:
+            assert island.moments is not None
+            everybody = speech.hear_moments(welcome.moments, tuple(island.moments.sum.shape))
+            island.work = island.standardise(everybody)
+            island.standardise = None
+            self._bench = self._a_bench()
+        if self.folder.fresh:
+            self.memory.federation = welcome.federation
+            self.folder.save()
+            self.folder.fresh = False
+        log.info("joined", extra={"controller": self.link.address})
+
+    async def _listen(self) -> None:
+        """Hear orders until the line is dead."""
+        self._lost.clear()
+        lost = asyncio.create_task(self._lost.wait())
+        orders = self.link.listen()
+        try:
+            while self.ended is None:
+                following = asyncio.ensure_future(anext(orders))
+                # the controller gives a sign of life every heartbeat
+                seconds = max(self._silence, 3 * self._heartbeat)
+                await asyncio.wait({following, lost}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                if not following.done():
+                    following.cancel()
+                    await asyncio.gather(following, return_exceptions=True)
+                    log.warning("the controller took us for gone" if lost.done() else "the controller is silent")
+                    return
+                await self._obey(following.result())
+        except StopAsyncIteration:  # another process with this learner's name may have called
+            log.warning("the controller hung up")
+            await asyncio.sleep(min(1.0, self._heartbeat))
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+                raise TurnedAway(error.code(), error.details() or "") from None
+            log.warning("the line broke", extra={"reason": error.details()})
+            await asyncio.sleep(0.2)
+        finally:
+            lost.cancel()
+            await orders.aclose()
+
+    async def _beats(self) -> None:
+        while True:
+            await asyncio.sleep(self.link.rest(self._heartbeat))
+            training = self.training
+            steps = []
+            if training is not None and "progress" in training.plan.reports and training.steps:
+                steps = [pb.Steps(task=training.order.task, steps=training.steps)]
+            if not steps and self.link.rest(self._heartbeat) > 0:
+                continue  # it has answered in the meantime
+            try:
+                heard = await self.link.beat(pb.Pulse(steps=steps))
+            except TurnedAway as error:
+                log.warning("no answer from the controller", extra={"reason": str(error)})
+                continue
+            if heard.join:
+                self._lost.set()
+
+    async def _obey(self, order: pb.Order) -> None:
+        match order.WhichOneof("what"):
+            case "train":
+                if self.training is None or self.training.order.task != order.train.task:
+                    self._later(self._train(order.train))
+            case "evaluate":
+                self._later(self._evaluate(order.evaluate))
+            case "finish" if self.training is not None and self.training.order.task == order.finish.task:
+                self.training.finishing = True
+            case "cancel" if self.training is not None and self.training.order.task == order.cancel.task:
+                self.training.cancelled = True
+            case "stop":
+                await self._keep_last(order.stop)
+                self.ended = order.stop.reason
+
+    def _later(self, work: Awaitable[None]) -> None:
+        async def guarded() -> None:
+            try:
+                await work
+            except TurnedAway as error:
+                log.warning("a task is not wanted any more", extra={"reason": str(error)})
+            except Exception:
+                log.exception("a task failed")
+
+        task = asyncio.create_task(guarded())
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
+
+    # ------------------------------------------------------------------------------------------------------ training
+
+    async def _train(self, order: pb.Train) -> None:
+        owed = self.memory.owed
+        if owed is not None and owed.task == order.task:
+            await self._settle(owed)
+            return
+        if self.training is not None:  # one task at a time: the controller has given up the one before
+            self.training.cancelled = True
+        training = None
+        try:
+            self.training = training = Training(order, speech.hear_plan(order.plan))
+            carried = await self._model(order.task, order.model, order.enclosed, keep=True)
+            loop = asyncio.get_running_loop()
+            owed = await loop.run_in_executor(self._trainer, lambda: self._work_at(training, carried))
+        except TurnedAway:
+            raise
+        except Exception as error:
+            log.exception("training failed")
+            self.memory.sequence += 1
+            head = pb.Head(task=order.task, sequence=self.memory.sequence, failed=_tactful(error))
+            await self.link.answer(head)
+            return
+        finally:
+            if self.training is training:
+                self.training = None
+        if owed is not None:
+            await self._settle(owed)
+
+    def _work_at(self, training: Training, carried: Tensor) -> Owed | None:
+        """In the trainer's thread: the answer, on disk; None if nobody wants it any more."""
+        work, learner, plan = self.island.work, self.island.learner, training.plan
+        job = Job.begin(learner, work.layout, carried.to(work.x.device), plan)
+        while not job.done and not training.cancelled:
+            advance(work, job, 1)
+            training.steps = job.steps
+            if training.finishing:
+                break
+        if training.cancelled:
+            return None
+        vector = job.vector.cpu()
+        metrics = report(work, job, vector.to(work.x.device), job.epochs)
+        if not learner.keep_private(work.layout, plan.private, vector):
+            raise ValueError("its private layers hold numbers that are not finite")
+        layers = plan.sends(work.layout.names)
+        had = {layer.name: layer.sha256.hex() for layer in training.order.model}
+        digests = {name: _digest(self._slice(vector, name)) for name in layers}
+        changed = tuple(name for name in layers if digests[name] != had[name])
+        pieces = [self._slice(vector, name) for name in changed]
+        self.memory.sequence += 1
+        self.memory.owed = Owed(
+            training.order.task,
+            self.memory.sequence,
+            layers,
+            changed,
+            digests,
+            torch.cat(pieces) if pieces else torch.empty(0),
+            job.steps,
+            metrics,
+        )
+        self.folder.save()
+        return self.memory.owed
+
+    async def _settle(self, owed: Owed) -> None:
+        """Give an answer until the controller has it, or does not want it."""
+        if owed.task in self._settling:  # it was asked for again meanwhile
+            return
+        self._settling.add(owed.task)
+        try:
+            await self._bring(owed)
+        finally:
+            self._settling.discard(owed.task)
+
+    async def _bring(self, owed: Owed) -> None:
+        layout = self.island.work.layout
+        header, name = b"", ""
+        if owed.changed:
+            header = self.bodies.header(layout.indices(owed.changed))
+            name = fingerprint(header, [owed.digests[layer] for layer in owed.changed])
+        head = pb.Head(
+            task=owed.task,
+            sequence=owed.sequence,
+            size=len(header) + owed.numbers.nbytes,
+            sha256=bytes.fromhex(name),
+            trained=speech.say_metrics(
+                owed.metrics, speech.say_layers(owed.layers, [owed.digests[name] for name in owed.layers]), owed.steps
+            ),
+        )
+        receipt = await self.link.answer(head, header, as_bytes(owed.numbers))
+        if receipt.verdict == pb.Receipt.REFUSED:
+            log.error("the controller refused an update", extra={"task": owed.task, "reason": receipt.reason})
+        else:
+            log.info("answered", extra={"task": owed.task, "late": receipt.verdict == pb.Receipt.LATE})
+        place = 0
+        for name in owed.changed:
+            size = layout.layers[layout.index(name)].size
+            self._layers[owed.digests[name]] = owed.numbers[place : place + size]
+            place += size
+        if self.memory.owed is owed:
+            self.memory.owed = None
+
+    # ---------------------------------------------------------------------------------------------------- evaluation
+
+    async def _evaluate(self, order: pb.Evaluate) -> None:
+        private = dict(self.island.learner.private)  # as they are now: training may change them meanwhile
+        self.memory.sequence += 1
+        head = pb.Head(task=order.task, sequence=self.memory.sequence)
+        if order.part in self.refuses:
+            head.failed = f"the operator refuses to try models on the {order.part} part"
+        else:
+            try:
+                vector = await self._model(order.task, order.model, order.enclosed, keep=order.keep)
+                loop = asyncio.get_running_loop()
+                scored = await loop.run_in_executor(self._evaluator, lambda: self._score(order, vector, private))
+                head.scored.CopyFrom(scored)
+            except TurnedAway:
+                raise
+            except Exception as error:
+                log.exception("evaluating failed")
+                head.failed = _tactful(error)
+        await self.link.answer(head)
+
+    def _score(self, order: pb.Evaluate, vector: Tensor, private: Mapping[str, Tensor]) -> pb.Scored:
+        learner, work = self.island.learner, self._bench
+        part = learner.validation if order.part == "validation" else learner.test
+        own = work.layout.with_layers(vector, private).to(work.x.device)
+        return speech.say_scored(score(work, own, part, order.bins))
+
+    # -------------------------------------------------------------------------------------------------------- models
+
+    async def _model(self, task: int, model: Sequence[pb.Layer], enclosed: pb.Enclosed | None, keep: bool) -> Tensor:
+        """A task's model: from what is at hand, what came with the order, and what has to be fetched."""
+        layout, private = self.island.work.layout, set(self.memory.private)
+        digests = {layer.name: layer.sha256.hex() for layer in model}
+        # taken now: while something is fetched, another order may put other layers in their place
+        found = {name: self._layers[digests[name]] for name in layout.names if digests[name] in self._layers}
+        if enclosed is not None and enclosed.body:
+            found |= self._unpack(bytearray(enclosed.body), enclosed.layers, digests)
+        missing = [name for name in layout.names if name not in found and name not in private]
+        if missing:
+            size = self.bodies.size(layout.indices(missing))
+            found |= self._unpack(await self.link.fetch(task, missing, size), missing, digests)
+        vector = torch.zeros(layout.size)  # where it is zero, the learner's own layers will stand
+        for name, numbers in found.items():
+            self._slice(vector, name).copy_(numbers)
+        if keep:
+            self._layers = {digests[name]: self._slice(vector, name) for name in found}
+        return vector
+
+    def _unpack(
+        self, body: bytearray | memoryview, names: Sequence[str], digests: Mapping[str, str]
+    ) -> dict[str, Tensor]:
+        layout = self.island.work.layout
+        place = self.bodies.look_at(layout.indices(names), bytes(body[: WIDTH + HEADER]), len(body))
+        numbers = torch.frombuffer(body, dtype=torch.float32, offset=place)
+        found = {}
+        place = 0
+        for name in names:
+            size = layout.layers[layout.index(name)].size
+            found[name] = numbers[place : place + size]
+            place += size
+            if _digest(found[name]) != digests[name]:
+                raise ValueError(f"Layer {name!r} of the controller's model came damaged.")
+        return found
+
+    def _slice(self, vector: Tensor, name: str) -> Tensor:
+        layer = self.island.work.layout.layers[self.island.work.layout.index(name)]
+        return vector[layer.start : layer.stop]
+
+    async def _keep_last(self, stop: pb.Stop) -> None:
+        try:
+            async with asyncio.timeout(GOODBYE):  # the controller may be gone
+                vector = await self._model(stop.task, stop.model, None, keep=False)
+        except (TurnedAway, ValueError, TimeoutError) as error:
+            log.warning("the last model did not come", extra={"reason": str(error)})
+            return
+        self.last_model = self.island.learner.with_private(self.island.work.layout, vector)
+
+
+def _digest(numbers: Tensor) -> str:
+    return hashlib.sha256(as_bytes(numbers)).hexdigest()
+
+
+def _tactful(error: Exception) -> str:
+    """What others may know of an error: its words may tell of the data."""
+    return f"{type(error).__name__}; the learner's log tells more"

@@ -1,0 +1,58 @@
+"""A learner's own folder: its private layers and its last answers, safe from a sudden end.
+
+What one training task leaves behind, its private layers and the answer that is owed, is written in one file at once: a
+learner that is asked for the same task again gives the same answer and has not trained twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from archipel.core import types
+from archipel.core.types import Metrics
+from archipel.storage.codec import Codec
+
+
+@dataclass(slots=True)
+class Owed:
+    """An answer to a training task that the controller has not confirmed."""
+
+    task: int
+    sequence: int
+    layers: tuple[str, ...]
+    """Those the plan asks for."""
+    changed: tuple[str, ...]
+    """Those among them that differ from the task's model: they are in `numbers`, one behind the other."""
+    digests: dict[str, str]
+    numbers: Tensor
+    steps: int
+    metrics: Metrics
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a learner must not forget."""
+
+    sequence: int = 0
+    """Answers it has given."""
+    federation: str = ""
+    """To whom: tasks of another one have the same numbers."""
+    private: dict[str, Tensor] = field(default_factory=dict)
+    owed: Owed | None = None
+
+
+CODEC = Codec(types, Owed, Memory)
+
+
+class Folder:
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "learner.safetensors"
+        self.fresh = not self.path.exists()
+        """There is nothing of an earlier life here."""
+        self.memory: Memory = Memory() if self.fresh else CODEC.load(self.path)
+
+    def save(self) -> None:
+        CODEC.save(self.path, self.memory)

@@ -1,0 +1,298 @@
+"""The store of a federation: updates lie in files as they came, everything else in memory.
+
+A vector is a row of runs, each a piece of a tensor or of a file. So an update that brought two layers is those two, and
+the model it stands on for the rest; nothing is copied, and a merge reads it slice by slice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from archipel.core.layout import Layout, empty
+from archipel.federation.storage.blobs import Blobs
+from archipel.kernels.native.merge import Places
+
+Digest: TypeAlias = str
+"""SHA-256 of a layer's numbers, in hexadecimal."""
+
+IN_MEMORY = 1 << 25
+"""Bytes of versions that stay in memory beside the newest one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What came with an update: a file, and where in it which layers are."""
+
+    blob: Digest
+    """The file; "" if no layer had changed."""
+    start: int
+    """Where in it the numbers begin."""
+    inside: tuple[int, ...]
+    """Places of the layers that are in it, one behind the other."""
+    digests: dict[str, Digest]
+    """Of every layer that was sent, those among them that had not changed and so are not in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Numbers [start, stop) of a vector, and where they lie."""
+
+    start: int
+    stop: int
+    source: Tensor | Digest
+    offset: int
+    """Numbers in a tensor, bytes in a file, before the first of them."""
+
+    def cut(self, start: int, stop: int) -> Run:
+        skipped = start - self.start
+        return Run(start, stop, self.source, self.offset + skipped * (4 if isinstance(self.source, str) else 1))
+
+
+@dataclass(slots=True)
+class Kept:
+    """A vector under its name."""
+
+    runs: tuple[Run, ...]
+    digests: tuple[Digest, ...] | None = None
+    """Of its layers; None for what a part remembers, which nobody is sent."""
+    blob: Digest | None = None
+    """The file that holds it since the last snapshot."""
+
+    @property
+    def tensor(self) -> Tensor | None:
+        """The vector itself, if it lies in memory in one piece."""
+        (first, *more) = self.runs
+        return first.source if isinstance(first.source, Tensor) and not more and first.offset == 0 else None
+
+
+class StoredModels:
+    """Vectors by name. Names of parts' vectors have a slash in them; those may be changed in place."""
+
+    def __init__(self, layout: Layout, blobs: Blobs) -> None:
+        self.layout = layout
+        self.blobs = blobs
+        self.fresh: dict[str, Digest] = {}
+        """Versions that were written since somebody last looked, by their digests; who looks clears them."""
+        self._kept: dict[str, Kept] = {}
+
+    # ------------------------------------------------------------------------------------------- what the parts use
+
+    def read(self, name: str, piece: slice | None = None) -> Tensor:
+        kept = self._kept[name]
+        whole = kept.tensor
+        if whole is not None:
+            return whole if piece is None else whole[piece]
+        start, stop = (0, self.layout.size) if piece is None else (piece.start, piece.stop)
+        vector = empty(stop - start)
+        for run in _between(kept.runs, start, stop):
+            into = vector[run.start - start : run.stop - start]
+            if isinstance(run.source, Tensor):
+                into.copy_(run.source[run.offset : run.offset + len(into)])
+            else:
+                self._fill(into, run.source, run.offset)
+        return vector
+
+    def in_memory(self, name: str) -> bool:
+        """It is there, and can be read without a file."""
+        kept = self._kept.get(name)
+        return kept is not None and kept.tensor is not None
+
+    def places(self, names: Sequence[str], numbers: int) -> Places | None:
+        """None: updates lie in files."""
+        return None
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return (self._kept[name].runs[-1].stop,)
+
+    def write(self, name: str, vector: Tensor) -> None:
+        kept = Kept((Run(0, len(vector), vector, 0),))
+        if "/" not in name:
+            kept.digests = tuple(self._digest(vector, layer) for layer in range(len(self.layout.layers)))
+            self.fresh[name] = digest_of(kept.digests)
+        self._kept[name] = kept
+
+    def complete(self, name: str, base: str, pieces: Sequence[slice]) -> None:
+        starts = {layer.start: place for place, layer in enumerate(self.layout.layers)}
+        layers = {starts[start] for start in starts if any(piece.start <= start < piece.stop for piece in pieces)}
+        self._kept[name] = self._with(self._kept[name], self._kept[base], layers)
+
+    def drop(self, name: str) -> None:
+        self._kept.pop(name, None)
+
+    def names(self) -> list[str]:
+        return list(self._kept)
+
+    # ------------------------------------------------------------------------------------------ what the engine uses
+
+    def adopt(self, name: str, base: str, delivery: Delivery) -> None:
+        """Keep an update; layers that did not come stand as in the model that its task carried."""
+        runs: list[Run] = []
+        digests: list[Digest] = []
+        theirs = self._kept[base]
+        assert theirs.digests is not None
+        place = delivery.start
+        for layer in range(len(self.layout.layers)):
+            start, stop = self._span(layer)
+            if layer in delivery.inside:
+                runs.append(Run(start, stop, delivery.blob, place))
+                place += 4 * (stop - start)
+                digests.append(delivery.digests[self.layout.names[layer]])
+            else:
+                runs.extend(_between(theirs.runs, start, stop))
+                digests.append(theirs.digests[layer])
+        self._kept[name] = Kept(_joined(runs), tuple(digests))
+
+    def digests(self, name: str) -> tuple[Digest, ...]:
+        """Of all layers of a model."""
+        digests = self._kept[name].digests
+        assert digests is not None, f"{name} is a part's own"
+        return digests
+
+    def numbers(self, name: str, layers: Sequence[int], skip: int, size: int) -> Iterator[bytes | memoryview]:
+        """The numbers of these layers as bytes, without the first `skip` of them, in pieces of at most `size`."""
+        for layer in layers:
+            start, stop = self._span(layer)
+            passed = min(skip, 4 * (stop - start))
+            skip -= passed
+            first, behind = start + passed // 4, passed % 4
+            for at in range(first, stop, size // 4):
+                piece = self.read(name, slice(at, min(at + size // 4, stop)))
+                yield as_bytes(piece)[behind:]
+                behind = 0
+
+    def file_older_ones(self) -> None:
+        """In a stream every learner may be at a version of its own: those that are many bytes together go to files.
+
+        To be called when an event that made a version has been handled: by then nobody needs the last round's any more,
+        which would be written for nobody.
+        """
+        versions = [kept for name, kept in self._kept.items() if kept.tensor is not None and "/" not in name]
+        room = IN_MEMORY
+        for kept in reversed(versions[:-1]):  # the latest first
+            whole = kept.tensor
+            assert whole is not None
+            room -= whole.nbytes
+            if room < 0:
+                kept.blob = kept.blob or self._put(whole, None)
+                kept.runs = (Run(0, len(whole), kept.blob, 0),)
+
+    # ----------------------------------------------------------------------------------------------------- snapshots
+
+    def save(self) -> dict[str, Any]:
+        """Have all vectors on disk, and say where; what is there already is not written again."""
+        places: dict[int, Digest] = {}
+        found: dict[str, Any] = {}
+        for name, kept in self._kept.items():
+            whole = kept.tensor
+            if whole is not None:
+                if kept.blob is None or "/" in name:
+                    kept.blob = self._put(whole, kept.blob)
+                places[id(whole)] = kept.blob
+        for name, kept in self._kept.items():
+            runs = []
+            for run in kept.runs:
+                blob, offset = run.source, run.offset
+                if isinstance(blob, Tensor):  # its own, or that of a version that nobody needs but for this
+                    if id(blob) not in places:
+                        places[id(blob)] = self._put(blob, None)
+                    offset *= blob.element_size()
+                    blob = places[id(blob)]
+                runs.append([run.start, run.stop, blob, offset])
+            whole = kept.tensor
+            dtype = None if whole is None else str(whole.dtype).removeprefix("torch.")
+            found[name] = {"runs": runs, "digests": kept.digests and list(kept.digests), "in memory": dtype}
+        return found
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Models stay in their files until somebody asks for them: a controller that was killed is back sooner."""
+        self._kept.clear()
+        for name, told in saved.items():
+            runs = tuple(Run(*run) for run in told["runs"])
+            digests = None if told["digests"] is None else tuple(told["digests"])
+            if told["in memory"] is not None and "/" in name:  # a part's own, which it may change in place
+                (only,) = runs
+                assert isinstance(only.source, str)
+                vector = torch.empty(only.stop, dtype=getattr(torch, told["in memory"]))
+                self._fill(vector, only.source, only.offset)
+                self._kept[name] = Kept((replace(only, source=vector, offset=0),), digests, only.source)
+            else:
+                self._kept[name] = Kept(runs, digests)
+
+    # -------------------------------------------------------------------------------------------------- small things
+
+    def _span(self, layer: int) -> tuple[int, int]:
+        return self.layout.layers[layer].start, self.layout.layers[layer].stop
+
+    def _digest(self, vector: Tensor, layer: int) -> Digest:
+        start, stop = self._span(layer)
+        return hashlib.sha256(as_bytes(vector[start:stop])).hexdigest()
+
+    def _with(self, mine: Kept, theirs: Kept, layers: set[int]) -> Kept:
+        """A vector with these layers of another one."""
+        assert mine.digests is not None
+        assert theirs.digests is not None
+        runs: list[Run] = []
+        digests: list[Digest] = []
+        for layer in range(len(self.layout.layers)):
+            owner = theirs if layer in layers else mine
+            assert owner.digests is not None
+            runs.extend(_between(owner.runs, *self._span(layer)))
+            digests.append(owner.digests[layer])
+        return Kept(_joined(runs), tuple(digests))
+
+    def _fill(self, into: Tensor, blob: Digest, offset: int) -> None:
+        numbers = as_bytes(into)
+        path = self.blobs.path(blob)
+        file = os.open(path, os.O_RDONLY)
+        try:
+            while numbers:
+                read = os.preadv(file, [numbers], offset)
+                if read == 0:
+                    raise OSError(f"{path} ends before byte {offset + len(numbers)}: it was cut short.")
+                numbers, offset = numbers[read:], offset + read
+        finally:
+            os.close(file)
+
+    def _put(self, vector: Tensor, before: Digest | None) -> Digest:
+        numbers = as_bytes(vector)
+        if before is not None and hashlib.sha256(numbers).hexdigest() == before:
+            return before
+        return self.blobs.put([numbers])
+
+
+@lru_cache(maxsize=256)
+def digest_of(layers: tuple[Digest, ...]) -> Digest:
+    """The digest of a model, from those of its layers."""
+    return hashlib.sha256(b"".join(bytes.fromhex(layer) for layer in layers)).hexdigest()
+
+
+def as_bytes(vector: Tensor) -> memoryview:
+    """A vector's own memory."""
+    numbers = vector.contiguous().numpy()
+    return numbers.data.cast("B") if numbers.size else memoryview(b"")
+
+
+def _between(runs: Iterable[Run], start: int, stop: int) -> Iterator[Run]:
+    for run in runs:
+        if run.start < stop and run.stop > start:
+            yield run.cut(max(run.start, start), min(run.stop, stop))
+
+
+def _joined(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Neighbours that lie one behind the other are one."""
+    joined: list[Run] = []
+    for run in runs:
+        before = joined[-1] if joined else None
+        if before is not None and before.source is run.source and before.cut(run.start, run.stop).offset == run.offset:
+            joined[-1] = Run(before.start, run.stop, before.source, before.offset)
+        else:
+            joined.append(run)
+    return tuple(joined)

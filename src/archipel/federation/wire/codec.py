@@ -1,0 +1,183 @@
+"""The words of the wire and the types of Archipel: each into the other, and nothing taken on trust."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archipel.core.types import Cycle, Metrics, Plan, Reports, Scored
+from archipel.data.standardise import Moments
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire.body import Bad
+
+PROTOCOL = 2
+"""Raised when an older side would misunderstand a newer one."""
+MOST = 2**40
+"""Examples, or steps, that anybody may claim to have or to have made: sums of such counts are exact."""
+LARGEST = 1e39
+"""Features are float32, which ends before this: moments of such features stay finite when they are combined."""
+LOSSES = 10_000
+"""Of one task."""
+
+
+# --------------------------------------------------------------------------------------------------------------- plans
+
+
+def say_plan(plan: Plan) -> pb.Plan:
+    cycle = plan.cycle
+    return pb.Plan(
+        epochs=plan.epochs,
+        steps=plan.steps,
+        batch=plan.batch,
+        rate=plan.rate,
+        momentum=plan.momentum,
+        optimiser=plan.optimiser,
+        options=json.dumps(dict(plan.options)),
+        cycle=None if cycle is None else pb.Cycle(loss=cycle.loss, tombstones=cycle.tombstones, at_most=cycle.at_most),
+        trains=None if plan.trains is None else pb.Names(names=plan.trains),
+        uploads=None if plan.uploads is None else pb.Names(names=plan.uploads),
+        private=plan.private,
+        proximal=plan.proximal,
+        reports=plan.reports,
+        key=plan.key,
+    )
+
+
+def hear_plan(said: pb.Plan) -> Plan:
+    known = get_args(Reports)
+    options = json.loads(said.options or "{}")
+    return Plan(
+        epochs=said.epochs,
+        steps=said.steps if said.HasField("steps") else None,
+        batch=said.batch,
+        rate=said.rate,
+        momentum=said.momentum,
+        optimiser=said.optimiser,
+        options={name: tuple(value) if isinstance(value, list) else value for name, value in options.items()},
+        cycle=Cycle(said.cycle.loss, said.cycle.tombstones, said.cycle.at_most) if said.HasField("cycle") else None,
+        trains=tuple(said.trains.names) if said.HasField("trains") else None,
+        uploads=tuple(said.uploads.names) if said.HasField("uploads") else None,
+        private=tuple(said.private),
+        proximal=said.proximal,
+        reports=tuple(report for report in known if report in said.reports),
+        key=said.key,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- answers
+
+
+def say_scored(scored: Scored) -> pb.Scored:
+    confusion, histogram = scored.confusion, scored.histogram
+    return pb.Scored(
+        count=scored.count,
+        loss=scored.loss,
+        classes=0 if confusion is None else len(confusion),
+        confusion=() if confusion is None else confusion.ravel().tolist(),
+        bins=0 if histogram is None else histogram.shape[-1],
+        histogram=() if histogram is None else histogram.ravel().tolist(),
+    )
+
+
+def hear_scored(said: pb.Scored, *, count: int, classes: int | None, bins: int) -> Scored:
+    """Counts of so many examples: what was registered when the learner joined."""
+    if said.count != count:
+        raise Bad(f"counts of {said.count} examples, {count} were registered")
+    if not math.isfinite(said.loss):
+        raise Bad(f"a loss of {said.loss}")
+    if classes is None:
+        return Scored(count, said.loss)
+    confusion = _counts(said.confusion, "confusion matrix", (said.classes, said.classes), (classes, classes), count)
+    if int(confusion.sum()) != count:
+        raise Bad(f"a confusion matrix of {int(confusion.sum())} examples, {count} were registered")
+    if not bins:
+        return Scored(count, said.loss, confusion)
+    shape = (classes, 2, bins)
+    histogram = _counts(said.histogram, "histogram of scores", (classes, 2, said.bins), shape, count)
+    if histogram.sum(axis=(1, 2)).tolist() != [count] * classes:
+        raise Bad(f"a histogram of scores that does not count {count} examples for each class")
+    return Scored(count, said.loss, confusion, histogram)
+
+
+def _counts(said: Sequence[int], what: str, shape: tuple[int, ...], wanted: tuple[int, ...], most: int) -> np.ndarray:
+    if shape != wanted or len(said) != math.prod(wanted):
+        raise Bad(f"a {what} of shape {shape} with {len(said)} counts, expected {wanted}")
+    if max(said, default=0) > most:
+        raise Bad(f"a {what} that counts {max(said)} examples in one place, {most} were registered")
+    return np.array(said, dtype=np.int64).reshape(wanted)
+
+
+def say_metrics(metrics: Metrics, layers: Iterable[pb.Layer], steps: int) -> pb.Trained:
+    return pb.Trained(
+        layers=layers,
+        steps=steps,
+        epochs=metrics.epochs,
+        losses=metrics.losses,
+        validation=None if metrics.validation is None else say_scored(metrics.validation),
+        gradient_norm=metrics.gradient_norm,
+    )
+
+
+def hear_metrics(said: pb.Trained, *, validation: int, classes: int | None, bins: int) -> Metrics:
+    scored = None
+    if said.HasField("validation"):
+        scored = hear_scored(said.validation, count=validation, classes=classes, bins=bins)
+    norm = said.gradient_norm if said.HasField("gradient_norm") else None
+    if not math.isfinite(said.epochs) or said.epochs < 0:
+        raise Bad(f"{said.epochs} epochs")
+    if said.steps > MOST:
+        raise Bad(f"{said.steps} steps")
+    if len(said.losses) > LOSSES:
+        raise Bad(f"{len(said.losses)} losses, at most {LOSSES} are taken")
+    return Metrics(said.epochs, tuple(said.losses), scored, norm)
+
+
+# -------------------------------------------------------------------------------------------------- layers and moments
+
+
+def say_layers(names: Iterable[str], digests: Iterable[str]) -> list[pb.Layer]:
+    return [pb.Layer(name=name, sha256=bytes.fromhex(d)) for name, d in zip(names, digests, strict=True)]
+
+
+def hear_layers(said: Iterable[pb.Layer]) -> Mapping[str, str]:
+    """Digests by layer, in their order."""
+    found: dict[str, str] = {}
+    for layer in said:
+        if layer.name in found:
+            raise Bad(f"layer {layer.name[:100]!r} twice")
+        if len(layer.sha256) != 32:
+            raise Bad(f"a SHA-256 of {len(layer.sha256)} bytes for layer {layer.name[:100]!r}")
+        found[layer.name] = layer.sha256.hex()
+    return found
+
+
+def say_moments(moments: Moments) -> pb.Moments:
+    return pb.Moments(count=moments.count, sum=_bytes(moments.sum), squares=_bytes(moments.squares))
+
+
+def hear_moments(said: pb.Moments, shape: Sequence[int]) -> Moments:
+    size = 8 * math.prod(shape)
+    for what, numbers in (("sums", said.sum), ("squares", said.squares)):
+        if len(numbers) != size:
+            raise Bad(f"{what} of {len(numbers) // 8} features, expected {size // 8}")
+    total, squares = _numbers(said.sum, shape), _numbers(said.squares, shape)
+    if not 1 <= said.count <= MOST:
+        raise Bad(f"moments of {said.count} examples")
+    means, variances = total / said.count, squares / said.count
+    if not bool(((means.abs() <= LARGEST) & (variances >= 0) & (variances <= LARGEST**2)).all()):
+        raise Bad("moments that are none: numbers that are not finite, or too large, or negative squares")
+    return Moments(said.count, total, squares)
+
+
+def _bytes(numbers: Tensor) -> bytes:
+    return numbers.to(torch.float64).contiguous().numpy().astype("<f8").tobytes()
+
+
+def _numbers(data: bytes, shape: Sequence[int]) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, "<f8").astype(np.float64)).reshape(tuple(shape))

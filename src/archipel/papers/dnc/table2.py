@@ -1,0 +1,139 @@
+"""D&C Table 2: five and ten collaborators with other sizes and other shares of every class of CIFAR-10."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from archipel.papers import claims
+from archipel.papers.dnc import PAPER
+from archipel.papers.dnc.rounds import bytes_beside
+from archipel.papers.dnc.scales import FEDAVG, divided, images
+from archipel.papers.measures import amount, score, score_by_rounds
+from archipel.papers.records import Column, Part, Reproduction, Row, Scale, Table
+
+ACCURACY = "Table 2: accuracy after 18 rounds, and with FedAvg's bytes (D&C')"
+BYTES = "Bytes and rounds"
+ROUNDS = 18
+CNN = "archipel.papers.dvw.network:half_side_cnn"
+
+REPRODUCTION = Reproduction(
+    name="dnc-table2",
+    paper=PAPER,
+    title="Table 2: class-imbalanced CIFAR-10 on 5 and 10 collaborators",
+    folder=Path(__file__).parent,
+    parts=(Part("5", "imbalanced5.toml"), Part("10", "imbalanced10.toml")),
+    tables=(
+        Table(
+            ACCURACY,
+            (
+                Column("FedAvg", method="FedAvg"),
+                Column("FedProx", method="FedProx"),
+                Column("FedMA", method="FedMA"),
+                Column("D&C", method="D&C", measure=score_by_rounds(ROUNDS)),
+                Column("D&C'", method="D&C"),
+            ),
+            (
+                Row("5", (88.5, 87.5, 87.5, 87.1, 89.3), part="5"),
+                Row("10", (83.5, 80.0, 82.5, 76.8, 82.2), part="10"),
+            ),
+            measure=score(),
+        ),
+        Table(
+            BYTES,
+            (
+                Column(
+                    "D&C, % of FedAvg's bytes",
+                    measure=bytes_beside("FedAvg", rounds=ROUNDS),
+                ),
+                Column("rounds of D&C'", measure=amount("rounds"), digits=0),
+            ),
+            (Row("5", (50.0, None), part="5"), Row("10", (50.0, None), part="10")),
+            method="D&C",
+        ),
+    ),
+    claims=(
+        claims.near_paper(
+            "D&C moves about half of FedAvg's bytes in 18 rounds", BYTES, "D&C, % of FedAvg's bytes", within=5
+        ),
+        claims.higher(
+            "D&C is in line with FedAvg at half the bytes: at most 7 points behind, as in the paper's row of 10",
+            ACCURACY,
+            "D&C",
+            "FedAvg",
+            by=-7,
+            floor=20,
+        ),
+        claims.higher(
+            "With FedAvg's bytes D&C' is at FedAvg's accuracy or above it, or at most 1.5 points behind, as in the "
+            "paper's row of 10",
+            ACCURACY,
+            "D&C'",
+            "FedAvg",
+            by=-1.5,
+            floor=20,
+        ),
+    ),
+    scales={
+        "smoke": Scale(
+            "100 images, one epoch, a 2-CNN on images of half the side, the bytes of 2 rounds of FedAvg, one seed.",
+            {
+                "model": CNN,
+                "data.source": images(10, 20),
+                "algorithms": [FEDAVG, divided("D&C", split=2, prepass=0)],
+                "training.epochs": 1,
+                "training.batch": 10,
+            },
+            {
+                "imbalanced5.toml": {"ending.bytes": 2 * 2 * 5 * 4 * 10_218},
+                "imbalanced10.toml": {"ending.bytes": 2 * 2 * 10 * 4 * 10_218},
+            },
+        ),
+        "small": Scale(
+            "A 2-CNN (10,218 parameters) on images of half the side, 100 images of each class, 10 and 2 epochs, the "
+            "bytes of 18 rounds of FedAvg, two seeds; without FedProx. Rates are chosen on the validation parts of the "
+            "five; the ten have the same.",
+            {
+                "seeds": [0, 1],
+                "model": CNN,
+                "data.source": images(100, 200),
+                "algorithms": [FEDAVG, divided("D&C", split=2, prepass=0, tuning_epochs=2)],
+                "training.epochs": 10,
+                "training.batch": 16,
+            },
+            {
+                "imbalanced5.toml": {
+                    "ending.bytes": 18 * 2 * 5 * 4 * 10_218,
+                    "tune": {"training": {"rate": [0.003, 0.01]}},
+                },
+                "imbalanced10.toml": {
+                    "ending.bytes": 18 * 2 * 10 * 4 * 10_218,
+                    "FedAvg.rate": 0.003,
+                    "D&C.rate": 0.01,
+                },
+            },
+        ),
+        "full": Scale("VGG9 on all of CIFAR-10, three seeds.", {"seeds": [0, 1, 2]}),
+    },
+    readings=(
+        'The partition is not given beyond "non-uniformly", in sizes and in records of each class: FedMA\'s '
+        "Dirichlet(0.5) by class, and sizes by Dirichlet(6), which spreads them as FedMA's partition does.",
+        "The net is divided behind layer 8 by hand, so that no pre-pass is needed, and there is none; with one of"
+        " 5 rounds D&C would move 64 % of FedAvg's bytes, not half. In the first round everything goes to the "
+        "collaborators once.",
+        "D&C' is the same run, taken on until it has moved what FedAvg moves in 18 rounds; D&C is what it was "
+        "after 18.",
+        "FedAvg has equal weights (Algorithm 1), and D&C's epochs and falling rate; FedProx has mu = .01. FedMA "
+        "is not run.",
+    ),
+    remarks=(
+        "The order is the paper's in all places: D&C behind FedAvg at half the bytes, more so with ten collaborators, "
+        "D&C' above FedAvg with five (by 2.3; the paper: 0.8) and behind it with ten (by 2.3; the paper: 1.3). That "
+        "last gap is wider than the 1.5 points that the claim allows. FedAvg has come to rest there; D&C' gains less "
+        "than half a point in its last five rounds, so that a few rounds more would not close it.",
+        "With ten, a collaborator has some 100 images and the rate that was chosen for five. D&C's is at the upper end "
+        "of what was tried there (37.8 at .01, 32.6 at .003, on validation parts) and may be too low; FedAvg's is not "
+        "(28.2 and 37.4). A search before this one had 24.9 and 35.3 at .001.",
+        "The time told is that of the wall on a machine busy with other runs, at lowest priority; it took some ten "
+        "minutes of one core.",
+    ),
+)

@@ -1,0 +1,109 @@
+"""The studies of a reproduction: run, or taken up where they were left, and their runs by method."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from archipel.data.fetch import fetch
+from archipel.data.sources.catalogue import FILES, wanted
+from archipel.papers.records import Part, Reproduction, ScaleName
+from archipel.report.measures import Marks, marks
+from archipel.runs.run import Run
+from archipel.storage.files import write_text
+from archipel.study.files import put, read_study, study_of
+from archipel.study.results import Results, Watcher, load_results, run_study
+from archipel.study.schema import Study
+from archipel.study.stopwatch import timed
+
+PICTURES = importlib.util.find_spec("matplotlib") is not None
+"""Matplotlib is an extra; without it there are figures in numbers only."""
+
+
+class Evidence:
+    """What figures are taken from. The runs of a study are read when they are first asked for."""
+
+    def __init__(self, reproduction: Reproduction, scale: ScaleName, folder: Path) -> None:
+        self.reproduction, self.scale, self.folder = reproduction, scale, folder
+        self._results: dict[str, Results] = {}
+
+    # ------------------------------------------------------------------------------------------------- to gather it
+
+    def gather(self, processes: int | None = None, watcher: Watcher | None = None) -> bool:
+        """Run all studies, or what is left of them, each with its report; False if one did not come to its end."""
+        self._fetch()
+        for part in self.trained():
+            with timed(self.folder):
+                results = run_study(self.study(part), self.folder / part.name, processes=processes, watcher=watcher)
+                if results.unfinished:
+                    return False
+                # at smoke, reports would take longer than the runs, and there is nothing to see
+                if PICTURES and self.scale != "smoke" and not (results.folder / "report").exists():
+                    results.report()
+            self._results[part.name] = results
+        return True
+
+    def _fetch(self) -> None:
+        """Have the data of all studies here before the first begins, not hours later."""
+        for part in self.trained():
+            if not (self.folder / part.name / "study.toml").exists():
+                source = self.study(part).data.source
+                files = wanted(source.name, source.given) if source.name in FILES else None
+                if files is not None:
+                    fetch(files)
+
+    def study(self, part: Part) -> Study:
+        """The study of a part at this scale."""
+        at = self.reproduction.scales[self.scale]
+        raw = copy.deepcopy(read_study(self.reproduction.folder / part.file).raw)
+        raw["title"] = self.title(part.name)
+        for changes in (part.changes, at.changes, at.files.get(part.file, {})):
+            for key, value in changes.items():
+                put(raw, key, copy.deepcopy(value))
+        return study_of(raw, f"{self.reproduction.name}, {part.name}, {self.scale}")
+
+    def title(self, part: str) -> str:
+        """What the study of a part is called."""
+        return f"{self.reproduction.name} {part}, {self.scale}"
+
+    # ---------------------------------------------------------------------------------------------- to take from it
+
+    def has(self, part: str) -> bool:
+        """Whether this scale runs a part."""
+        return part in [one.name for one in self.reproduction.parts_at(self.scale)]
+
+    def trained(self) -> list[Part]:
+        """The parts that have runs."""
+        return [part for part in self.reproduction.parts_at(self.scale) if part.trained]
+
+    def results(self, part: str) -> Results:
+        if part not in self._results:
+            self._results[part] = load_results(self.folder / part)
+        return self._results[part]
+
+    def runs(self, part: str, method: str) -> list[Run]:
+        """The runs of a method: one for each seed and fold; none if the study does not have it at this scale."""
+        return [run for run in self.results(part) if run.name == method]
+
+    def marks(self, part: str) -> Marks:
+        """What the methods of a part are compared at."""
+        results = self.results(part)
+        at = results.compared
+        return marks(results.runs, target=at.target, seconds=at.seconds, rounds=at.rounds)
+
+    def once(self, name: str, find: Callable[[], Any]) -> Any:
+        """What is found without a study, as JSON can hold it; kept in the folder, so that it is found only once."""
+        path = self.folder / f"{name}.json"
+        if not path.exists():
+            with timed(self.folder):
+                found = find()
+            write_text(path, json.dumps(found) + "\n")
+        return json.loads(path.read_text())
+
+    def seeds(self) -> Sequence[int]:
+        parts = self.reproduction.parts_at(self.scale)
+        return sorted({seed for part in parts for seed in self.study(part).seeds})

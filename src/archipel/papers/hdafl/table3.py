@@ -1,0 +1,190 @@
+"""HDAFL Table 3: accuracy on FEMNIST at 400 rounds, IID, non-IID and with disjoint classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from archipel.papers import claims
+from archipel.papers.hdafl import PAPER
+from archipel.papers.measures import score
+from archipel.papers.records import Column, Part, Reproduction, Row, Scale, Table
+
+SHARES = {"10 of 100": 0.1, "20 of 100": 0.2, "50 of 100": 0.5}
+DISJOINT_SHARES = {"10 of 31": 10 / 31, "20 of 31": 20 / 31, "31 of 31": 1.0}
+
+
+def parts(setting: str, file: str, shares: dict[str, float]) -> tuple[Part, ...]:
+    """One for each number of selected clients, the same for both methods."""
+    return tuple(
+        Part(f"{setting}-{name.split()[0]}", file, {"hdafl.fraction": share, "fedavg.fraction": share})
+        for name, share in shares.items()
+    )
+
+
+IID = parts("iid", "iid.toml", SHARES)
+NON_IID = parts("noniid", "noniid.toml", SHARES)
+DISJOINT = parts("disjoint", "disjoint.toml", DISJOINT_SHARES)
+CLOTHES = Part("disjoint-clothes", "clothes.toml")
+
+ACCURACY = Table(
+    "Table 3: accuracy in per cent",
+    (Column("HDAFL", method="hdafl", digits=2), Column("FedAvg", method="fedavg", digits=2)),
+    (
+        Row("IID, 10 of 100", (74.90, 78.26), "iid-10"),
+        Row("IID, 20 of 100", (75.37, 79.00), "iid-20"),
+        Row("IID, 50 of 100", (75.89, 79.03), "iid-50"),
+        Row("non-IID, 10 of 100", (79.61, 78.00), "noniid-10"),
+        Row("non-IID, 20 of 100", (79.97, 78.88), "noniid-20"),
+        Row("non-IID, 50 of 100", (80.47, 79.06), "noniid-50"),
+        Row("disjoint, 10 of 31", (97.53, 17.44), "disjoint-10"),
+        Row("disjoint, 20 of 31", (97.80, 18.99), "disjoint-20"),
+        Row("disjoint, 31 of 31", (97.78, 19.51), "disjoint-31"),
+        Row("disjoint, Fashion-MNIST, 5 of 5", part="disjoint-clothes"),
+    ),
+    measure=score(),
+)
+
+
+def rows(setting: str) -> list[str]:
+    return [row.name for row in ACCURACY.rows if row.name.startswith(f"{setting},")]
+
+
+MLP = {"name": "mlp", "hidden": [64]}
+
+
+def groups(classes: str, size: int, learners: int = 100) -> dict[str, object]:
+    """Fashion-MNIST dealt out in place of FEMNIST."""
+    split = {"learners": learners, "sizes": [size] * learners, "classes": classes, "test": "own(0.2)"}
+    return {"source": "fmnist", "split": split}
+
+
+SIGNS = {
+    "source": "gtsrb",
+    "split": {"learners": 21, "classes": "disjoint(2)", "test": "own"},
+    "standardise": "global",
+}
+
+REPRODUCTION = Reproduction(
+    name="hdafl-table3",
+    paper=PAPER,
+    title="Table 3: a private classifier on every client against FedAvg, IID, non-IID and with disjoint classes",
+    folder=Path(__file__).parent,
+    parts=(*IID, *NON_IID, *DISJOINT, CLOTHES),
+    tables=(ACCURACY,),
+    claims=(
+        claims.higher(
+            "IID: FedAvg is above HDAFL (by about 3 points in the paper; here 1.5 or more)",
+            ACCURACY.title,
+            "FedAvg",
+            "HDAFL",
+            rows=rows("IID"),
+            by=1.5,
+            floor=40,
+        ),
+        claims.higher(
+            "non-IID: HDAFL is above FedAvg (by about 1.5 points in the paper; here 1 or more)",
+            ACCURACY.title,
+            "HDAFL",
+            "FedAvg",
+            rows=rows("non-IID"),
+            by=1.0,
+            floor=40,
+        ),
+        claims.higher(
+            "disjoint: HDAFL is above FedAvg by most of the scale (97.5 against 17 to 19 in the paper; here 50 points)",
+            ACCURACY.title,
+            "HDAFL",
+            "FedAvg",
+            rows=rows("disjoint"),
+            by=50.0,
+        ),
+    ),
+    scales={
+        "smoke": Scale(
+            "Digits on 10 learners (IID, and Dirichlet(0.3) for non-IID) and on 5 of two classes each, MLP of 32, 2 "
+            "rounds, one seed; one number of selected clients for each setting.",
+            {"seeds": [0], "ending.rounds": 2, "model": "small_mlp", "training.batch": 32},
+            {
+                "iid.toml": {"data": {"source": "digits", "split": {"learners": 10, "test": "own"}}},
+                "noniid.toml": {
+                    "data": {"source": "digits", "split": {"learners": 10, "classes": "dirichlet(0.3)", "test": "own"}}
+                },
+                "disjoint.toml": {
+                    "data": {"source": "digits", "split": {"learners": 5, "classes": "disjoint(2)", "test": "own"}}
+                },
+            },
+            ("iid-50", "noniid-50", "disjoint-31"),
+        ),
+        "small": Scale(
+            "10, 20 and 50 of 100 learners, IID and non-IID: Fashion-MNIST on 100 learners of 150 images, a fifth of "
+            "them for the test, IID and Dirichlet(0.3), MLP of one hidden layer of 64, 100 rounds scored every fifth. "
+            "Disjoint: GTSRB on 21 learners of two classes each, 6 and 13 of them selected (the paper's shares), "
+            "scored on the official test images, MLP of one hidden layer of 32, 24 rounds scored every second; and "
+            "Fashion-MNIST on 5 learners of 1,000 images, 24 rounds. Two seeds, the rate of each method and cell "
+            "chosen of three on validation parts.",
+            {"seeds": [0, 1], "model": MLP},
+            {
+                "iid.toml": {
+                    "data": groups("iid", 150),
+                    "ending.rounds": 100,
+                    "evaluation.every": 5,
+                    "tune": {"training.rate": [0.05, 0.2, 0.5]},
+                },
+                "noniid.toml": {
+                    "data": groups("dirichlet(0.3)", 150),
+                    "ending.rounds": 100,
+                    "evaluation.every": 5,
+                    "tune": {"training.rate": [0.05, 0.2, 0.5]},
+                },
+                "disjoint.toml": {
+                    "data": SIGNS,
+                    "model": {"name": "mlp", "hidden": [32]},
+                    "ending.rounds": 24,
+                    "evaluation.every": 2,
+                    "tune": {"training.rate": [0.01, 0.03, 0.1]},
+                },
+                "clothes.toml": {
+                    "data": groups("disjoint(2)", 1000, 5),
+                    "ending.rounds": 24,
+                    "evaluation.every": 2,
+                    "tune": {"training.rate": [0.02, 0.05, 0.2]},
+                },
+            },
+            tuple(part.name for part in (*IID, *NON_IID, *DISJOINT[:2], CLOTHES)),
+        ),
+        "full": Scale(
+            "FEMNIST on 100 learners (IID; writers dealt out to learners) and on 31 of two classes each, two "
+            "convolutional and two fully connected layers, 400 rounds scored at each, six seeds. FEMNIST is made by "
+            "LEAF's scripts; `archipel data` says how."
+        ),
+    },
+    readings=(
+        "Section 5.1 gives no widths: the network is as small as Table 4's costs say (models.hdafl_cnn), the generic "
+        "layers are all but the last.",
+        "Batch and learning rate are not given: 10, as McMahan has it, and 0.1.",
+        "Scores are the learners' mean on a fifth of their own examples, held out, for both methods, after aggregation "
+        "and before local training (decision 0014): HDAFL with each learner's own classifier, also of learners that "
+        "the round did not select. After local training FedAvg's models would have adapted to their learners too.",
+        "Both methods select the same clients in every round: the draw depends on the seed and the round alone.",
+        "The paper takes 2,000 of FEMNIST's writers. The study takes all that there are in the files; LEAF's "
+        "`--sf 0.56` makes about 2,000.",
+        "The score is the mean of the last five evaluations.",
+    ),
+    remarks=(
+        "The gaps are wider than the paper's on both sides: 120 training images of a learner teach a private "
+        "classifier less than the paper's thousands do, and Dirichlet(0.3) skews classes more than writers do.",
+        "What HDAFL gains on non-IID data is that it knows which classes its learner mostly has. On the validation "
+        "parts that rates were chosen by, where every class of a learner has an example and rare ones count for more "
+        "than in the test part, FedAvg was ahead (81.3 against 75.7 with 10 learners selected, noniid-10/tuning.json).",
+        "Disjoint: in the paper's own rows (GTSRB) the gap is about 70 points, in the paper 80. The claim as it was "
+        "written down before the runs also asks for 50 on Fashion-MNIST with five learners, and there it is 29. "
+        "With five learners, all of them selected, a class has its own learner's weights for a fifth of the mean "
+        "(section 5.1 counts one in ten), and FedAvg comes to 70 in 24 rounds. It is not for want of local work: on "
+        "another split (seed 100) FedAvg came to 70.8 with 1 local epoch, 71.1 with 4 and 70.1 with 12.",
+        "On GTSRB models are scored on the official test images, which are of other tracks than the training images; "
+        "HDAFL reaches 91 there, and 97.5 in the paper, where the images of all writers were mixed before the split.",
+        "The middle one of the three rates was chosen for both methods in every cell.",
+        "The time is that of one process at the lowest priority on a busy machine; seven of the nine cells with two "
+        "rates took 6.3 minutes on two cores.",
+    ),
+)

@@ -1,0 +1,123 @@
+"""From a name and a scale to the paper's figures beside ours, and whether its claims hold."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from archipel.core.checks import require
+from archipel.drawing.style import save
+from archipel.papers.curves import draw
+from archipel.papers.evidence import PICTURES, Evidence
+from archipel.papers.records import Cell, Claim, Figures, Reproduction, ScaleName, Table, Verdict
+from archipel.report.measures import real
+from archipel.runs.folder import versions
+from archipel.storage.files import write_text
+from archipel.study import stopwatch
+from archipel.study.results import Watcher
+from archipel.study.worker_pool import cores
+
+FILE = "reproduction.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    reproduction: Reproduction
+    scale: ScaleName
+    folder: Path
+    seeds: Sequence[int]
+    seconds: float
+    figures: tuple[Figures, ...]
+    verdicts: tuple[tuple[Claim, Verdict], ...]
+
+
+def reproduce(
+    reproduction: Reproduction,
+    scale: ScaleName,
+    folder: Path,
+    *,
+    processes: int | None = None,
+    watcher: Watcher | None = None,
+) -> Outcome | None:
+    """Run what is left of it, and set it beside the paper; None if it was stopped or a run failed."""
+    evidence = Evidence(reproduction, scale, folder)
+    look_whether_ours(evidence)
+    if not evidence.gather(processes, watcher):
+        return None
+    figures = {table.title: Figures(table, _cells(table, evidence)) for table in reproduction.tables}
+    verdicts = tuple((claim, claim.judge(figures, evidence)) for claim in reproduction.claims)
+    if scale == "smoke":  # a round or two decide nothing, whatever the figures happen to be
+        verdicts = tuple((claim, replace(verdict, holds=None)) for claim, verdict in verdicts)
+    outcome = Outcome(
+        reproduction,
+        scale,
+        folder,
+        evidence.seeds(),
+        stopwatch.seconds_spent(folder),
+        tuple(figures.values()),
+        verdicts,
+    )
+    drawing = draw(evidence) if PICTURES else None
+    if drawing is not None:
+        save(drawing, folder)
+    write_text(folder / FILE, json.dumps(as_data(outcome), indent=2, ensure_ascii=False) + "\n")
+    return outcome
+
+
+def look_whether_ours(evidence: Evidence) -> None:
+    """Nothing is put beside what somebody else has in a folder."""
+    folder = evidence.folder
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    begun = sorted(folder.glob("*/study.toml"))
+    require(
+        bool(begun) or (folder / stopwatch.FILE).exists(),
+        f"{folder} is there already, and no reproduction was begun in it. Give another folder.",
+    )
+    for path in begun:
+        held, mine = tomllib.loads(path.read_text(encoding="utf-8"))["title"], evidence.title(path.parent.name)
+        require(held == mine, f"{folder} holds {held!r}, and {mine!r} would stand beside it. Give another folder.")
+
+
+def _cells(table: Table, evidence: Evidence) -> Mapping[tuple[str, str], Cell]:
+    cells = {}
+    for row in table.rows:
+        for place, column in enumerate(table.columns):
+            part, method, measure = table.picked(row, column)
+            run = not part or (evidence.has(part) and (not method or bool(evidence.runs(part, method))))
+            ours = measure(evidence, part, method) if run else None
+            cells[row.name, column.name] = Cell(row.paper[place] if row.paper else None, ours)
+    return cells
+
+
+def as_data(outcome: Outcome) -> dict[str, Any]:
+    """All of it as JSON can hold it, in figures alone: words are the reproduction's own."""
+    return {
+        "name": outcome.reproduction.name,
+        "scale": outcome.scale,
+        "seeds": list(outcome.seeds),
+        "seconds": round(outcome.seconds, 1),
+        "cores": cores(),
+        "versions": versions(),
+        "tables": {
+            one.table.title: {
+                row.name: {column.name: _told(one.cells[row.name, column.name]) for column in one.table.columns}
+                for row in one.table.rows
+            }
+            for one in outcome.figures
+        },
+        "claims": [
+            {"claim": claim.text, "holds": verdict.holds, "why": verdict.why} for claim, verdict in outcome.verdicts
+        ],
+    }
+
+
+def _told(cell: Cell) -> dict[str, Any]:
+    if cell.ours is None:  # this scale does not run it
+        return {"paper": cell.paper}
+    ours, deviation = real(cell.ours.mean), real(cell.ours.deviation)  # none where no run has such a number
+    return {"paper": cell.paper, "ours": ours, "deviation": deviation, "n": cell.ours.n}

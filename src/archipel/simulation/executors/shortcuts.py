@@ -1,0 +1,91 @@
+"""A network that does the same with less to do."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TypeGuard, cast
+
+from torch import Tensor, nn
+
+from archipel.kernels.native.convolution import Margins, convolved_maxima
+
+
+def with_shortcuts(module: nn.Module) -> nn.Module:
+    """Where a network rectifies and then takes maxima, take the maxima first; join them with a convolution before them.
+
+    The network is changed, in sequences only: what another module's `forward` does is its own business, and so is what
+    somebody listens to. Parameters keep their names.
+    """
+    layers = [(name, with_shortcuts(child)) for name, child in module._modules.items() if child is not None]
+    if type(module) is not nn.Sequential or _watched(module):
+        for name, layer in layers:
+            setattr(module, name, layer)
+        return module
+    _pool_first(layers)
+    return nn.Sequential(OrderedDict(_joined(layers)))
+
+
+def _pool_first(layers: list[tuple[str, nn.Module]]) -> None:
+    """Rectify maxima, in place, instead of taking maxima of what was rectified.
+
+    The largest of some rectified numbers is the largest of the numbers, rectified, and its gradient goes the same way:
+    the same to the bit, of a quarter as many for a pool of 2.
+    """
+    for place in range(len(layers) - 1):
+        (relu, first), (pool, second) = layers[place : place + 2]
+        if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not (_watched(first) or _watched(second)):
+            layers[place : place + 2] = [(pool, second), (relu, nn.ReLU(inplace=True))]
+
+
+def _joined(layers: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    """Make one layer of a convolution, maxima of two by two and rectifying: the same up to rounding."""
+    joined: list[tuple[str, nn.Module]] = []
+    for layer in layers:
+        joined.append(layer)
+        if len(joined) < 3 or any(_watched(part) for _, part in joined[-3:]):
+            continue
+        (name, first), (_, second), (_, third) = joined[-3:]
+        if _steps_by_one(first) and _is_two_by_two(second) and type(third) is nn.ReLU:
+            joined[-3:] = [(name, ConvolvedMaxima(first))]
+    return joined
+
+
+class ConvolvedMaxima(nn.Module):
+    """A convolution, its maxima of two by two, and rectifying."""
+
+    bias: Tensor | None
+
+    def __init__(self, convolution: nn.Conv2d) -> None:
+        super().__init__()
+        self.weight, self.bias = convolution.weight, convolution.bias
+        self.margins = cast(Margins, convolution.padding)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return convolved_maxima(x, self.weight, self.bias, self.margins)
+
+
+def _steps_by_one(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
+    return (
+        type(layer) is nn.Conv2d
+        and layer.stride == layer.dilation == (1, 1)
+        and layer.groups == 1
+        and layer.padding_mode == "zeros"
+        and not isinstance(layer.padding, str)
+    )
+
+
+def _is_two_by_two(layer: nn.Module) -> bool:
+    return (
+        type(layer) is nn.MaxPool2d
+        and layer.kernel_size in (2, (2, 2))
+        and layer.stride in (2, (2, 2))
+        and layer.padding in (0, (0, 0))
+        and layer.dilation in (1, (1, 1))
+        and not (layer.ceil_mode or layer.return_indices)
+    )
+
+
+def _watched(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )

@@ -1,0 +1,157 @@
+"""Plain data to one safetensors file, or to a line of text, and back: nothing is ever unpickled.
+
+Dataclasses of Archipel, tuples, lists, dicts, numbers, strings, None, tensors and arrays; anything else is refused when
+it is saved, not when it is missed.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from archipel.storage.files import fsync_directory
+
+TEXT = "text"
+"""Name of the tensor that holds everything but tensors, as UTF-8."""
+CHECKSUM = "sha256"
+PLAIN = frozenset({type(None), bool, int, float, str})
+"""Types of values that JSON has."""
+Where: TypeAlias = "tuple[Where, str] | None"
+"""Steps from a value to a part of it, the last one first: words are made of them only where something is wrong."""
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+class Codec:
+    """Knows some dataclasses, and those of some modules, by name."""
+
+    def __init__(self, *known: object) -> None:
+        named = {
+            name: kind
+            for one in known
+            for name, kind in ({one.__name__: one} if isinstance(one, type) else vars(one)).items()
+        }
+        self._kinds: dict[str, type[Any]] = {
+            name: kind for name, kind in named.items() if isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        }
+        self._fields = {
+            kind: [(field.name, f".{field.name}") for field in dataclasses.fields(kind)]
+            for name, kind in self._kinds.items()
+            if kind.__name__ == name
+        }
+        """Looked up once: a federation writes down several values for every update."""
+
+    def save(self, path: Path, value: object) -> None:
+        """Write the file whole or not at all."""
+        tensors: dict[str, Tensor] = {}
+        text = json.dumps(self._encode(value, tensors, (None, "value"))).encode()
+        tensors[TEXT] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".unfinished")
+        save_file(tensors, unfinished, metadata={CHECKSUM: _checksum(tensors)})
+        with open(unfinished, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+        fsync_directory(path.parent)
+
+    def load(self, path: Path) -> Any:
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+                expected = (file.metadata() or {}).get(CHECKSUM)
+            if expected != _checksum(tensors):
+                raise ValueError("its checksum does not fit its contents")
+            text = json.loads(tensors.pop(TEXT).numpy().tobytes())
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise ValueError(f"{path} is no checkpoint of Archipel, or it is damaged: {error}") from None
+        return self._decode(text, tensors)
+
+    def text(self, value: object) -> str:
+        """One line of JSON; arrays are in it, tensors cannot be."""
+        return json.dumps(self._encode(value, None, (None, "value")), separators=(",", ":"))
+
+    def value(self, text: str) -> Any:
+        """What a line of `text` says."""
+        return self._decode(json.loads(text), {})
+
+    def _encode(self, value: Any, tensors: dict[str, Tensor] | None, where: Where) -> Any:
+        kind = type(value)
+        if kind in PLAIN:
+            return value
+        if kind in self._fields:
+            return [
+                kind.__name__,
+                {name: self._encode(getattr(value, name), tensors, (where, step)) for name, step in self._fields[kind]},
+            ]
+        if isinstance(value, tuple | list):
+            items = [self._encode(item, tensors, (where, f"[{i}]")) for i, item in enumerate(value)]
+            return ["tuple" if isinstance(value, tuple) else "list", items]
+        if isinstance(value, dict):
+            keys = [self._encode(key, tensors, where) for key in value]
+            items = [self._encode(item, tensors, (where, f"[{key!r}]")) for key, item in value.items()]
+            return ["dict", [keys, items]]
+        if isinstance(value, Tensor) and tensors is not None:
+            name = str(len(tensors))
+            tensors[name] = value.detach().cpu().contiguous().clone()
+            return ["tensor", name]
+        if isinstance(value, np.ndarray) and tensors is None:
+            return ["bytes", [value.dtype.str, value.shape, base64.b64encode(value.tobytes()).decode()]]
+        if isinstance(value, np.ndarray) and tensors is not None:
+            name = str(len(tensors))
+            tensors[name] = torch.from_numpy(value.copy())
+            return ["array", name]
+        if isinstance(value, int | float | str):  # of a kind of one's own
+            return value
+        raise TypeError(
+            f"{_words(where)} holds a {kind.__module__}.{kind.__name__}, which cannot be saved; a part's memory is "
+            "made of dicts, lists, tuples, numbers, strings and None, and vectors go into the store."
+        )
+
+    def _decode(self, value: Any, tensors: dict[str, Tensor]) -> Any:
+        if not isinstance(value, list):
+            return value
+        kind, content = value
+        if kind in self._kinds:
+            return self._kinds[kind](**{name: self._decode(item, tensors) for name, item in content.items()})
+        match kind:
+            case "tuple":
+                return tuple([self._decode(item, tensors) for item in content])
+            case "list":
+                return [self._decode(item, tensors) for item in content]
+            case "dict":
+                keys, items = content
+                return {
+                    self._decode(key, tensors): self._decode(item, tensors)
+                    for key, item in zip(keys, items, strict=True)
+                }
+            case "tensor":
+                return tensors[content]
+            case "array":
+                return tensors[content].numpy()
+            case "bytes":
+                dtype, shape, numbers = content
+                return np.frombuffer(base64.b64decode(numbers), np.dtype(dtype)).reshape(shape)
+        raise ValueError(f"The checkpoint holds a {kind!r}, which this version of Archipel does not know.")
+
+
+def _words(where: Where) -> str:
+    return "" if where is None else _words(where[0]) + where[1]

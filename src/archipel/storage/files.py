@@ -1,0 +1,25 @@
+"""Write files so that a crash leaves the old one or the new one, never half of one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file atomically: to a temporary name, fsync, then rename."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    with open(unfinished, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
+def fsync_directory(folder: Path) -> None:
+    """Fsync a directory, so that the names in it survive a crash."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

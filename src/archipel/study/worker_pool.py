@@ -1,0 +1,227 @@
+"""Many runs on the cores at hand: processes that stay, take one job after the other, and tell how they get on.
+
+Laws: every job that has begun is answered once, by `Ended` or `Broke`, also when its process dies; when asked to stop,
+jobs that have not begun stay untouched, and those at work come to an end by themselves, because `tell` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any, Protocol, TypeAlias
+
+import torch
+
+from archipel.simulation.executors.choice import threads as torch_threads
+
+Tell: TypeAlias = Callable[[Any], bool]
+"""Tell the news of a job; False: come to an end soon."""
+Work: TypeAlias = Callable[[Any, Tell], Any]
+"""Do a job; in other processes it has to be a function that can be imported."""
+
+
+class Flag(Protocol):
+    """An event of threads or of processes: set once somebody asks to stop."""
+
+    def is_set(self) -> bool: ...
+
+    def set(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Began:
+    job: int
+
+
+@dataclass(frozen=True)
+class Told:
+    job: int
+    news: Any
+
+
+@dataclass(frozen=True)
+class Ended:
+    job: int
+    result: Any
+
+
+@dataclass(frozen=True)
+class Broke:
+    job: int
+    reason: str
+    story: str
+    """The traceback, for those who ask."""
+
+
+Message: TypeAlias = Began | Told | Ended | Broke
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def work_through(
+    work: Work, jobs: Sequence[Any], processes: int, threads: int, hear: Callable[[Message], None]
+) -> bool:
+    """Do all jobs, here or in several processes, each with so many threads; False if Ctrl-C has stopped them."""
+    if processes > 1 and len(jobs) > 1:
+        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+        stop: Flag = context.Event()
+        with stopped_by_hand(stop):
+            _in_processes(context, work, jobs, min(processes, len(jobs)), threads, hear, stop)
+    else:
+        stop = threading.Event()
+        with stopped_by_hand(stop), torch_threads(threads):
+            _here(work, jobs, hear, stop)
+    return not stop.is_set()
+
+
+@contextlib.contextmanager
+def stopped_by_hand(stop: Flag) -> Iterator[None]:
+    """The first Ctrl-C or SIGTERM asks to stop, the second does not wait."""
+
+    def ask(number: int, frame: object) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def deaf() -> Iterator[None]:
+    """Processes that are begun in it do not hear the signals that reach all processes of a terminal or a job.
+
+    It is for the one that began them to ask them to stop; they inherit that from their first moment on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _here(work: Work, jobs: Sequence[Any], hear: Callable[[Message], None], stop: Flag) -> None:
+    def tell(news: Any) -> bool:
+        hear(Told(number, news))
+        return not stop.is_set()
+
+    for number, job in enumerate(jobs):
+        if stop.is_set():
+            return
+        hear(Began(number))
+        hear(_done(work, number, job, tell))
+
+
+def _done(work: Work, number: int, job: Any, tell: Tell) -> Ended | Broke:
+    try:
+        return Ended(number, work(job, tell))
+    except Exception as error:  # one broken run must not cost the others
+        # those say in words of their own what was wrong with what was asked for
+        foreseen = isinstance(error, ValueError | OSError | ImportError)
+        return Broke(number, str(error) if foreseen else f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def _in_processes(
+    context: multiprocessing.context.SpawnContext,
+    work: Work,
+    jobs: Sequence[Any],
+    processes: int,
+    threads: int,
+    hear: Callable[[Message], None],
+    stop: Flag,
+) -> None:
+    waiting = list(enumerate(jobs))[::-1]
+    at_work: dict[Connection, tuple[int, multiprocessing.process.BaseProcess]] = {}
+    processes_begun: list[multiprocessing.process.BaseProcess] = []
+
+    def begin(connection: Connection, process: multiprocessing.process.BaseProcess) -> None:
+        """Give a process its next job, or let it go."""
+        if waiting and not stop.is_set():
+            number, job = waiting.pop()
+            at_work[connection] = number, process
+            hear(Began(number))
+            connection.send((number, job))
+        else:
+            connection.send(None)
+            connection.close()
+
+    def employ() -> None:
+        mine, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(work, theirs, stop, threads), daemon=True)
+        with deaf():
+            process.start()
+        processes_begun.append(process)
+        theirs.close()
+        begin(mine, process)
+
+    try:
+        for _ in range(processes):
+            employ()
+        _listen(at_work, waiting, begin, employ, hear, stop)
+    except BaseException:
+        for process in processes_begun:
+            process.kill()  # they are deaf to anything else
+        raise
+
+
+def _listen(
+    at_work: dict[Connection, tuple[int, multiprocessing.process.BaseProcess]],
+    waiting: list[tuple[int, Any]],
+    begin: Callable[[Connection, multiprocessing.process.BaseProcess], None],
+    employ: Callable[[], None],
+    hear: Callable[[Message], None],
+    stop: Flag,
+) -> None:
+    """Hear all processes out, and give the next job to whoever has done one."""
+    while at_work:
+        for connection in wait(list(at_work)):
+            assert isinstance(connection, Connection)
+            number, process = at_work[connection]
+            try:
+                message = connection.recv()
+            except (EOFError, ConnectionResetError):
+                process.join()
+                del at_work[connection]
+                hear(Broke(number, f"its process died (exit code {process.exitcode}); was memory short?", ""))
+                if waiting and not stop.is_set():
+                    employ()
+                continue
+            hear(message)
+            if isinstance(message, Ended | Broke):
+                del at_work[connection]
+                begin(connection, process)
+
+
+def _serve(work: Work, connection: Connection, stop: Flag, threads: int) -> None:
+    """The life of a process: job after job, until there is none, or the process that gave them is gone."""
+    torch.set_num_threads(threads)
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while (task := connection.recv()) is not None:
+            number, job = task
+
+            def tell(news: Any, number: int = number) -> bool:
+                connection.send(Told(number, news))
+                return not stop.is_set()
+
+            connection.send(_done(work, number, job, tell))

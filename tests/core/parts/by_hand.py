@@ -1,0 +1,114 @@
+"""A controller's memory laid out by hand, so that a part can be asked one question at a time."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+
+import torch
+
+from archipel.core.layout import Entry, Layer, Layout
+from archipel.core.parts import Merge, Server
+from archipel.core.state import Evidence, Member, State, Update, View
+from archipel.core.types import Metrics, Model, Probe, Result, Role
+from archipel.simulation.vectors import MemoryModels
+
+
+def layout(**sizes: int) -> Layout:
+    """Layers with these names and so many numbers each; `norm_buffers` stands for `norm.buffers`."""
+    layers: list[Layer] = []
+    place = 0
+    for name, size in sizes.items():
+        name = name.replace("_", ".")
+        entry = Entry(f"{name}.weight", (size,), torch.float32, place, place + size)
+        layers.append(Layer(name, "Linear", name.removesuffix(".buffers"), name.endswith(".buffers"), (entry,)))
+        place += size
+    return Layout(tuple(layers))
+
+
+class Bench:
+    """One federation's memory: a model, learners, and updates as they would wait for commit."""
+
+    def __init__(self, layout: Layout, model: Sequence[float] | None = None, *, seed: int = 0) -> None:
+        self.layout = layout
+        self.models = MemoryModels()
+        start = torch.zeros(layout.size) if model is None else torch.tensor(model)
+        self.models.write("v0", start)
+        self.state = State(seed, Model("v0", ("v0",) * len(layout.layers)))
+
+    def view(self, role: str = "part") -> View:
+        return View(self.state, self.layout, self.models, role)
+
+    def join(
+        self,
+        name: str,
+        *,
+        examples: int | None = 1,
+        validation: int = 0,
+        group: str = "",
+        role: Role = "train",
+        active: bool = True,
+    ) -> Member:
+        self.state.members[name] = Member(name, examples, validation, 0, group, role, active)
+        if active:
+            insort(self.state.there.setdefault(role, []), name)
+        return self.state.members[name]
+
+    def update(
+        self,
+        learner: str = "a",
+        numbers: Sequence[float] | None = None,
+        layers: Sequence[str] | None = None,
+        *,
+        examples: int | None = 1,
+        stale: int = 0,
+        metrics: Metrics | None = None,
+        evidence: Sequence[tuple[str, Probe, Result | None]] = (),
+    ) -> Update:
+        """An update by this learner; every number of the vector must be given.
+
+        Its evidence is who was asked, by which probe, and what came back; as one question to many sites, it is kept a
+        probe at a time.
+        """
+        task = self.state.next_task
+        self.state.next_task += 1
+        name = f"u{task}"
+        vector = torch.zeros(self.layout.size) if numbers is None else torch.tensor(numbers, dtype=torch.float32)
+        assert len(vector) == self.layout.size
+        self.models.write(name, vector)
+        opinions: dict[Probe, tuple[Result | None, ...]] = {}
+        for _, probe, result in evidence:
+            opinions[probe] = (*opinions.get(probe, ()), result)
+        return Update(
+            task=task,
+            learner=learner,
+            model=Model(name, (name,) * len(self.layout.layers)),
+            layers=self.layout.indices(layers),
+            version=self.state.version,
+            committed=0,
+            examples=examples,
+            steps=1,
+            slot=0,
+            metrics=metrics or Metrics(),
+            stale_versions=stale,
+            evidence=[Evidence(probe, results) for probe, results in opinions.items()],
+        )
+
+    def spread(self, weight: float | tuple[float, ...]) -> tuple[float, ...]:
+        return weight if isinstance(weight, tuple) else (weight,) * len(self.layout.layers)
+
+    def commit(
+        self,
+        merge: Merge,
+        server: Server,
+        updates: Sequence[Update],
+        weights: Sequence[float | tuple[float, ...]],
+    ) -> list[float]:
+        """Merge these updates, let the server step, and return the next model."""
+        proposal = merge.merge(self.view("merge"), updates, [self.spread(weight) for weight in weights])
+        following = server.step(self.view("server"), proposal)
+        self.state.version += 1
+        name = f"v{self.state.version}"
+        self.models.write(name, following)
+        self.state.model = Model(name, (name,) * len(self.layout.layers))
+        return following.tolist()

@@ -1,0 +1,135 @@
+"""Condition C3 of Metis: effective staleness by a timeline, and its median."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from by_hand import Bench, layout
+
+from archipel import Ending, MedianStaleness, async_fedavg
+from archipel.core.controller import Controller
+from archipel.core.parts import Recall
+from archipel.core.records import Committed
+from archipel.core.state import Assignment
+from archipel.core.types import Command, Finish, Joined, Keep, Plan, Progress, Train, Trained
+from archipel.simulation.vectors import MemoryModels
+
+
+class Timeline:
+    """An engine by hand: learners report when the test says so."""
+
+    def __init__(self, recall: Recall | None, *learners: str) -> None:
+        self.models = MemoryModels()
+        algorithm = replace(async_fedavg(), recall=recall)
+        self.controller = Controller(
+            algorithm,
+            layout(w=1),
+            self.models,
+            ending=Ending(commits=1000),
+            initial=torch.zeros(1),
+            learners=len(learners),
+        )
+        self.at: dict[str, int] = {}
+        for name in learners:
+            self.hear(self.controller.handle(Joined(name, examples=1)))
+
+    def hear(self, commands: list[Command]) -> list[Command]:
+        for command in commands:
+            if isinstance(command, Train):
+                self.at[command.learner] = command.task
+        return commands
+
+    def commit(self, learner: str, steps: int) -> int:
+        """The learner reports after so many steps; the effective staleness that its commit was stamped with."""
+        task = self.at[learner]
+        self.models.write(f"t{task}", torch.zeros(1))
+        commands = self.hear(self.controller.handle(Trained(task, f"t{task}", ("w",), steps)))
+        (record,) = [c.record for c in commands if isinstance(c, Keep) and isinstance(c.record, Committed)]
+        return record.stale_steps[0]
+
+    def progress(self, learner: str, steps: int) -> list[Command]:
+        return self.controller.handle(Progress(self.at[learner], steps))
+
+
+def test_effective_staleness_by_a_timeline():
+    # S_k = S_c(t') - S_c(t) + S_k: what was committed since the model was handed out, and its own steps
+    line = Timeline(None, "a", "b", "c")
+    assert line.commit("a", 5) == 5  # nothing was committed before: 0 - 0 + 5; S_c = 5
+    assert line.commit("b", 7) == 12  # handed out at 0: 5 - 0 + 7; S_c = 12
+    assert line.commit("a", 4) == 11  # handed out at 5: 12 - 5 + 4; S_c = 16
+    assert line.commit("c", 3) == 19  # handed out at 0: 16 - 0 + 3; S_c = 19
+    assert line.commit("b", 2) == 9  # handed out at 12: 19 - 12 + 2; S_c = 21
+    assert line.controller.state.committed == 5 + 7 + 4 + 3 + 2
+
+
+def test_a_learner_is_recalled_when_its_staleness_exceeds_its_median():
+    line = Timeline(MedianStaleness(after=2), "a", "b")
+    assert [line.commit("a", 3), line.commit("a", 5)] == [3, 5]  # median 4; S_c = 8
+    assert line.progress("a", 4) == []  # 8 - 8 + 4 = 4 is not above 4
+    assert line.progress("a", 5) == [Finish(line.at["a"])]
+    assert line.progress("a", 6) == []  # it has been told
+
+
+def test_a_commit_of_others_makes_it_stale_too():
+    line = Timeline(MedianStaleness(after=2), "a", "b")
+    line.commit("a", 3)
+    line.commit("a", 5)  # median 4; a starts again at S_c = 8
+    task = line.at["a"]
+    assert line.progress("a", 3) == []
+    line.models.write("b", torch.zeros(1))
+    commands = line.controller.handle(Trained(line.at["b"], "b", ("w",), 2))  # S_c = 10: 10 - 8 + 3 = 5 > 4
+    assert Finish(task) in commands
+
+
+# ------------------------------------------------------------------------------------------------------- the median
+
+
+def assignment(learner: str, committed: int, steps: int) -> Assignment:
+    return Assignment(0, learner, None, Plan(), 0, committed, 0, False, steps)
+
+
+def remember(bench: Bench, part: MedianStaleness, learner: str, values: list[int]) -> None:
+    for value in values:
+        update = bench.update(learner)
+        update.stale_steps = value
+        part.committed(bench.view(), [update])
+
+
+@pytest.mark.parametrize(("cycles", "due"), [(0, False), (19, False), (20, True), (21, True)])
+def test_the_median_counts_from_the_twentieth_cycle(cycles, due):
+    bench = Bench(layout(w=1))
+    part = MedianStaleness()
+    remember(bench, part, "a", [10] * cycles)
+    assert part.due(bench.view(), assignment("a", 0, 1000)) is due
+
+
+@pytest.mark.parametrize("length", [20, 21, 40, 57])
+def test_the_median_is_of_all_cycles_so_far(length):
+    bench = Bench(layout(w=1))
+    part = MedianStaleness()
+    values = np.random.default_rng(length).integers(1, 100, length).tolist()
+    remember(bench, part, "a", values)
+    bar = statistics.median(values)
+    # at S_c = 500, handed out at 500 - s: staleness s
+    bench.state.committed = 500
+    for s in range(100):
+        assert part.due(bench.view(), assignment("a", 500 - s, 0)) is (s > bar)
+
+
+def test_every_learner_has_a_median_of_its_own():
+    bench = Bench(layout(w=1))
+    part = MedianStaleness(after=1)
+    remember(bench, part, "fast", [5])
+    remember(bench, part, "slow", [50])
+    assert part.due(bench.view(), assignment("fast", 0, 6))
+    assert not part.due(bench.view(), assignment("slow", 0, 6))
+    assert not part.due(bench.view(), assignment("new", 0, 6))
+
+
+def test_recall_refuses_nonsense():
+    with pytest.raises(ValueError, match="MedianStaleness: after should be at least 1, got 0"):
+        MedianStaleness(0)

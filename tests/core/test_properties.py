@@ -1,0 +1,470 @@
+"""Random histories by an engine that keeps its contract and nothing more: what holds after every event, and no hang.
+
+Answers come in any order, tasks fail, opinions are missing or make no sense, updates hold NaN, learners come and go,
+timers go off in any order, and what was answered comes once more. A history is a list of (what, which); hypothesis
+shrinks it to the shortest that breaks a law.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, get_args
+
+import numpy as np
+import pytest
+import torch
+from hand import LAYOUT
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from replay import Log, crash, fresh
+
+from archipel.algorithms import (
+    async_dvw,
+    async_fedavg,
+    fed2a,
+    fedadam,
+    fedasync,
+    fedavg,
+    hdafl,
+    radfed,
+    radfed_i,
+    sync_dvw,
+)
+from archipel.core.algorithm import Algorithm
+from archipel.core.parts import (
+    ByDistributedValidation,
+    Community,
+    Ending,
+    Evaluation,
+    PrivateLayers,
+    Relay,
+    Rounds,
+    Stream,
+)
+from archipel.core.records import Committed, Refused, Scores
+from archipel.core.state import validate
+from archipel.core.types import (
+    HOME,
+    Cancel,
+    Command,
+    Consistency,
+    Consistent,
+    Evaluate,
+    Evaluated,
+    Event,
+    Failed,
+    Finish,
+    Joined,
+    Keep,
+    Left,
+    Metrics,
+    Progress,
+    Result,
+    Scored,
+    Stop,
+    Traffic,
+    Train,
+    Trained,
+    Wake,
+    Woke,
+)
+from archipel.storage import codec
+
+ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
+    "fedavg, a fraction": partial(fedavg, 0.5),
+    "fedavg, a deadline": partial(fedavg, deadline=10.0),
+    "fedavg, at least three": lambda: replace(fedavg(0.3), protocol=Rounds(0.3, at_least=3)),
+    "fedadam": partial(fedadam, eta=0.1),
+    "sync_dvw": partial(sync_dvw, quorum=0.6),
+    "fedasync": partial(fedasync, concurrency=2),
+    "async_fedavg": async_fedavg,
+    "async_dvw, adaptive": partial(async_dvw, recall_after=1, evaluators=2),
+    "fed2a": partial(fed2a, buffer=3, max_wait=5.0, period=3, last=1, deep="1"),
+    "hdafl": partial(hdafl, 0.5, private="1"),
+    "radfed": partial(radfed, 0.5, hops=3),
+    "radfed_i": partial(radfed_i, 0.7, hops=2),
+    "a relay with opinions": lambda: replace(
+        sync_dvw(), name="mixture", protocol=Relay(0.5, hops=2), planners=(PrivateLayers("1"),)
+    ),
+    "a stream by evidence": lambda: Algorithm(
+        "ready",
+        protocol=Stream(2, max_wait=3.0, concurrency=3, order="ready"),
+        weighting=ByDistributedValidation(),
+        merge=Community(forget=True),
+    ),
+}
+
+T = TypeVar("T")
+
+LEARNERS = "abcde"
+AT_FIRST = "abc"
+COMMITS = 8
+
+WHATS = (
+    *["train"] * 8,
+    *["answer"] * 8,
+    *["lose", "lose all opinions", "lose an opinion", "senseless opinion", "wake", "leave", "join"],
+    *["nan", "huge", "short", "wrong layers", "again", "progress"],
+)
+"""What may happen; what an engine does most stands there most often."""
+
+
+class Engine:
+    """Keeps the contract, `Failed` for the tasks of a leaver included, and looks at the laws after each event."""
+
+    def __init__(self, make: Callable[[], Algorithm]) -> None:
+        self.log = Log(
+            {
+                "layout": LAYOUT,
+                "ending": Ending(commits=COMMITS),
+                "evaluation": Evaluation(every=2, seconds=20.0, at="learners"),
+                "learners": len(AT_FIRST),
+                "seed": 0,
+                "initial": torch.linspace(-1, 1, LAYOUT.size),
+            }
+        )
+        self.controller = fresh(make(), self.log)
+        self.there: set[str] = set()
+        self.out: dict[int, Train] = {}
+        self.questions: dict[int, Evaluate] = {}
+        self.closed: list[Train | Evaluate] = []
+        self.gone: set[int] = set()
+        """Training tasks whose learner has left: they can only fail."""
+        self.silent: dict[int, set[str]] = {}
+        """Sites of each question that have left: their opinions will not come."""
+        self.wakes: list[str] = []
+        self.numbers: set[int] = set()
+        self.taken: set[int] = set()
+        """Tasks whose update was found good."""
+        self.refused: set[int] = set()
+        self.committed: list[int] = []
+        self.version = 0
+        self.scored: set[int] = set()
+        self.stopped = False
+        for name in AT_FIRST:
+            self.join(name)
+
+    # ------------------------------------------------------------------------------------------------ what may happen
+
+    def happen(self, what: str, which: int) -> None:
+        """Let it happen to the which-th of those it may happen to, if there is one."""
+        match what:
+            case "train" | "nan" | "huge" | "short" | "wrong layers":
+                if task := self._one([task for task in self.out if task not in self.gone], which):
+                    self.train(task[0], what)
+            case "lose":
+                if task := self._one(self.out, which):
+                    self.fail(task[0])
+            case "answer" | "lose an opinion" | "senseless opinion":
+                if task := self._one(self.questions, which):
+                    self.answer(task[0], what, which)
+            case "lose all opinions":
+                if task := self._one(self.questions, which):
+                    self.fail(task[0])
+            case "again":
+                if asked := self._one(self.closed, which):
+                    self.again(asked[0], which)
+            case "progress":
+                if task := self._one(self.out, which):
+                    self.tell(Progress(task[0], 1 + which))
+            case "wake":
+                if tag := self._one(self.wakes, which):
+                    self.wakes.remove(tag[0])
+                    self.tell(Woke(tag[0]))
+            case "leave":
+                if name := self._one(sorted(self.there), which):
+                    self.leave(name[0])
+            case "join":
+                if name := self._one(sorted(set(LEARNERS) - self.there), which):
+                    self.join(name[0])
+
+    @staticmethod
+    def _one(things: Iterable[T], which: int) -> list[T]:
+        things = list(things)
+        return [things[which % len(things)]] if things else []
+
+    def join(self, name: str) -> None:
+        place = LEARNERS.index(name)
+        self.there.add(name)
+        self.tell(Joined(name, 10 + place, validation=place, test=4 - place, fresh=False))
+
+    def leave(self, name: str) -> None:
+        self.there.remove(name)
+        self.gone |= {task for task, train in self.out.items() if train.learner == name}
+        for task, question in self.questions.items():
+            if name in question.sites:
+                self.silent[task].add(name)
+        self.tell(Left(name))
+
+    def fail(self, task: int) -> None:
+        asked = self.out.pop(task, None) or self.questions.pop(task)
+        self.closed.append(asked)
+        self.tell(Failed(task, "left" if task in self.gone else "lost", Traffic(down=4)))
+
+    def train(self, task: int, how: str = "train") -> None:
+        train = self.out.pop(task)
+        self.closed.append(train)
+        sent = train.plan.sends(LAYOUT.names)
+        draw = np.random.default_rng(task)
+        vector = torch.from_numpy(draw.normal(size=LAYOUT.size)).float()
+        for layer in LAYOUT.layers:
+            if layer.name not in sent:  # what was not sent may hold anything
+                vector[layer.start : layer.stop] = math.nan
+        good = how in ("train", "huge")
+        match how:
+            case "nan" if sent:
+                vector[LAYOUT.layers[LAYOUT.index(sent[0])].start] = math.nan
+            case "huge":
+                vector *= 1e30
+            case "short":
+                vector = vector[:-1]
+            case "wrong layers":
+                sent = (*sent, "2")
+            case "nan":
+                good = True
+        if good:
+            self.taken.add(task)
+        else:
+            self.refused.add(task)
+        name = f"t{task}"
+        self.controller.models.write(name, vector)
+        right, wrong, steps = (int(n) for n in draw.integers(1, 9, size=3))
+        metrics = Metrics(1.0, (), confusion(right, wrong), gradient_norm=float(draw.random()))
+        self.tell(Trained(task, name, sent, steps, metrics, Traffic(36, 36)))
+
+    def answer(self, task: int, how: str = "answer", which: int = 0) -> None:
+        """All sites that are still there have spoken; perhaps one was lost on the way, or makes no sense."""
+        question = self.questions.pop(task)
+        self.closed.append(question)
+        opinions = {site: None if site in self.silent[task] else opinion(question, site) for site in question.sites}
+        (one,) = self._one(question.sites, which)
+        if how == "lose an opinion":
+            opinions[one] = None
+        senseless = how == "senseless opinion" and isinstance(opinions[one], Scored)
+        if senseless:
+            opinions[one] = confusion(-1, 3)
+        before, last = self.controller.state.traffic.get(down := f"{kind(question)} down models", 0), self.version
+        said = self.tell(Evaluated(task, tuple(opinions.values()), Traffic(36 * len(opinions), 0, len(opinions))))
+        refused = [c.record.learner for c in said if isinstance(c, Keep) and getattr(c.record, "task", None) == task]
+        assert refused == ([one] if senseless else []), "refused by name, and nobody else"
+        assert self.controller.state.traffic[down] == before + len(opinions)
+        if question.record:
+            counted = [o for o in opinions.values() if isinstance(o, Scored) and not (senseless and o is opinions[one])]
+            scores = [c.record for c in said if isinstance(c, Keep) and isinstance(c.record, Scores)]
+            assert [record.sites for record in scores] == ([len(counted)] if counted else [])
+            assert all(record.version <= last for record in scores)
+
+    def again(self, asked: Train | Evaluate, which: int) -> None:
+        """What was answered comes once more, or is said to have failed after all: late, whatever it says."""
+        before = self._standing()
+        if which % 3 == 0:
+            said = self.tell(Failed(asked.task, "lost"))
+        elif isinstance(asked, Evaluate):
+            said = self.tell(Evaluated(asked.task, tuple(opinion(asked, site) for site in asked.sites)))
+        else:
+            name = f"t{asked.task} again"
+            self.controller.models.write(name, torch.full((LAYOUT.size,), 1e6))
+            said = self.tell(Trained(asked.task, name, LAYOUT.names, 99))
+        if not self.stopped:
+            assert [type(command) for command in said] == [Keep], f"a late answer had consequences: {said}"
+            assert self._standing() == before
+
+    def _standing(self) -> tuple[object, ...]:
+        state = self.controller.state
+        return state.version, state.rounds, state.committed, list(state.out), list(state.inquiries), len(state.queue)
+
+    # ----------------------------------------------------------------------------------------------------- the laws
+
+    def tell(self, event: Event) -> list[Command]:
+        state, models = self.controller.state, self.controller.models
+        self.log.hear(event, models)
+        commands = self.controller.handle(event)
+        self.log.commands.append(commands)
+        assert not (self.stopped and commands), f"it goes on after it stopped: {commands}"
+        for command in commands:
+            self.obey(command)
+        if self.stopped:
+            return commands
+        validate(state, models)
+        assert set(state.out) == set(self.out), "engine and controller disagree on what is out"
+        assert set(state.inquiries) == set(self.questions)
+        assert torch.isfinite(models.read(state.model.name)).all()
+        assert state.version == self.version
+        if not isinstance(self.controller.algorithm.protocol, Relay):
+            waiting = {update.task for update in state.queue}
+            assert self.taken == waiting | set(self.committed) | (self.refused & self.taken), "an update was lost"
+        self.no_hang()
+        return commands
+
+    def obey(self, command: Command) -> None:
+        """Take a command, if it is one that an engine can carry out."""
+        models = self.controller.models.names()
+        match command:
+            case Train(task, learner, model):
+                assert learner in self.there, f"{learner} is not there"
+                assert learner not in {train.learner for train in self.out.values()}, f"{learner} is at work"
+                assert task not in self.numbers
+                assert model.name in models
+                self.numbers.add(task)
+                self.out[task] = command
+            case Evaluate(task, sites, model, reference=reference):
+                assert sites, "nobody is asked"
+                assert len(set(sites)) == len(sites), f"a site is asked twice: {sites}"
+                assert {*sites} <= {HOME, *self.there}, f"one of {sites} is not there"
+                assert task not in self.numbers
+                assert {model.name} | ({reference.name} if reference else set()) <= set(models)
+                self.numbers.add(task)
+                self.questions[task] = command
+                self.silent[task] = set()
+            case Finish(task) | Cancel(task):
+                assert task in self.out
+            case Wake(after, tag):
+                assert after > 0
+                self.wakes.append(tag)
+            case Stop():
+                self.stopped = True
+            case Keep(Committed() as record):
+                assert record.version == self.version + 1
+                self.version = record.version
+                assert not set(record.tasks) & set(self.committed), "an update was applied twice"
+                assert set(record.tasks) <= self.taken, "an update was applied that was never trained, or not well"
+                assert not set(record.tasks) & self.refused, "an update was applied that was refused"
+                self.committed += record.tasks
+                assert all(math.isfinite(w) and w >= 0 for weights in record.weights for w in weights)
+                assert all(s >= 0 for s in record.stale_versions + record.stale_steps)
+            case Keep(Refused(task, learner)):
+                if learner:
+                    assert task not in self.committed
+                    self.refused.add(task)
+            case Keep(Scores(version=version)):
+                assert version not in self.scored, "a version was scored twice"
+                self.scored.add(version)
+
+    def no_hang(self) -> None:
+        """Where nothing is out and learners are there, somebody has to be at work."""
+        state, protocol = self.controller.state, self.controller.algorithm.protocol
+        enough = len(self.there) >= (protocol.at_least if isinstance(protocol, Rounds) else 1)
+        asking = any(not question.record for question in self.questions.values())
+        if not state.begun:
+            assert len(self.there) < len(AT_FIRST)
+        elif state.ending is not None:
+            assert self.questions, "it is about to end, and waits for nothing"
+        elif enough and not asking:
+            assert self.out, "nobody is at work, and nothing will ever happen"
+
+    def drain(self) -> None:
+        """Everybody is there and answers come: the run has to reach its end."""
+        for name in LEARNERS:
+            if name not in self.there:
+                self.join(name)
+        for _ in range(600):
+            if self.stopped:
+                return
+            first = min((*self.out, *self.questions))
+            if first in self.gone:
+                self.fail(first)
+            elif first in self.out:
+                self.train(first)
+            else:
+                self.answer(first)
+        raise AssertionError(f"no end after 600 events: {self.controller.state}")
+
+
+def confusion(right: int, wrong: int) -> Scored:
+    return Scored(right + wrong, float(wrong), np.array([[right, wrong], [0, 0]]))
+
+
+def kind(question: Evaluate) -> str:
+    return "score" if question.record else "evaluate"
+
+
+def opinion(question: Evaluate, site: str) -> Result:
+    draw = np.random.default_rng([abs(question.task), *site.encode()])
+    if isinstance(question.probe, Consistency):
+        return Consistent((float(draw.random()), float(draw.random())))
+    right, wrong = draw.integers(0, 5, size=2)
+    return confusion(int(right), int(wrong))
+
+
+# ------------------------------------------------------------------------------------------------------- the histories
+
+histories = st.lists(st.tuples(st.sampled_from(WHATS), st.integers(0, 11)), max_size=100)
+quickly = settings(
+    max_examples=20,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+
+
+def live(name: str, history: list[tuple[str, int]]) -> Engine:
+    engine = Engine(ALGORITHMS[name])
+    for what, which in history:
+        if engine.stopped:
+            break
+        engine.happen(what, which)
+    engine.drain()
+    state = engine.controller.state
+    assert state.version == COMMITS == engine.version
+    return engine
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@quickly
+@given(history=histories)
+def test_the_laws_hold_in_every_history(name: str, history: list[tuple[str, int]]) -> None:
+    live(name, history)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALGORITHMS)
+@settings(quickly, max_examples=40, derandomize=False)
+@given(history=histories)
+def test_the_laws_hold_in_many_histories(name: str, history: list[tuple[str, int]]) -> None:
+    live(name, history)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@settings(quickly, max_examples=4)
+@given(history=histories, share=st.floats(0, 1))
+def test_a_crash_in_any_history(
+    name: str, history: list[tuple[str, int]], share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codec.os, "fsync", lambda _: None)
+    engine = live(name, history)
+    engine.log.end(engine.controller)
+    point = int(share * (len(engine.log.events) - 1))
+    assert crash(ALGORITHMS[name], engine.log, {point}, tmp_path) is None
+
+
+def test_a_quiet_history_reaches_its_end() -> None:
+    for name in ALGORITHMS:
+        live(name, [])
+
+
+def test_histories_hold_what_may_go_wrong() -> None:
+    """Not vacuous: every command is given, and updates are refused, come late and are left behind."""
+    draw = np.random.default_rng(0)
+    commands, events = set(), set()
+    missing = senseless = 0
+    for name in ALGORITHMS:
+        refused = set()
+        for _ in range(3):
+            engine = live(name, [(WHATS[draw.integers(len(WHATS))], int(draw.integers(12))) for _ in range(100)])
+            commands |= {type(command) for said in engine.log.commands for command in said}
+            events |= {type(event) for event, _ in engine.log.events}
+            questions = {asked.task for asked in engine.closed if isinstance(asked, Evaluate)}
+            refused |= engine.refused - questions
+            senseless += len(engine.refused & questions)
+            answers = [event.results for event, _ in engine.log.events if isinstance(event, Evaluated)]
+            missing += sum(len({opinion is None for opinion in opinions}) == 2 for opinions in answers)
+        assert refused
+    assert missing > 20, "opinions should be missing among others"
+    assert senseless > 10, "and some should make no sense"
+    assert commands == set(get_args(Command))
+    assert events == set(get_args(Event))

@@ -1,0 +1,133 @@
+"""From studies to the paper's figures beside ours: a table that no paper has, on digits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from archipel.papers import claims
+from archipel.papers.evidence import Evidence
+from archipel.papers.measures import amount, score
+from archipel.papers.outcome import as_data, reproduce
+from archipel.papers.records import Cell, Column, Part, Reproduction, Row, Scale, Table
+
+STUDY = """
+algorithms = ["fedavg", { name = "hdafl", fraction = 1.0 }]
+[data]
+source = "digits"
+split = { learners = 4, test = "own" }
+[training]
+epochs = 1
+batch = 32
+rate = 0.1
+[ending]
+rounds = 20
+[evaluation]
+at = "learners"
+mean = "learners"
+"""
+
+TABLE = Table(
+    "Scores",
+    (Column("FedAvg", method="fedavg"), Column("HDAFL", method="hdafl")),
+    (
+        Row("iid", (90.0, None), part="iid", measure=score()),
+        Row("disjoint", (20.0, 97.0), part="disjoint", measure=score()),
+        Row("rounds", part="iid", measure=amount("rounds")),
+    ),
+)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Reproduction:
+    (tmp_path / "study.toml").write_text(STUDY)
+    return Reproduction(
+        name="made-table1",
+        paper="Nobody's",
+        title="A table that no paper has",
+        folder=tmp_path,
+        parts=(
+            Part("iid", "study.toml", {"data.split.classes": "iid"}),
+            Part("disjoint", "study.toml", {"data.split.classes": "disjoint(2)", "data.split.learners": 5}),
+        ),
+        tables=(TABLE,),
+        claims=(claims.higher("HDAFL is ahead", "Scores", "HDAFL", "FedAvg", rows=("disjoint",), by=1.0),),
+        scales={
+            "smoke": Scale("two rounds", {"ending.rounds": 2}),
+            "small": Scale("one part", {"seeds": [0, 1]}, {"study.toml": {"ending.rounds": 3}}, ("iid",)),
+        },
+    )
+
+
+def test_the_papers_figures_stand_beside_ours(made: Reproduction, tmp_path: Path) -> None:
+    outcome = reproduce(made, "smoke", tmp_path / "out", processes=1)
+    assert outcome is not None
+    (figures,) = outcome.figures
+    cell = figures.cells["disjoint", "HDAFL"]
+    run = Evidence(made, "smoke", tmp_path / "out").runs("disjoint", "hdafl")[0]
+    scores = [scores.metrics["accuracy"] for _, scores in run.scores if scores.version > 0]
+    assert cell.paper == 97.0
+    assert cell.ours is not None
+    assert cell.ours.mean == pytest.approx(100 * sum(scores) / len(scores))
+    assert figures.ours("rounds", "FedAvg") == 2
+    told = json.loads((tmp_path / "out" / "reproduction.json").read_text())
+    assert told == json.loads(json.dumps(as_data(outcome)))
+    assert told["tables"]["Scores"]["iid"]["FedAvg"]["paper"] == 90.0
+    assert told["seeds"] == [0]
+
+
+def test_it_is_taken_up_where_it_was_left(made: Reproduction, tmp_path: Path) -> None:
+    first = reproduce(made, "smoke", tmp_path / "out", processes=1)
+    stamp = (tmp_path / "out" / "iid" / "fedavg" / "seed-0" / "run.json").stat().st_mtime_ns
+    again = reproduce(made, "smoke", tmp_path / "out", processes=1)
+    assert first is not None
+    assert again is not None
+    assert (tmp_path / "out" / "iid" / "fedavg" / "seed-0" / "run.json").stat().st_mtime_ns == stamp
+    assert again.seconds > first.seconds, "the time of both counts"
+    assert as_data(again)["tables"] == as_data(first)["tables"]
+
+
+def test_a_scale_runs_what_it_names(made: Reproduction, tmp_path: Path) -> None:
+    outcome = reproduce(made, "small", tmp_path / "out", processes=1)
+    assert outcome is not None
+    (figures,) = outcome.figures
+    assert figures.cells["disjoint", "HDAFL"] == Cell(97.0, None)
+    assert figures.ours("rounds", "HDAFL") == 3
+    assert outcome.seeds == [0, 1]
+    ((_, verdict),) = outcome.verdicts
+    assert verdict.holds is None
+    assert (tmp_path / "out" / "iid" / "report" / "index.html").exists()
+
+
+def test_nothing_begins_before_the_data_of_all_studies_are_there(
+    made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARCHIPEL_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    later = Part("letters", "study.toml", {"data.source": "femnist"})
+    with pytest.raises(FileNotFoundError, match="femnist: its files are not on this machine"):
+        reproduce(replace(made, parts=(*made.parts, later)), "smoke", tmp_path / "out", processes=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_it_needs_no_matplotlib(made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("archipel.papers.evidence.PICTURES", False)
+    monkeypatch.setattr("archipel.papers.outcome.PICTURES", False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    outcome = reproduce(made, "smoke", tmp_path / "out", processes=1)
+    assert outcome is not None
+    assert outcome.figures[0].ours("iid", "HDAFL") is not None
+    assert not (tmp_path / "out" / "iid" / "report").exists()
+
+
+def test_a_smoke_run_decides_nothing(made: Reproduction, tmp_path: Path) -> None:
+    sure = claims.higher("HDAFL is ahead", "Scores", "HDAFL", "FedAvg", rows=("disjoint",), by=-100.0)
+    outcome = reproduce(replace(made, claims=(sure,)), "smoke", tmp_path / "out", processes=1)
+    assert outcome is not None
+    ((_, verdict),) = outcome.verdicts
+    assert verdict.holds is None
+    assert "FedAvg" in verdict.why
