@@ -31,6 +31,7 @@ from archipel.core.layout import Entry, Layer, Layout
 from archipel.core.parts import Community, Mean
 from archipel.core.state import Member, State, Update, View
 from archipel.core.types import Metrics, Model
+from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
 
 MOST = 4 * 2**30
@@ -73,7 +74,7 @@ class Federation:
             self.updates.append(self.update(k, name))
 
     def view(self) -> View:
-        return View(self.state, self.layout, self.models, "merge")
+        return View(self.state, self.layout, self.models, kernels(), "merge")
 
     def update(self, learner: int, name: str) -> Update:
         everything = self.layout.indices(None)

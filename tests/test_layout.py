@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from archipel.core.layout import LARGE, Layout, finite
+from archipel.core.layout import Layout
+from archipel.kernels.reference import TorchKernels
 from archipel.models import logistic_regression, mlp, small_cnn, small_lstm, small_resnet, vgg9
 
 NETWORKS = {
@@ -216,20 +217,6 @@ def test_a_new_vector_does_not_share_memory_with_the_module():
     assert not torch.equal(vector[:4], torch.zeros(4))
 
 
-def test_a_large_vector_takes_the_memory_of_one_that_nobody_looks_at():
-    layout = Layout.of(nn.Linear(512, 512))
-    assert layout.size >= LARGE
-    first, second = layout.empty(), layout.empty()
-    place = first.data_ptr()
-    assert second.data_ptr() != place
-    looking = [first[5:7], first.numpy(), layout.tensors(first)["bias"]]
-    del first
-    while looking:
-        assert layout.empty().data_ptr() != place
-        looking.pop()
-    assert layout.empty().data_ptr() == place
-
-
 # ---------------------------------------------------------------------------------------------------- layers by word
 
 MLP = Layout.of(mlp(6, 3, hidden=(5, 4)), torch.zeros(1, 6))
@@ -356,4 +343,4 @@ def test_a_module_that_does_not_fit():
     ],
 )
 def test_finite(numbers, verdict):
-    assert finite(torch.tensor(numbers)) is verdict
+    assert TorchKernels().finite(torch.tensor(numbers)) is verdict

@@ -23,13 +23,13 @@ import numpy as np
 import tomli_w
 from torch import Tensor
 
-from archipel.core.layout import empty
 from archipel.federation.learner.link import Link
 from archipel.federation.security import authority
 from archipel.federation.security.tls import channel_credentials
 from archipel.federation.storage.blobs import Buffer
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.codec import PROTOCOL
+from archipel.kernels.memory import empty
 from archipel.study.federate import hashes_of, host, layout_hash, one_run
 from archipel.study.files import read_study
 from tests.federation.light import Answer, Light, made_up

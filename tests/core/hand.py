@@ -53,6 +53,7 @@ from archipel.core.types import (
     Wake,
     Woke,
 )
+from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)))
@@ -162,6 +163,7 @@ class Hand:
             evaluation=evaluation,
             learners=learners,
             seed=seed,
+            kernels=kernels(),
             initial=None if state is not None else torch.full((LAYOUT.size,), initial),
             state=state,
         )

@@ -17,6 +17,7 @@ from archipel.core.controller import Controller
 from archipel.core.records import Committed
 from archipel.core.state import State
 from archipel.core.types import Command, Event, Failed, Keep, Train, Trained
+from archipel.kernels import kernels
 from archipel.simulation.simulator import Simulator
 from archipel.simulation.vectors import MemoryModels
 from archipel.storage.codec import Codec
@@ -132,22 +133,23 @@ def logged(simulator: Simulator) -> Log:
 def fresh(algorithm: Algorithm, log: Log) -> Controller:
     """A controller as it was before the first event."""
     settings = dict(log.settings)
-    return Controller(algorithm, settings.pop("layout"), MemoryModels(), **settings)
+    return Controller(algorithm, settings.pop("layout"), MemoryModels(), kernels=kernels(), **settings)
 
 
 def save(controller: Controller, path: Path) -> None:
     models = controller.models
-    CODEC.save(path, {"state": controller.state, "models": {name: models.read(name) for name in models.names()}})
+    codec = CODEC.also(*controller.algorithm.modules())
+    codec.save(path, {"state": controller.state, "models": {name: models.read(name) for name in models.names()}})
 
 
 def load(algorithm: Algorithm, log: Log, path: Path) -> Controller:
     """A controller in a process of its own, so to speak: it knows what is in the file, and its algorithm."""
-    saved = CODEC.load(path)
+    saved = CODEC.also(*algorithm.modules()).load(path)
     models = MemoryModels()
     for name, vector in saved["models"].items():
         models.write(name, vector)
     settings = {**log.settings, "initial": None}
-    return Controller(algorithm, settings.pop("layout"), models, **settings, state=saved["state"])
+    return Controller(algorithm, settings.pop("layout"), models, kernels=kernels(), **settings, state=saved["state"])
 
 
 def tell(controller: Controller, log: Log, place: int) -> str | None:

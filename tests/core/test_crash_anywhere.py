@@ -15,7 +15,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,7 +162,7 @@ def test_the_logs_hold_what_may_go_wrong() -> None:
     [
         name
         for name, make in ALGORITHMS.items()
-        if not isinstance(make().protocol, Stream) and not make().weighting.validates and name != "a deadline"
+        if not isinstance(make().protocol, Stream) and not make().needs.validation and name != "a deadline"
     ],
 )
 def test_the_model_does_not_depend_on_who_answered_first(name: str) -> None:
@@ -234,15 +234,26 @@ class InTheModule(Weighting):
         return float(len(WEIGHED))
 
 
+@dataclass
+class Arrivals:
+    came: dict[int, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class ByArrival(Weighting):
     """First come, first served: its memory is where it should be, but its sums depend on who came first."""
 
     def observe(self, view: View, update: Update) -> None:
-        view.memory.setdefault("came", {})[str(update.task)] = len(view.memory.get("came", {})) + 1
+        came = view.memory(Arrivals).came
+        came[update.task] = len(came) + 1
 
     def weigh(self, view: View, update: Update) -> float:
-        return 1.0 / view.memory["came"][str(update.task)]
+        return 1.0 / view.memory(Arrivals).came[update.task]
+
+
+@dataclass
+class Counted:
+    count: int = 0
 
 
 @dataclass(frozen=True)
@@ -250,8 +261,9 @@ class InTheMemory(Weighting):
     """Counts where a part should: the counter-example to the counter-examples."""
 
     def weigh(self, view: View, update: Update) -> float:
-        view.memory["count"] = view.memory.get("count", 0) + 1
-        return float(view.memory["count"])
+        memory = view.memory(Counted)
+        memory.count += 1
+        return float(memory.count)
 
 
 def with_weighting(weighting: Callable[[], Weighting]) -> tuple[Make, Log]:
@@ -290,15 +302,23 @@ def test_a_part_that_keeps_the_law_is_not_suspected(tmp_path: Path) -> None:
     assert crash_at_every_event(make, log, tmp_path) is None
 
 
-def test_a_part_that_remembers_what_cannot_be_saved_is_told_so_when_it_is_saved(tmp_path: Path) -> None:
-    @dataclass(frozen=True)
-    class Hoarder(Weighting):
-        def weigh(self, view: View, update: Update) -> float:
-            view.memory["seen"] = {update.task}
-            return 1.0
+@dataclass
+class Hoard:
+    seen: object = None
 
+
+@dataclass(frozen=True)
+class Hoarder(Weighting):
+    """Remembers a set, which has no order and cannot be saved."""
+
+    def weigh(self, view: View, update: Update) -> float:
+        view.memory(Hoard).seen = {update.task}
+        return 1.0
+
+
+def test_a_part_that_remembers_what_cannot_be_saved_is_told_so_when_it_is_saved(tmp_path: Path) -> None:
     make, log = with_weighting(Hoarder)
-    with pytest.raises(TypeError, match=r"memory\['weighting'\]\['seen'\] holds a builtins.set, which cannot be saved"):
+    with pytest.raises(TypeError, match=r"memory\['weighting'\].seen holds a builtins.set, which cannot be saved"):
         crash(make, log, {len(log.events) - 1}, tmp_path)
 
 

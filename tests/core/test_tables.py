@@ -66,6 +66,7 @@ from archipel.core.types import (
     Train,
     Wake,
 )
+from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
 
 
@@ -1119,13 +1120,14 @@ def test_a_saved_state_goes_on_where_it_was() -> None:
 def test_either_an_initial_model_or_a_saved_state() -> None:
     both_or_none = "give either an initial model or a saved state"
     with pytest.raises(ValueError, match=both_or_none):
-        Controller(fedavg(), LAYOUT, MemoryModels(), ending=Ending(rounds=1))
+        Controller(fedavg(), LAYOUT, MemoryModels(), ending=Ending(rounds=1), kernels=kernels())
     with pytest.raises(ValueError, match=both_or_none):
         Controller(
             fedavg(),
             LAYOUT,
             MemoryModels(),
             ending=Ending(rounds=1),
+            kernels=kernels(),
             initial=torch.zeros(LAYOUT.size),
             state=Hand(fedavg()).state,
         )
@@ -1142,7 +1144,7 @@ def test_a_saved_state_without_its_vectors_is_refused(vectors: dict[str, torch.T
 
 def test_the_initial_model_is_looked_at() -> None:
     with pytest.raises(ValueError, match="expected 9 numbers"):
-        Controller(fedavg(), LAYOUT, MemoryModels(), ending=Ending(rounds=1), initial=torch.zeros(8))
+        Controller(fedavg(), LAYOUT, MemoryModels(), ending=Ending(rounds=1), kernels=kernels(), initial=torch.zeros(8))
     with pytest.raises(ValueError, match="not finite"):
         Hand(fedavg(), initial=float("inf"))
     with pytest.raises(ValueError, match="learners should be at least 1, got 0"):
@@ -1151,7 +1153,7 @@ def test_the_initial_model_is_looked_at() -> None:
 
 def test_the_initial_model_is_the_controllers_own_copy() -> None:
     mine = torch.zeros(LAYOUT.size)
-    controller = Controller(fedavg(), LAYOUT, MemoryModels(), ending=Ending(rounds=1), initial=mine)
+    controller = Controller(fedavg(), LAYOUT, MemoryModels(), ending=Ending(rounds=1), kernels=kernels(), initial=mine)
     mine += 1
     assert not controller.models.read("v0").any()
 

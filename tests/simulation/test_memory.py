@@ -11,6 +11,7 @@ from engine_cases import small_islands
 from torch import nn
 
 import archipel as ap
+from archipel.kernels.rows import MemoryRows
 from archipel.simulation import simulate as experiment
 from archipel.simulation import vectors as memory
 from archipel.simulation.vectors import MemoryModels
@@ -63,29 +64,33 @@ def test_dropping_makes_room_in_memory():
     assert not filed(models, "c")
 
 
-def test_places_are_those_of_float32_vectors_in_memory_of_this_length():
+def addresses(models: MemoryModels, *names: str) -> list[int] | None:
+    """Where the rows begin in memory; None if they are read piece by piece."""
+    rows = models.rows(names)
+    assert len(rows) == len(names)
+    return rows.addresses.tolist() if isinstance(rows, MemoryRows) else None
+
+
+def test_rows_have_addresses_if_all_are_float32_vectors_in_memory_of_one_length():
     models = MemoryModels(in_memory=5 * BYTES)
     first, second = numbers(1), numbers(2)
     models.write("a", first)
     models.write("b", second)
-    found = models.places(["b", "a", "b"], LENGTH)
-    assert found is not None
-    assert found.tolist() == [second.data_ptr(), first.data_ptr(), second.data_ptr()]
-    assert models.places(["a"], LENGTH - 1) is None, "it would be read beyond its end, or not to it"
-    assert models.places(["a", "a stranger"], LENGTH) is None
+    assert addresses(models, "b", "a", "b") == [second.data_ptr(), first.data_ptr(), second.data_ptr()]
     models.write("a", numbers(3, torch.float64))
-    assert models.places(["a"], LENGTH) is None
-    models.write("b", numbers(4)[:1])  # what stood there was of another length
-    assert models.places(["b"], LENGTH) is None
+    assert addresses(models, "a") is None
+    models.write("a", first)
+    models.write("b", numbers(4)[:1])
+    assert addresses(models, "a", "b") is None, "they are of different lengths"
     models.write("b", torch.stack([first, first], dim=1)[:, 0])
-    assert models.places(["b"], LENGTH) is None, "there is another number between two of them"
+    assert addresses(models, "b") is None, "there is another number between two of them"
     models.write("b", third := numbers(5))
-    assert models.places(["b"], LENGTH) == [third.data_ptr()]
-    models.drop("b")
-    assert models.places(["b"], LENGTH) is None
+    assert addresses(models, "b") == [third.data_ptr()]
+    assert addresses(models) is None
     models = MemoryModels(in_memory=0)
     models.write("a", first)
-    assert models.places(["a"], LENGTH) is None, "what lies in the file is read piece by piece"
+    assert addresses(models, "a") is None, "what lies in the file is read piece by piece"
+    assert torch.equal(models.rows(["a"]).read(0, slice(0, LENGTH)), first)
 
 
 def test_room_in_the_file_is_used_again_and_never_under_somebodys_hands():

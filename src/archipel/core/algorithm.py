@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, fields
+from types import ModuleType
 
 from archipel.core.checks import require
 from archipel.core.layout import Layout
-from archipel.core.parts.merge import Mean, Merge, Mix
-from archipel.core.parts.part import Part
-from archipel.core.parts.planning import DivideAndConquer, Planner, ValidationCycle
-from archipel.core.parts.protocol import Protocol, Relay, Rounds, Stream
+from archipel.core.parts.merge import Mean, Merge
+from archipel.core.parts.part import Needs, Part
+from archipel.core.parts.planning import Planner
+from archipel.core.parts.protocol import Protocol, Rounds
 from archipel.core.parts.recall import Recall
 from archipel.core.parts.selection import Selection, Uniform
 from archipel.core.parts.server import Replace, Server
@@ -55,59 +57,9 @@ class Algorithm:
             self.recall is None or isinstance(self.recall, Recall),
             f"{self.name}: recall should be a Recall such as MedianStaleness(20), or None, got {self.recall!r}.",
         )
-        self._refuse_nonsense()
-
-    def _refuse_nonsense(self) -> None:
-        merge, protocol = type(self.merge).__name__, type(self.protocol).__name__
-        require(
-            not (isinstance(self.protocol, Relay) and self.merge.accumulates),
-            f"{self.name}: {protocol} with {merge} makes no sense: {merge} keeps each learner's own latest model, and "
-            f"a model that came through a {protocol} is nobody's own. Use Mean().",
-        )
-        require(
-            not isinstance(self.merge, Mix) or self.weighting.at_most_one,
-            f"{self.name}: Mix takes the weight itself as mixing coefficient, and {self.weighting!r} gives weights "
-            "above 1. Use ByFreshness(...) or Equally() with Mix, or Mean() with this weighting.",
-        )
-        require(
-            self.recall is None or isinstance(self.protocol, Stream),
-            f"{self.name}: {self.recall!r} recalls tasks that grow stale while others commit; under {protocol} nobody "
-            "commits while tasks are out. Use Stream(), or leave recall out.",
-        )
-        for planner in self.planners:
-            require(
-                not planner.compares or (self.protocol.updates_per_commit or 2) >= 2,
-                f"{self.name}: {type(planner).__name__} compares the updates of a commit to find its split, and "
-                f"{self.protocol!r} commits one at a time. Give split=..., or a buffer of two or more.",
-            )
-        norms = [report for report in self.reports if report.startswith("gradient norm")]
-        require(
-            len(norms) <= 1,
-            f"{self.name}: selection and weighting ask for different gradient norms ({' and '.join(norms)}), and a "
-            "learner tells one; use ByImportance(score='batch').",
-        )
-        names = [type(planner).__name__ for planner in self.planners]
-        behind = names[names.index("DivideAndConquer") + 1 :] if "DivideAndConquer" in names else []
-        require(
-            "PrivateLayers" not in behind,
-            f"{self.name}: put PrivateLayers before DivideAndConquer, which trains private layers in every round.",
-        )
-        twice = sorted({name for name in names if names.count(name) > 1})
-        require(
-            not twice,
-            f"{self.name}: planners hold {', '.join(twice)} more than once; one of them would be lost.",
-        )
-        divides = any(isinstance(planner, DivideAndConquer) for planner in self.planners)
-        require(
-            not (divides and any(isinstance(planner, ValidationCycle) for planner in self.planners)),
-            f"{self.name}: DivideAndConquer and ValidationCycle both say how many epochs a task has; use one.",
-        )
-        for planner in self.planners:
-            require(
-                self.plan.steps is None or not isinstance(planner, DivideAndConquer | ValidationCycle),
-                f"{self.name}: {type(planner).__name__} says how many epochs a task has, and the plan's "
-                f"steps={self.plan.steps} how many steps; leave steps out.",
-            )
+        for _, part in self.parts():
+            conflict = part.conflicts(self)
+            require(conflict is None, f"{self.name}: {conflict}")
 
     def check(self, layout: Layout) -> None:
         """Refuse a model that a part cannot work with."""
@@ -135,19 +87,27 @@ class Algorithm:
             named.append(("recall", self.recall))
         return named
 
+    def modules(self) -> list[ModuleType]:
+        """Return the modules that define the parts, and so the dataclasses that the parts remember."""
+        parts = [part for _, part in self.parts()]
+        inner = [one for part in parts for one in part.inner()]
+        return [sys.modules[name] for name in dict.fromkeys(type(part).__module__ for part in (*parts, *inner))]
+
     @property
     def validates(self) -> bool:
         """Learners reserve a validation part; a method that asks for none trains on all its data."""
         asks = self.plan.cycle is not None or any(report in ("losses", "validation") for report in self.plan.reports)
-        return asks or self.weighting.validates or any(planner.validates for planner in self.planners)
+        return asks or self.needs.validation
 
     @property
     def reports(self) -> tuple[Reports, ...]:
-        """What every learner has to tell with its update."""
-        asked = (*self.plan.reports, *self.weighting.reports, *self.selection.reports)
-        if self.recall is not None:
-            asked = (*asked, "progress")
-        return tuple(dict.fromkeys(asked))
+        """What every learner reports with its update."""
+        return tuple(dict.fromkeys((*self.plan.reports, *self.needs.reports)))
+
+    @property
+    def needs(self) -> Needs:
+        """What the parts ask for, together."""
+        return Needs.together(part.needs for _, part in self.parts())
 
     def private(self, layout: Layout) -> tuple[str, ...]:
         """Layers that never leave the learners."""

@@ -21,11 +21,10 @@ from torch import Tensor
 
 from archipel.core.algorithm import Algorithm
 from archipel.core.checks import at_least, require
-from archipel.core.layout import CHUNK, Layout, chunks, finite
+from archipel.core.layout import Layout, chunks
 from archipel.core.metrics import higher_is_better, metrics_of
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
-from archipel.core.parts.part import Part
 from archipel.core.parts.protocol import Commit, Count, Decision, GiveUp, Later, Offer, Send
 from archipel.core.parts.weighting import Weight
 from archipel.core.randomness import derive
@@ -70,7 +69,10 @@ from archipel.core.types import (
     Wake,
     Woke,
 )
+from archipel.kernels.interface import Kernels
 
+CHUNK = 1 << 21
+"""Numbers of an update that are checked at a time: it may lie on a disk."""
 TIME_IS_UP = "time is up"
 SCORE_NOW = "score now"
 COUNTED = {
@@ -99,6 +101,7 @@ class Controller:
         evaluation: Evaluation | None = None,
         learners: int = 1,
         seed: int = 0,
+        kernels: Kernels,
         classes: int | None = None,
         initial: Tensor | None = None,
         state: State | None = None,
@@ -113,26 +116,22 @@ class Controller:
         require((initial is None) != (state is None), "Controller: give either an initial model or a saved state.")
         if state is None and initial is not None:
             layout.check("Controller: initial model", initial)
-            require(finite(initial), "Controller: the initial model holds numbers that are not finite.")
+            require(kernels.finite(initial), "Controller: the initial model holds numbers that are not finite.")
             state = State(seed, Model("v0", ("v0",) * len(layout.layers)), classes=classes)
             models.write("v0", initial.clone())
         assert state is not None
         self._look_at_vectors(state, models, layout)
         self.algorithm = algorithm
         self._parts, self._plan = algorithm.parts(), replace(algorithm.plan, reports=algorithm.reports)
-        self._observing, self._committing, self._holding = map(self._with, ("observe", "committed", "holds"))
         self.layout = layout
         self.models = models
+        self.kernels = kernels
         self.ending = ending
         self.evaluation = evaluation
         self.learners = learners
         self.state = state
         self._views: dict[str, View] = {}
         self._commands: list[Command] = []
-
-    def _with(self, hook: str) -> list[tuple[str, Part]]:
-        """The parts that have this hook: most have none, and all would be called at every event."""
-        return [(role, part) for role, part in self._parts if getattr(type(part), hook) is not getattr(Part, hook)]
 
     @staticmethod
     def _look_at_vectors(state: State, models: Models, layout: Layout) -> None:
@@ -234,7 +233,7 @@ class Controller:
             self._waste(assignment, wrong)
             return
         update = self._receive(assignment, event)
-        for role, part in self._observing:
+        for role, part in self._parts:
             part.observe(self._view(role), update)
         if assignment.travels:
             self.state.travelling[assignment.slot] = self._travelled(update)
@@ -258,7 +257,7 @@ class Controller:
             return f"{event.steps} steps"
         # piece by piece: it may lie on a disk, and should not take the memory of a whole model to be looked at
         for piece in chunks(self.layout.slices(self.layout.indices(event.layers)), CHUNK):
-            if not finite(self.models.read(event.model, piece)):
+            if not self.kernels.finite(self.models.read(event.model, piece)):
                 return "holds numbers that are not finite (NaN or infinity); lower the rate or look at the data"
         norm = event.metrics.gradient_norm
         if any(report.startswith("gradient norm") for report in plan.reports) and (
@@ -515,7 +514,7 @@ class Controller:
         self.models.write(name, following)
         state.model = Model(name, manifest)
         state.committed += sum(update.steps for update in updates)
-        for role, part in self._committing:
+        for role, part in self._parts:
             part.committed(self._view(role), updates)
         self._keep(
             Committed(
@@ -668,7 +667,7 @@ class Controller:
     def _view(self, role: str) -> View:
         view = self._views.get(role)
         if view is None or view.state is not self.state:  # a saved state may take its place
-            view = self._views[role] = View(self.state, self.layout, self.models, role)
+            view = self._views[role] = View(self.state, self.layout, self.models, self.kernels, role)
         return view
 
     def _next_task(self) -> int:
@@ -688,7 +687,7 @@ class Controller:
     def _sweep(self) -> None:
         """Drop the vectors nobody needs any more."""
         unneeded = set(self.models.names()) - needed_vectors(self.state)
-        for role, part in self._holding:
+        for role, part in self._parts:
             unneeded.difference_update(part.holds(self._view(role)))
         for name in unneeded:
             if "/" not in name:

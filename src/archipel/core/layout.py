@@ -7,12 +7,11 @@ that wants them local names them private.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary, finalize
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +21,6 @@ from archipel.core.checks import require
 BUFFERS = ".buffers"
 ROOT = "."
 """The layer of parameters that the network itself holds: no module inside it can have that name."""
-CHUNK = 1 << 21
-"""Numbers that are summed or looked at at a time: a running sum stays in the last cache, and rows stream past in long
-reads."""
-LARGE = 1 << 18
-"""Numbers of a vector whose memory is worth keeping; of less, malloc does not let go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +227,6 @@ class Layout:
 
     # -------------------------------------------------------------------------------------------------- vectors
 
-    def empty(self) -> Tensor:
-        """A vector whose numbers nobody has set yet."""
-        return empty(self.size)
-
     def vector(self, module: nn.Module) -> Tensor:
         """A module's numbers as a new vector."""
         return self.joined(dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers()))
@@ -304,45 +294,12 @@ class Layout:
 
 _HOMES: WeakKeyDictionary[nn.Module, tuple[Layout, list[Home]]] = WeakKeyDictionary()
 
-_SPARE: dict[int, Tensor] = {}
-"""By size: the memory of one vector that has gone. A run that makes a model drops one, so one is enough."""
-
-
-def empty(size: int, spare: dict[int, Tensor] = _SPARE) -> Tensor:
-    """So many numbers that nobody has set yet; many of them in the memory of as many that have gone.
-
-    `spare`: where that is kept; whoever has one of its own shares it with nobody.
-
-    The system clears a page of new memory when it is first written to: for the mean of ten models of 40 MB that takes
-    as long as the mean itself.
-    """
-    if size < LARGE:
-        return torch.empty(size)
-    memory = spare.pop(size, None)
-    if memory is None:
-        memory = torch.empty(size)
-    numbers = memory.numpy()
-    # the last tensor that looks at the memory holds the array, whatever became of the name in a store
-    finalize(numbers, spare.__setitem__, size, memory).atexit = False
-    return torch.from_numpy(numbers)
-
 
 def chunks(pieces: Iterable[slice], size: int) -> Iterator[slice]:
     """These pieces of a vector, cut to chunks of so many numbers at most."""
     for piece in pieces:
         for start in range(piece.start, piece.stop, size):
             yield slice(start, min(start + size, piece.stop))
-
-
-def part(vector: Tensor, piece: slice) -> Tensor:
-    """A piece of a vector; if it is all of it the vector itself, for making a view takes time."""
-    return vector if piece.stop - piece.start == vector.numel() else vector[piece]
-
-
-def finite(vector: Tensor) -> bool:
-    """True if no number is NaN or infinite."""
-    # the sum is finite only if all terms are: one fast pass; a sum that overflows asks for the slow one
-    return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
 
 
 def _tensor(vector: Tensor, entry: Entry) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from archipel.core.layout import Layout
 from archipel.core.randomness import generator
 from archipel.core.types import Metrics, Model, Opinions, Plan, Probe, Result, Role
-from archipel.kernels.native.merge import Places
+from archipel.kernels.interface import Kernels, Rows
 
 
 class Models(Protocol):
@@ -22,23 +22,17 @@ class Models(Protocol):
     """
 
     def read(self, name: str, piece: slice | None = None) -> Tensor:
-        """The vector, or a piece of it; what a part wrote it may change in place, models are not to be changed."""
+        """Return the vector, or a piece of it; a part may change in place what it wrote, and must not change models."""
 
-    def in_memory(self, name: str) -> bool:
-        """It can be read, all of it, without a file and without a copy."""
-
-    def places(self, names: Sequence[str], numbers: int) -> Places | None:
-        """Where each of these vectors begins in memory, if all are there as so many float32 numbers; else None.
-
-        So a merge of a thousand models need not look at a thousand tensors.
-        """
+    def rows(self, names: Sequence[str]) -> Rows:
+        """Return these vectors as rows for the kernels."""
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
     def write(self, name: str, vector: Tensor) -> None: ...
 
     def complete(self, name: str, base: str, pieces: Sequence[slice]) -> None:
-        """Have these pieces of a model, each some layers, stand as in another one."""
+        """Set these pieces of a model, each some layers, to those of another one."""
 
     def drop(self, name: str) -> None: ...
 
@@ -185,8 +179,11 @@ class State:
     """How many classes answers count, once one has come."""
     traffic: dict[str, int] = field(default_factory=dict)
     """Bytes and models moved so far, by kind."""
-    memory: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """What the parts remember, each under its role: plain data only; vectors go into the store."""
+    memory: dict[str, object] = field(default_factory=dict)
+    """What the parts remember, each a dataclass of its own under the part's role; vectors go into the store."""
+
+
+M = TypeVar("M")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,16 +193,20 @@ class View:
     state: State
     layout: Layout
     models: Models
+    kernels: Kernels
     role: str
     """The part's own name in this algorithm, such as `merge` or `planner.1`."""
 
     def inner(self, index: int) -> View:
         """The view of a part inside a part, with a memory of its own."""
-        return View(self.state, self.layout, self.models, f"{self.role}.{index}")
+        return View(self.state, self.layout, self.models, self.kernels, f"{self.role}.{index}")
 
-    @property
-    def memory(self) -> dict[str, Any]:
-        return self.state.memory.setdefault(self.role, {})
+    def memory(self, kind: type[M], begin: Callable[[], M] | None = None) -> M:
+        """Return what the part remembers, a dataclass of this kind; `begin` makes it at the first use."""
+        memory = self.state.memory.get(self.role)
+        if not isinstance(memory, kind):
+            memory = self.state.memory[self.role] = (begin or kind)()
+        return memory
 
     @property
     def version(self) -> int:

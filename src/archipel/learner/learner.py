@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from archipel.core.checks import require
-from archipel.core.layout import Layout, finite
+from archipel.core.layout import Layout
 from archipel.core.types import Metrics, Plan, Scored
+from archipel.kernels import kernels
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
 from archipel.learner.stopping import ended
 
@@ -55,7 +56,7 @@ class Learner:
     def keep_private(self, layout: Layout, names: tuple[str, ...], vector: Tensor) -> bool:
         """Keep these layers of a model; False, and the old ones stay, if one is not finite."""
         slices = {name: layout.slices((layout.index(name),))[0] for name in names}
-        if not all(finite(vector[piece]) for piece in slices.values()):
+        if not all(kernels().finite(vector[piece]) for piece in slices.values()):
             return False
         self.private |= {name: vector[piece].clone() for name, piece in slices.items()}
         return True

@@ -29,7 +29,7 @@ class Checkpoint:
     def save(self, simulator: Simulator) -> None:
         controller = simulator.controller
         simulator.settle()
-        CODEC.save(
+        _codec(simulator).save(
             self.path,
             {
                 "of": _identity(simulator),
@@ -56,7 +56,7 @@ class Checkpoint:
 
     def load(self, simulator: Simulator) -> None:
         """Bring a simulator that was prepared with the same settings to where the saved one was."""
-        saved = CODEC.load(self.path)
+        saved = _codec(simulator).load(self.path)
         mine = _identity(simulator)
         for what, value in saved["of"].items():
             require(
@@ -86,6 +86,10 @@ class Checkpoint:
         simulator.stopped = saved["stopped"]
         for observer, memory in zip(simulator.observers, saved["observers"], strict=True):
             observer.load(memory)
+
+
+def _codec(simulator: Simulator) -> Codec:
+    return CODEC.also(*simulator.controller.algorithm.modules())
 
 
 def _identity(simulator: Simulator) -> dict[str, Any]:

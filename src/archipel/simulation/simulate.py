@@ -22,6 +22,7 @@ from archipel.core.parts.protocol import Relay, Rounds, participants
 from archipel.core.parts.weighting import ByDistributedValidation, Product, Weighting
 from archipel.core.randomness import derive
 from archipel.data import Island, Islands, stratified_validation
+from archipel.kernels import kernels
 from archipel.learner.learner import Learner, Loss, Work
 from archipel.models import small_mlp
 from archipel.runs.run import Participant, Run
@@ -154,6 +155,7 @@ def prepare(algorithm: Algorithm, data: Islands, **settings: Unpack[Settings]) -
         evaluation=evaluation,
         learners=sum(site.role == "train" for site in sites.values()),
         seed=seed,
+        kernels=kernels(),
         classes=data.classes,
         initial=work.layout.vector(work.module),
     )
@@ -298,7 +300,7 @@ def learner_of(island: Island, data: Islands, validation: float, seed: int) -> L
 def _look_at_data(algorithm: Algorithm, evaluation: Evaluation, data: Islands, sites: dict[str, Site]) -> None:
     """Say before the run what would fail or surprise in it."""
     require(
-        not algorithm.weighting.stimuli or len(data.stimuli) >= 3,
+        not algorithm.needs.stimuli or len(data.stimuli) >= 3,
         f"simulate: {algorithm.name} compares layers on stimuli, and the data have {len(data.stimuli)}; "
         "split with stimuli=5 (examples of each class, taken from the test set).",
     )
@@ -334,7 +336,7 @@ def _look_at_numbers(algorithm: Algorithm, learners: int) -> None:
         )
         taking_part = participants(protocol.fraction, protocol.at_least, learners)
         require(
-            taking_part >= 2 or not any(planner.compares for planner in algorithm.planners),
+            taking_part >= algorithm.needs.at_least,
             f"simulate: DivideAndConquer compares the updates of a commit to find its split, and {protocol!r} of "
             f"{learners} learners brings {taking_part}; give split=..., or a larger fraction.",
         )

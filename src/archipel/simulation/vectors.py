@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archipel.core.layout import part
-from archipel.kernels.native.merge import Places, place
+from archipel.kernels.interface import Rows
+from archipel.kernels.rows import MemoryRows, NamedRows, address
 
 IN_MEMORY = 1 << 29
 """Bytes of vectors that a store holds in memory; further ones go to its file."""
@@ -36,26 +36,25 @@ class MemoryModels:
         self._held = 0
         self._file = _File()
         self._filed: set[str] = set()
-        self._places: dict[int, dict[str, int]] = defaultdict(dict)
-        """By how many float32 numbers they are: where vectors that are in memory begin."""
+        self._addresses: dict[int, dict[str, int]] = defaultdict(dict)
+        """By length: where contiguous float32 vectors begin in memory."""
 
     def read(self, name: str, piece: slice | None = None) -> Tensor:
         vector = self._vectors[name]
         if piece is not None:
-            vector = part(vector, piece)
+            vector = vector[piece]
         if name in self._filed:
             self._file.wake(vector)
         return vector
 
-    def in_memory(self, name: str) -> bool:
-        return name not in self._filed
-
-    def places(self, names: Sequence[str], numbers: int) -> Places | None:
-        known = self._places[numbers]
-        try:
-            return np.fromiter(map(known.__getitem__, names), np.uint64, len(names))
-        except KeyError:
-            return None
+    def rows(self, names: Sequence[str]) -> Rows:
+        if names:
+            numbers = self._vectors[names[0]].numel()
+            known = self._addresses[numbers]
+            if all(map(known.__contains__, names)):
+                addresses = np.fromiter(map(known.__getitem__, names), np.uint64, len(names))
+                return MemoryRows([self._vectors[name] for name in names], addresses, numbers)
+        return NamedRows(names, self.read)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._vectors[name].shape)
@@ -64,9 +63,9 @@ class MemoryModels:
         self.drop(name)
         if self._held + vector.nbytes <= self._in_memory:
             self._held += vector.nbytes
-            begins = place(vector)
+            begins = address(vector)
             if begins is not None:
-                self._places[vector.numel()][name] = begins
+                self._addresses[vector.numel()][name] = begins
         else:
             vector = self._file.keep(vector)
             self._filed.add(name)
@@ -83,7 +82,7 @@ class MemoryModels:
             self._filed.remove(name)
         elif vector is not None:
             self._held -= vector.nbytes
-            self._places[vector.numel()].pop(name, None)
+            self._addresses[vector.numel()].pop(name, None)
 
     def names(self) -> list[str]:
         return list(self._vectors)

@@ -45,6 +45,7 @@ class Codec:
     """Knows some dataclasses, and those of some modules, by name."""
 
     def __init__(self, *known: object) -> None:
+        self._known = known
         named = {
             name: kind
             for one in known
@@ -59,6 +60,10 @@ class Codec:
             if kind.__name__ == name
         }
         """Looked up once: a federation writes down several values for every update."""
+
+    def also(self, *known: object) -> Codec:
+        """Return a codec that knows these dataclasses, or those of these modules, too."""
+        return Codec(*self._known, *known)
 
     def save(self, path: Path, value: object) -> None:
         """Write the file whole or not at all."""
@@ -123,7 +128,7 @@ class Codec:
             return value
         raise TypeError(
             f"{_words(where)} holds a {kind.__module__}.{kind.__name__}, which cannot be saved; a part's memory is "
-            "made of dicts, lists, tuples, numbers, strings and None, and vectors go into the store."
+            "a dataclass of dicts, lists, tuples, numbers, strings and None; vectors go into the store."
         )
 
     def _decode(self, value: Any, tensors: dict[str, Tensor]) -> Any:

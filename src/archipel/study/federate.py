@@ -17,7 +17,7 @@ from torch import Tensor
 from archipel.core.algorithm import Algorithm
 from archipel.core.checks import require
 from archipel.core.controller import Controller
-from archipel.core.layout import Layout, finite
+from archipel.core.layout import Layout
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.planning import ValidationCycle
@@ -33,6 +33,7 @@ from archipel.federation.security.authority import check_name
 from archipel.federation.storage.durable_controller import Book, Course, replay
 from archipel.federation.storage.journal import Journal
 from archipel.federation.storage.stored_models import StoredModels
+from archipel.kernels import kernels
 from archipel.learner.learner import Job, Work
 from archipel.learner.probes import consistency, score
 from archipel.learner.training import advance
@@ -131,6 +132,7 @@ class Hosting:
             evaluation=self.evaluation,
             learners=self.terms.wait_for,
             seed=self.seed,
+            kernels=kernels(),
             classes=self.data.classes,
             initial=self.initial() if state is None else None,
             state=state,
@@ -147,6 +149,7 @@ class Hosting:
             begun.make,
             snapshot_every=section.snapshot_every,
             keep_updates=section.keep_updates,
+            parts=self.algorithm.modules(),
         )
         home = None if self.work is None else Home(self.work, self.data.test, self.data.stimuli)
         if home is not None:
@@ -245,7 +248,7 @@ def host(study: Study) -> Hosting:
         'evaluation.at = "learners", or the controller its data.',
     )
     require(
-        not algorithm.weighting.stimuli or len(data.stimuli) >= 3,
+        not algorithm.needs.stimuli or len(data.stimuli) >= 3,
         f"{algorithm.name} compares layers on stimuli at the controller, and it has {len(data.stimuli)}. Give the "
         "controller data with stimuli.",
     )
@@ -429,7 +432,7 @@ def try_out(study: Study, island: Island) -> list[str]:
     before = mean_loss_of(work, job.vector, learner.train)
     advance(work, job)
     require(
-        finite(job.vector),
+        kernels().finite(job.vector),
         f"One step of training made numbers that are not finite: look at the data, or lower the rate ({plan.rate}).",
     )
     after = mean_loss_of(work, job.vector, learner.train)

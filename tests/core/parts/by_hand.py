@@ -11,6 +11,7 @@ from archipel.core.layout import Entry, Layer, Layout
 from archipel.core.parts import Merge, Server
 from archipel.core.state import Evidence, Member, State, Update, View
 from archipel.core.types import Metrics, Model, Probe, Result, Role
+from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
 
 
@@ -32,12 +33,13 @@ class Bench:
     def __init__(self, layout: Layout, model: Sequence[float] | None = None, *, seed: int = 0) -> None:
         self.layout = layout
         self.models = MemoryModels()
+        self.kernels = kernels()
         start = torch.zeros(layout.size) if model is None else torch.tensor(model)
         self.models.write("v0", start)
         self.state = State(seed, Model("v0", ("v0",) * len(layout.layers)))
 
     def view(self, role: str = "part") -> View:
-        return View(self.state, self.layout, self.models, role)
+        return View(self.state, self.layout, self.models, self.kernels, role)
 
     def join(
         self,

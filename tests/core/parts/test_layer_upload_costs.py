@@ -14,6 +14,7 @@ from archipel.core.layout import Layout
 from archipel.core.parts import PeriodicLayers
 from archipel.core.state import Member, State, View
 from archipel.core.types import Model, Plan
+from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
 
 MB = 1024**2
@@ -66,7 +67,7 @@ def upload(algorithm: Algorithm, layout: Layout, round_: int) -> int:
     learner = Member("a", 1, 0, 0, "", "train")
     plan = Plan()
     for planner in algorithm.planners:
-        plan = planner.plan(View(state, layout, MemoryModels(), "planner"), learner, plan)
+        plan = planner.plan(View(state, layout, MemoryModels(), kernels(), "planner"), learner, plan)
     return layout.bytes(layout.indices(plan.uploads))
 
 

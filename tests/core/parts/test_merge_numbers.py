@@ -10,6 +10,7 @@ import torch
 from by_hand import Bench, layout
 
 from archipel.core.parts import ByExamples, Community, Mean, Mix, Replace
+from archipel.core.parts.merge import CommunityMemory
 
 # ------------------------------------------------------------------------------------------------------------- mean
 
@@ -126,7 +127,7 @@ def test_community_of_three_commits_by_two_learners():
     assert step("b", 6.0, 3.0) == [5.0]
     # a again: P = 4 + 2 - 1 = 5, W = 20 + 2 x 9 - 1 x 2 = 36
     assert step("a", 9.0, 2.0) == pytest.approx([7.2], rel=1e-7)
-    assert bench.state.memory["merge"]["weight"] == [5.0]
+    assert bench.view("merge").memory(CommunityMemory).weight == [5.0]
     assert bench.models.read("merge/sum").tolist() == [36.0]
 
 
@@ -146,7 +147,7 @@ def test_community_keeps_a_weight_for_every_layer():
     assert step("b", [6.0, 99.0], ["x"], 3.0) == [5.0, 10.0]
     # a sends y only, with weight 2: P = 1 + 2 - 1, W = 10 + 40 - 10; x keeps a's term of the first commit
     assert step("a", [99.0, 20.0], ["y"], 2.0) == [5.0, 20.0]
-    assert bench.state.memory["merge"]["weight"] == [4.0, 2.0]
+    assert bench.view("merge").memory(CommunityMemory).weight == [4.0, 2.0]
     # b replaces x: P = 4 + 1 - 3 = 2, W = 20 + 8 - 18 = 10
     assert step("b", [8.0, 99.0], ["x"], 1.0) == [5.0, 20.0]
     # and with a weight for each layer: x: P = 2 + 6 - 1 = 7, W = 10 + 6 x 11 - 8 = 68; y: P = 2 + 2, W = 40 + 2 x 30
@@ -213,7 +214,7 @@ def test_community_that_everybody_left_starts_from_nothing():
     bench.commit(community, Replace(), [bench.update("b", [7.0])], [0.2])
     community.left(bench.view("merge"), "a")
     community.left(bench.view("merge"), "b")
-    assert bench.state.memory["merge"]["weight"] == [0.0]
+    assert bench.view("merge").memory(CommunityMemory).weight == [0.0]
     assert bench.models.read("merge/sum").tolist() == [0.0]
     assert bench.commit(community, Replace(), [bench.update("c", [5.0])], [1.0]) == [5.0]
 
@@ -261,6 +262,6 @@ def test_community_sum_equals_a_full_pass_after_ten_thousand_commits():
     kept = bench.models.read("merge/sum")
     assert kept.dtype == torch.float64
     assert np.max(np.abs(kept.numpy() - full) / scale) < 1e-12
-    assert bench.state.memory["merge"]["weight"] == pytest.approx([total] * 3, rel=1e-12)
+    assert bench.view("merge").memory(CommunityMemory).weight == pytest.approx([total] * 3, rel=1e-12)
     # what goes out is that mean, rounded to float32 once
     np.testing.assert_allclose(proposal.vector.numpy(), full / total, rtol=1.2e-7, atol=1e-12)

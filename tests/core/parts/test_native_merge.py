@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -17,9 +18,12 @@ from by_hand import Bench, layout
 from torch import Tensor
 
 from archipel.core.parts import Community, Mean, Replace
-from archipel.core.parts import merge as parts
-from archipel.kernels.native import merge as native
+from archipel.kernels import reference
+from archipel.kernels.interface import Kernels
 from archipel.kernels.native.library import library
+from archipel.kernels.native.merge import NativeKernels
+from archipel.kernels.reference import TorchKernels
+from archipel.kernels.rows import MemoryRows, NamedRows
 from archipel.simulation.vectors import MemoryModels
 
 compiled = pytest.mark.skipif(library() is None, reason="there was no compiler when Archipel was installed")
@@ -64,90 +68,84 @@ def alike(a: Tensor, b: Tensor) -> bool:
 # -------------------------------------------------------------------------------------------------------- the same bits
 
 
+def in_memory(models: list[Tensor]) -> MemoryRows:
+    rows = MemoryRows.of(models)
+    assert rows is not None
+    return rows
+
+
+def by_name(models: list[Tensor]) -> NamedRows:
+    """As a store with its vectors on disk gives them: piece by piece."""
+    return NamedRows([str(place) for place in range(len(models))], lambda name, piece: models[int(name)][piece])
+
+
+def in_c() -> NativeKernels:
+    found = library()
+    assert found is not None
+    return NativeKernels(found)
+
+
 @compiled
+@pytest.mark.parametrize("rows_of", [in_memory, by_name])
 @pytest.mark.parametrize("rows", ROWS)
-def test_rows_are_added_as_in_torch(rows: int, threads: int) -> None:
+def test_rows_are_added_as_in_torch(rows: int, rows_of: Any, threads: int) -> None:
     draw = np.random.default_rng(rows)
     for size in SIZES:
         models = [some(size, draw) for _ in range(rows)]
         weights = [float(10 ** draw.uniform(-3, 3)) for _ in models]
-        for from_nothing in (True, False):
-            before = some(size, draw)
-            ours, theirs = torch.zeros(size + 1)[1:].copy_(before), before.clone()
-            native.add_rows(ours, models, weights, from_nothing=from_nothing)
-            native.add_rows_in_torch(theirs, models, weights, from_nothing=from_nothing)
-            assert alike(ours, theirs), (size, from_nothing)
+        ours, theirs = torch.zeros(size + 1)[1:].copy_(some(size, draw)), torch.zeros(size)
+        in_c().weighted_sum(ours, rows_of(models), weights, slice(0, size))
+        TorchKernels().weighted_sum(theirs, in_memory(models), weights, slice(0, size))
+        assert alike(ours, theirs), size
 
 
 @compiled
+@pytest.mark.parametrize("rows_of", [in_memory, by_name])
 @pytest.mark.parametrize("rows", [0, *ROWS])
-def test_a_commit_is_as_in_torch(rows: int, threads: int) -> None:
+def test_terms_are_replaced_as_in_torch(rows: int, rows_of: Any, threads: int) -> None:
     draw = np.random.default_rng(rows)
     for size in SIZES:
         models = [some(size, draw) for _ in range(rows)]
         weights = [float(draw.choice([-1, 1]) * 10 ** draw.uniform(-3, 3)) for _ in models]
-        for from_nothing, divided in product((True, False), repeat=2):
+        for restart, divided in product((True, False), repeat=2):
             before = some(size, draw).double() * 1e-3
             totals, means = (before.clone(), before.clone()), (torch.zeros(size + 1)[1:], torch.zeros(size))
+            given = by_name(models) if not models else rows_of(models)
             ours, theirs = (
-                function(total, models, weights, from_nothing=from_nothing, mean=mean if divided else None, weight=0.7)
-                for function, total, mean in zip((native.commit, native.commit_in_torch), totals, means, strict=True)
+                kernels.replace_terms(
+                    total,
+                    given,
+                    weights,
+                    slice(0, size),
+                    restart=restart,
+                    mean=mean if divided else None,
+                    divisor=0.7,
+                )
+                for kernels, total, mean in zip((in_c(), TorchKernels()), totals, means, strict=True)
             )
-            assert alike(*totals), (size, from_nothing, divided)
-            assert alike(*means), (size, from_nothing, divided)
-            assert alike(torch.tensor(ours).abs(), torch.tensor(theirs).abs()), (size, from_nothing, divided)
+            assert alike(*totals), (size, restart, divided)
+            assert alike(*means), (size, restart, divided)
+            assert alike(torch.tensor(ours).abs(), torch.tensor(theirs).abs()), (size, restart, divided)
 
 
 @compiled
-@pytest.mark.parametrize("piece", [slice(0, 70_001), slice(33, 99_999), slice(99_990, None), slice(99_990, 100_010)])
-def test_a_piece_of_rows_is_added_as_in_torch(piece: slice, threads: int) -> None:
+@pytest.mark.parametrize("rows_of", [in_memory, by_name])
+@pytest.mark.parametrize("piece", [slice(0, 70_001), slice(33, 99_999), slice(99_990, 100_000)])
+def test_a_piece_is_summed_as_in_torch_and_nothing_beside_it(piece: slice, rows_of: Any, threads: int) -> None:
     draw = np.random.default_rng(0)
     models, before = [some(100_000, draw) for _ in range(12)], some(100_000, draw)
     weights = [float(10 ** draw.uniform(-3, 3)) for _ in models]
+    totals = (before.double(), before.double())
     ours, theirs = before.clone(), before.clone()
-    native.add_rows(ours, models, weights, piece)
-    native.add_rows_in_torch(theirs, models, weights, piece, from_nothing=False)
+    for kernels, out, total in ((in_c(), ours, totals[0]), (TorchKernels(), theirs, totals[1])):
+        kernels.weighted_sum(out, rows_of(models), weights, piece)
+        kernels.replace_terms(total, rows_of(models), weights, piece)
     assert alike(ours, theirs)
-    assert not alike(ours[piece], before[piece])
+    assert alike(*totals)
     beside = torch.ones(100_000, dtype=torch.bool)
     beside[piece] = False
     assert alike(ours[beside], before[beside])
-
-
-@pytest.mark.parametrize("there", [pytest.param(True, marks=compiled), False])
-@pytest.mark.parametrize("piece", [slice(None), slice(33, 99_999)])
-def test_rows_by_their_places_are_added_as_in_torch(
-    piece: slice, there: bool, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not there:
-        monkeypatch.setattr(native, "library", lambda: None)
-    draw = np.random.default_rng(0)
-    models, before = [some(100_000, draw) for _ in range(12)], some(100_000, draw)
-    weights = [float(10 ** draw.uniform(-3, 3)) for _ in models]
-    ours, theirs = before.clone(), before.clone()
-    places = np.array([native.place(model) for model in models], np.uint64)
-    native.add_rows_at(ours, places, weights, piece)
-    native.add_rows_in_torch(theirs, models, weights, piece, from_nothing=False)
-    assert alike(ours, theirs)
-
-
-def test_rows_by_their_places_are_added_to_nothing_that_lies_otherwise() -> None:
-    row = torch.ones(10)
-    places = np.array([native.place(row)], np.uint64)
-    for into in (torch.zeros(20)[::2], torch.zeros(10, dtype=torch.float64)):
-        with pytest.raises(ValueError, match="one behind the other"):
-            native.add_rows_at(into, places, [1.0])
-    with pytest.raises(ValueError, match="1 rows and 2 weights"):
-        native.add_rows_at(torch.zeros(10), places, [1.0, 2.0])
-
-
-@compiled
-def test_numbers_beside_a_piece_stay_as_they_are(threads: int) -> None:
-    around, rows = torch.full((100_100,), 5.0), [torch.ones(100_000)] * 3
-    native.add_rows(around[50:-50], rows, [1.0, 2.0, 3.0], from_nothing=True)
-    assert around[50:-50].eq(6).all()
-    assert around[:50].eq(5).all()
-    assert around[-50:].eq(5).all()
+    assert alike(totals[0][beside], before.double()[beside])
 
 
 @compiled
@@ -167,30 +165,62 @@ def test_it_is_so_on_lesser_machines(kind: str) -> None:
 # ---------------------------------------------------------------------------------------------------- what C is not for
 
 
-def test_rows_that_lie_otherwise_are_added_all_the_same() -> None:
-    into, square = torch.zeros(3), torch.arange(9.0).reshape(3, 3)
-    native.add_rows(into, [square[:, 1], torch.ones(3, dtype=torch.float64), torch.ones(1)], [1.0, 10.0, 100.0])
-    assert into.tolist() == [111.0, 114.0, 117.0]
+def both() -> list[Kernels]:
+    return [TorchKernels(), *([] if library() is None else [in_c()])]
+
+
+@pytest.mark.parametrize("kernels", both(), ids=lambda kernels: type(kernels).__name__)
+def test_vectors_with_gaps_are_summed_all_the_same(kernels: Kernels) -> None:
+    square = torch.arange(9.0).reshape(3, 3)
+    rows, whole = by_name([square[:, 1], torch.ones(3, dtype=torch.float64)]), slice(0, 3)
+    assert MemoryRows.of([square[:, 1]]) is None
+    gaps = torch.zeros(6)
+    kernels.weighted_sum(gaps[::2], rows, [1.0, 10.0], whole)
+    assert gaps.tolist() == [11.0, 0.0, 14.0, 0.0, 17.0, 0.0]
     total, mean = torch.zeros(6, dtype=torch.float64), torch.zeros(6)
-    assert native.commit(total[::2], [square[0]], [2.0], mean=mean[1::2], weight=4.0) == [2.0]
+    assert kernels.replace_terms(total[::2], by_name([square[0]]), [2.0], whole, mean=mean[1::2], divisor=4.0) == [2.0]
     assert (total.tolist(), mean.tolist()) == ([0.0, 0.0, 2.0, 0.0, 4.0, 0.0], [0.0, 0.0, 0.0, 0.5, 0.0, 1.0])
 
 
-def test_a_row_that_is_too_short_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="size of tensor"):
-        native.add_rows(torch.zeros(100), [torch.ones(99)], [1.0])
-    with pytest.raises(RuntimeError, match="size of tensor"):
-        native.commit(torch.zeros(100, dtype=torch.float64), [torch.ones(99)], [1.0])
+@pytest.mark.parametrize("kernels", both(), ids=lambda kernels: type(kernels).__name__)
+def test_rows_of_another_length_are_refused(kernels: Kernels) -> None:
+    rows = in_memory([torch.ones(99)])
+    with pytest.raises((RuntimeError, ValueError), match=r"size of tensor|has 99 numbers"):
+        kernels.weighted_sum(torch.zeros(100), rows, [1.0], slice(0, 100))
+    with pytest.raises((RuntimeError, ValueError), match=r"size of tensor|has 99 numbers"):
+        kernels.replace_terms(torch.zeros(100, dtype=torch.float64), rows, [1.0], slice(0, 100))
+    assert MemoryRows.of([torch.ones(99), torch.ones(100)]) is None
+
+
+@pytest.mark.parametrize("kernels", both(), ids=lambda kernels: type(kernels).__name__)
+def test_a_weight_too_few_or_too_many_is_refused(kernels: Kernels) -> None:
+    rows, whole = in_memory([torch.ones(10)] * 2), slice(0, 10)
+    for weights in ([1.0], [1.0, 2.0, 3.0]):
+        with pytest.raises(ValueError, match=f"2 rows and {len(weights)} weights"):
+            kernels.weighted_sum(torch.zeros(10), rows, weights, whole)
+        with pytest.raises(ValueError, match=f"2 rows and {len(weights)} weights"):
+            kernels.replace_terms(torch.zeros(10, dtype=torch.float64), rows, weights, whole)
+
+
+@pytest.mark.parametrize("kernels", both(), ids=lambda kernels: type(kernels).__name__)
+def test_a_sum_of_another_type_is_left_to_torch(kernels: Kernels) -> None:
+    out, total, rows = torch.zeros(10, dtype=torch.float64), torch.zeros(10), in_memory([torch.ones(10)])
+    kernels.weighted_sum(out, rows, [2.0], slice(0, 10))
+    kernels.replace_terms(total, rows, [2.0], slice(0, 10))
+    assert out.tolist() == total.tolist() == [2.0] * 10
 
 
 # ------------------------------------------------------------------------------------------------------------ the parts
 
 
-def some_commits(models: MemoryModels | None = None) -> list[Tensor | dict[str, object]]:
+Found: TypeAlias = list[Tensor | object]
+
+
+def some_commits(models: MemoryModels | None = None, kernels: Kernels | None = None) -> Found:
     """Means and communities of updates with some of the layers each: the models, the sum and what is remembered."""
     bench, draw = Bench(layout(x=1_000, y=70, z=1_930)), np.random.default_rng(3)
-    bench.models = models or bench.models
-    found: list[Tensor | dict[str, object]] = []
+    bench.models, bench.kernels = models or bench.models, kernels or bench.kernels
+    found: Found = []
     for part, role in ((Mean(), "mean"), (Community(), "merge"), (Community(forget=True), "merge.1")):
         for commit in range(30):
             updates = []
@@ -210,30 +240,25 @@ def some_commits(models: MemoryModels | None = None) -> list[Tensor | dict[str, 
     return found
 
 
-def same(a: list[Tensor | dict[str, object]], b: list[Tensor | dict[str, object]]) -> bool:
+def same(a: Found, b: Found) -> bool:
     return len(a) == len(b) and all(
         alike(x, y) if isinstance(x, Tensor) and isinstance(y, Tensor) else x == y for x, y in zip(a, b, strict=True)
     )
 
 
 @compiled
-def test_without_the_library_parts_do_the_same_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    in_c = some_commits()
-    monkeypatch.setattr(native, "library", lambda: asked.append("library"))
-    in_torch = some_commits()
-    assert asked
-    assert same(in_c, in_torch)
+def test_parts_give_the_same_bits_with_either_kernels() -> None:
+    assert same(some_commits(kernels=in_c()), some_commits(kernels=TorchKernels()))
 
 
 def test_models_in_a_file_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     in_memory = some_commits()
-    monkeypatch.setattr(parts, "CHUNK", 300)
+    monkeypatch.setattr(reference.chunks, "__defaults__", (300,))
     assert same(in_memory, some_commits(MemoryModels(in_memory=0)))
 
 
 def test_of_models_in_a_file_one_piece_of_one_model_is_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "CHUNK", 300)
+    monkeypatch.setattr(reference.chunks, "__defaults__", (300,))
     read: list[weakref.ref[Tensor]] = []
 
     class Counted(MemoryModels):
@@ -262,18 +287,3 @@ def test_a_diverged_model_makes_a_proposal_that_is_not_finite() -> None:
     assert proposal.undo is not None
     proposal.undo()
     assert bench.models.read("merge/sum").tolist() == [1.0, 2.0, 3.0]
-
-
-def test_a_weight_too_few_or_too_many_is_refused() -> None:
-    for weights in ([1.0], [1.0, 2.0, 3.0]):
-        with pytest.raises(ValueError, match=f"2 rows and {len(weights)} weights"):
-            native.add_rows(torch.zeros(10), [torch.ones(10)] * 2, weights)
-        with pytest.raises(ValueError, match=f"2 rows and {len(weights)} weights"):
-            native.commit(torch.zeros(10, dtype=torch.float64), [torch.ones(10)] * 2, weights)
-
-
-def test_a_sum_of_another_type_is_left_to_torch() -> None:
-    into, total = torch.zeros(10, dtype=torch.float64), torch.zeros(10)
-    native.add_rows(into, [torch.ones(10)], [2.0])
-    native.commit(total, [torch.ones(10)], [2.0])
-    assert into.tolist() == total.tolist() == [2.0] * 10

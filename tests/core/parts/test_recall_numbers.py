@@ -16,6 +16,7 @@ from archipel.core.parts import Recall
 from archipel.core.records import Committed
 from archipel.core.state import Assignment
 from archipel.core.types import Command, Finish, Joined, Keep, Plan, Progress, Train, Trained
+from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
 
 
@@ -31,6 +32,7 @@ class Timeline:
             self.models,
             ending=Ending(commits=1000),
             initial=torch.zeros(1),
+            kernels=kernels(),
             learners=len(learners),
         )
         self.at: dict[str, int] = {}

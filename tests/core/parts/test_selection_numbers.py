@@ -11,6 +11,7 @@ from by_hand import Bench, layout
 
 from archipel.core.parts import ByImportance, Everyone, Uniform
 from archipel.core.parts.protocol import participants
+from archipel.core.parts.selection import ImportanceMemory
 from archipel.core.types import Metrics
 
 NAMES = ["a", "b", "c", "d", "e"]
@@ -73,7 +74,7 @@ def test_the_same_draw_picks_the_same():
 
 def test_a_selection_leaves_no_trace(bench):
     Uniform().select(bench.view("selection"), NAMES, 3, "round 0")
-    assert not bench.state.memory.get("selection")
+    assert not bench.view("selection").memory(ImportanceMemory).scores
 
 
 def test_uniform_gives_every_ordered_pair_the_same_chance(bench):
@@ -88,7 +89,7 @@ def test_uniform_gives_every_ordered_pair_the_same_chance(bench):
 def report(bench: Bench, part: ByImportance, **scores: float) -> dict[str, float]:
     for name, score in scores.items():
         part.observe(bench.view("selection"), bench.update(name, metrics=Metrics(gradient_norm=score)))
-    return bench.state.memory["selection"]["scores"]
+    return bench.view("selection").memory(ImportanceMemory).scores
 
 
 def first_picks(bench: Bench, part: ByImportance, names: list[str], draws: int = 3000) -> Counter:
@@ -160,8 +161,8 @@ def test_where_all_gradients_have_vanished_all_are_alike(bench):
 
 
 def test_importance_asks_for_the_norms_it_needs():
-    assert ByImportance().reports == ("gradient norm per sample",)
-    assert ByImportance(score="batch").reports == ("gradient norm per batch",)
+    assert ByImportance().needs.reports == ("gradient norm per sample",)
+    assert ByImportance(score="batch").needs.reports == ("gradient norm per batch",)
 
 
 def test_importance_refuses_nonsense(bench):

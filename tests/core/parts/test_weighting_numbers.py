@@ -187,7 +187,7 @@ def test_dvw_pools_the_confusion_matrices(bench, name, weight):
 def test_dvw_by_auc_pools_the_histograms(bench):
     part = ByDistributedValidation("auc")
     assert part.probe == Score("validation", bins=1024)
-    assert part.reports == ("validation scores",)
+    assert part.needs.reports == ("validation scores",)
     idle = [[0, 0], [0, 0]]
     # class 1, [others, own] by bin: together others 2, 1 and own 1, 2 of two bins
     own = Scored(3, 0.0, np.eye(2, dtype=int), np.array([idle, [[2, 0], [0, 1]]]))
@@ -306,7 +306,7 @@ def test_only_weights_by_loss_may_exceed_one():
 def test_rce_asks_home_to_compare_with_the_current_model(bench):
     part = ByConsistency("euclidean")
     assert list(part.ask(bench.view(), bench.update())) == [(HOME, Consistency("euclidean"), bench.state.model)]
-    assert part.stimuli
+    assert part.needs.stimuli
 
 
 def test_rce_weighs_layer_by_layer(bench):
@@ -320,7 +320,7 @@ def test_hdafl_other_option_weighs_by_the_norm_of_the_gradient(bench):
     # learners report the squared norm
     assert ByGradientNorm().weigh(bench.view(), bench.update(metrics=Metrics(gradient_norm=6.25))) == 2.5
     assert ByGradientNorm().weigh(bench.view(), bench.update()) is None
-    assert ByGradientNorm().reports == ("gradient norm per batch",)
+    assert ByGradientNorm().needs.reports == ("gradient norm per batch",)
 
 
 # ---------------------------------------------------------------------------------------------------------- product
@@ -370,10 +370,10 @@ def test_product_asks_and_reports_what_its_factors_do(bench):
     part = Product(ByDistributedValidation(evaluators=1), ByConsistency(), ByGradientNorm(), ByGradientNorm())
     questions = list(part.ask(bench.view(), bench.update("c")))
     assert [type(probe) for _, probe, _ in questions] == [Score, Consistency]
-    assert part.reports == ("validation", "gradient norm per batch")
-    assert (part.validates, part.stimuli, part.at_most_one) == (True, True, False)
+    assert part.needs.reports == ("validation", "gradient norm per batch")
+    assert (part.needs.validation, part.needs.stimuli, part.at_most_one) == (True, True, False)
     plain = Product(Equally(), ByFreshness())
-    assert (plain.validates, plain.stimuli, plain.at_most_one) == (False, False, True)
+    assert (plain.needs.validation, plain.needs.stimuli, plain.at_most_one) == (False, False, True)
 
 
 def test_product_refuses_nonsense():

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from archipel.core.checks import share
-from archipel.core.layout import chunks, part
-from archipel.core.parts.part import Part
-from archipel.core.state import Models, Update, View
-from archipel.kernels.native.merge import add_rows, add_rows_at, commit
+from archipel.core.parts.part import Needs, Part
+from archipel.core.state import Update, View
 
-CHUNK = 1 << 19
-"""Numbers of a model that are read from a file at a time."""
+if TYPE_CHECKING:
+    from archipel.core.algorithm import Algorithm
 
 GIANT = 2.0**20
-"""A term so much larger than all others eats 20 of the 53 bits that float64 has for them."""
+"""A term so much larger than all others takes 20 of the 53 bits that float64 has for them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,18 +31,15 @@ class Proposal:
     """What the merge proposes as the next model, and for which layers; elsewhere the vector says nothing."""
 
     vector: Tensor
-    """A new one: it may become the next model itself."""
+    """A new vector: it may become the next model itself."""
     layers: tuple[int, ...]
     undo: Callable[[], None] | None = None
-    """Take back what the merge has remembered, if the model is refused."""
+    """Restore the merge's memory, if the model is refused."""
 
 
 class Merge(Part):
-    accumulates: bool = False
-    """It keeps one model for each learner, so an update must be some learner's own."""
-
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
-        """Updates come sorted by (slot, learner), with one weight for each layer of the layout."""
+        """Merge updates, sorted by (slot, learner), each with one weight for each layer of the layout."""
         raise NotImplementedError
 
 
@@ -53,14 +48,16 @@ class Mean(Merge):
     """The weighted mean of the batch, each layer over those who sent it."""
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
-        batch = _Batch(view, updates)
-        proposal = view.layout.empty()
+        rows = view.models.rows([update.model.name for update in updates])
+        proposal = view.kernels.empty(view.layout.size)
         covered: list[int] = []
         for layers, senders, shares in _alike(updates, weights, len(view.layout.layers)):
             total = math.fsum(shares)
             if total > 0:
                 covered.extend(layers)
-                batch.add_up(proposal, senders, [p / total for p in shares], view.layout.slices(layers))
+                chosen = rows if len(senders) == len(rows) else rows.select(senders)
+                for piece in view.layout.slices(layers):
+                    view.kernels.weighted_sum(proposal, chosen, [p / total for p in shares], piece)
         return Proposal(proposal, tuple(sorted(covered)))
 
 
@@ -73,8 +70,16 @@ class Mix(Merge):
     def __post_init__(self) -> None:
         share("Mix", "alpha", self.alpha)
 
+    def conflicts(self, algorithm: Algorithm) -> str | None:
+        if algorithm.weighting.at_most_one:
+            return None
+        return (
+            f"Mix takes the weight itself as mixing coefficient, and {algorithm.weighting!r} gives weights above 1. "
+            "Use ByFreshness(...) or Equally() with Mix, or Mean() with this weighting."
+        )
+
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
-        mixed = view.layout.empty().copy_(view.models.read(view.model.name))
+        mixed = view.kernels.empty(view.layout.size).copy_(view.models.read(view.model.name))
         covered: set[int] = set()
         for update, weight in zip(updates, weights, strict=True):
             for layer in update.layers:
@@ -91,6 +96,30 @@ class Mix(Merge):
         return Proposal(mixed, tuple(sorted(covered)))
 
 
+Term: TypeAlias = tuple[str, float]
+"""A model's name and its weight p."""
+
+
+@dataclass(slots=True)
+class CommunityMemory:
+    """What `Community` remembers beside the vector W."""
+
+    weight: list[float]
+    """P of each layer."""
+    terms: list[int]
+    """Terms of each layer that weigh anything."""
+    latest: dict[str, dict[int, Term]] = field(default_factory=dict)
+    """The term of each learner and layer."""
+    held: dict[str, int] = field(default_factory=dict)
+    """How many layers each model is a term of."""
+    changed: list[int] = field(default_factory=list)
+    """Layers that changed since the last commit, because somebody left."""
+    sizes: dict[str, float] = field(default_factory=dict)
+    """The largest number of each learner's term."""
+    peak: float = 0.0
+    """The largest of them so far."""
+
+
 @dataclass(frozen=True)
 class Community(Merge):
     """Everybody's latest model, at O(M) a commit however many learners there are (Metis section III, Caching Tier).
@@ -102,25 +131,81 @@ class Community(Merge):
     forget: bool = False
     """Take a leaver's last model out of the sum; by default it stays."""
 
-    accumulates = True
+    needs = Needs(single_models=True)
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
-        memory = self._remembered(view)
-        changes: dict[int, _Terms] = dict.fromkeys(memory["changed"], ())
+        memory = self._memory(view)
+        before = {update.learner: dict(memory.latest.get(update.learner, {})) for update in updates}
+        merged = [
+            (update, weight)
+            for update, weight in zip(updates, weights, strict=True)
+            if not (self.forget and self._has_left(view, update.learner))
+        ]
+        changes, emptied = self._replace_terms(memory, merged)
+        proposal = view.kernels.empty(view.layout.size)
+        sizes = self._apply(view, _runs(changes, emptied, memory.weight), proposal)
+        # every term is resized, so no `any` that stops at the first
+        giants = [self._resize(memory, update.learner, sizes.get(update.model.name, 0.0)) for update, _ in merged]
+        if any(giants):
+            self._rebuild(view)
+            self._apply(view, _runs(dict.fromkeys(changes, ()), set(), memory.weight), proposal)
+        covered = tuple(layer for layer in sorted(changes) if memory.weight[layer] > 0)
+        return Proposal(proposal, covered, undo=lambda: self._restore(view, before))
+
+    def left(self, view: View, learner: str) -> None:
+        if not self.forget:
+            return
+        memory, total = self._memory(view), self._sum(view)
+        if learner not in memory.latest:
+            return
+        for layer, (name, p) in memory.latest.pop(learner).items():
+            (piece,) = view.layout.slices((layer,))
+            total[piece].sub_(view.models.read(name, piece), alpha=p)
+            if self._reweigh(memory, (layer,), p, 0.0):
+                total[piece] = 0.0
+            self._hold(memory, name, -1)
+            memory.changed.append(layer)
+        if self._resize(memory, learner, 0.0):
+            self._rebuild(view)
+
+    def holds(self, view: View) -> Collection[str]:
+        return self._memory(view).held.keys()
+
+    def _memory(self, view: View) -> CommunityMemory:
+        """Return the part's memory; it and the vector W are made at the first use."""
+
+        def begin() -> CommunityMemory:
+            view.models.write(view.name("sum"), torch.zeros(view.layout.size, dtype=torch.float64))
+            layers = len(view.layout.layers)
+            return CommunityMemory(weight=[0.0] * layers, terms=[0] * layers)
+
+        return view.memory(CommunityMemory, begin)
+
+    @staticmethod
+    def _has_left(view: View, learner: str) -> bool:
+        """Return whether a learner left while its update was waiting."""
+        member = view.state.members.get(learner)
+        return member is not None and not member.active
+
+    def _sum(self, view: View) -> Tensor:
+        """Return the vector W."""
+        return view.models.read(view.name("sum"))
+
+    def _replace_terms(
+        self, memory: CommunityMemory, merged: Sequence[tuple[Update, Sequence[float]]]
+    ) -> tuple[dict[int, _Terms], set[int]]:
+        """Put the updates in place of their learners' earlier models: what that does to each layer of W.
+
+        Return the terms to add to each layer, and the layers that begin at zero.
+        """
+        changes: dict[int, _Terms] = dict.fromkeys(memory.changed, ())
         emptied: set[int] = set()
-        memory["changed"] = []
-        before = {update.learner: dict(memory["latest"].get(update.learner, {})) for update in updates}
-        taken: dict[str, str] = {}
-        for update, weight in zip(updates, weights, strict=True):
-            member = view.state.members.get(update.learner)
-            if self.forget and member is not None and not member.active:
-                continue  # it left while its update was waiting
+        memory.changed = []
+        for update, weight in merged:
             name = update.model.name
-            taken[name] = update.learner
-            latest = memory["latest"].setdefault(update.learner, {})
-            for (old, old_p, p), layers in _terms(latest, update.layers, weight):
-                remembered = [name, p]
-                latest.update((str(layer), remembered) for layer in layers)
+            latest = memory.latest.setdefault(update.learner, {})
+            for (old, old_p, p), layers in _alike_before(latest, update.layers, weight):
+                latest.update((layer, (name, p)) for layer in layers)
                 terms = ((name, p),) if old is None else ((name, p), (old, -old_p))
                 changes.update((layer, changes.get(layer, ()) + terms) for layer in layers)
                 for layer in self._reweigh(memory, layers, old_p, p):
@@ -129,123 +214,85 @@ class Community(Merge):
                 if old is not None:
                     self._hold(memory, old, -len(layers))
             self._hold(memory, name, len(update.layers))
-        proposal = view.layout.empty()
-        sizes = self._apply(view, _runs(changes, emptied, memory["weight"]), proposal)
-        giants_gone = [self._resize(memory, learner, sizes.get(name, 0.0)) for name, learner in taken.items()]
-        if any(giants_gone):
-            self._rebuild(view)
-            self._apply(view, _runs(dict.fromkeys(changes, ()), set(), memory["weight"]), proposal)
-        covered = tuple(layer for layer in sorted(changes) if memory["weight"][layer] > 0)
-        return Proposal(proposal, covered, undo=lambda: self._restore(view, before))
-
-    def left(self, view: View, learner: str) -> None:
-        if not self.forget or learner not in view.memory.get("latest", {}):
-            return
-        memory, total = view.memory, self._sum(view)
-        for key, (name, p) in memory["latest"].pop(learner).items():
-            layer = int(key)
-            (piece,) = view.layout.slices((layer,))
-            total[piece].sub_(view.models.read(name, piece), alpha=p)
-            if self._reweigh(memory, (layer,), p, 0.0):
-                total[piece] = 0.0
-            self._hold(memory, name, -1)
-            memory["changed"].append(layer)
-        if self._resize(memory, learner, 0.0):
-            self._rebuild(view)
-
-    def holds(self, view: View) -> Collection[str]:
-        held: dict[str, int] = view.memory.get("held", {})
-        return held.keys()
-
-    def _remembered(self, view: View) -> dict[str, Any]:
-        """The part's memory; it and the vector W are made at the first commit."""
-        memory = view.memory
-        if not memory:
-            view.models.write(view.name("sum"), torch.zeros(view.layout.size, dtype=torch.float64))
-            layers = len(view.layout.layers)
-            memory.update(latest={}, held={}, weight=[0.0] * layers, terms=[0] * layers, changed=[])
-            memory.update(sizes={}, peak=0.0)
-        return memory
-
-    def _sum(self, view: View) -> Tensor:
-        """The vector W."""
-        return view.models.read(view.name("sum"))
+        return changes, emptied
 
     def _apply(self, view: View, changes: Iterable[_Change], proposal: Tensor) -> dict[str, float]:
-        """Change W and write W / P into the proposal in one pass; how large the terms are, by the models' names."""
+        """Change W and write W / P into the proposal; return the largest number of each model's term, by name."""
         total = self._sum(view)
         sizes: dict[str, float] = {}
         for change in changes:
             names, factors = [name for name, _ in change.terms], [p for _, p in change.terms]
-            for piece, some in _at_once(view.models, names, view.layout.slices(change.layers)):
-                found = commit(
-                    part(total, piece),
-                    [view.models.read(name, piece) for name in names[some]],
-                    factors[some],
-                    from_nothing=change.from_nothing and some.start == 0,
-                    mean=part(proposal, piece) if change.weight > 0 and some.stop == len(names) else None,
-                    weight=change.weight,
+            rows = view.models.rows(names)
+            for piece in view.layout.slices(change.layers):
+                largest = view.kernels.replace_terms(
+                    total,
+                    rows,
+                    factors,
+                    piece,
+                    restart=change.restart,
+                    mean=proposal if change.weight > 0 else None,
+                    divisor=change.weight,
                 )
-                for name, p, size in zip(names[some], factors[some], found, strict=True):
+                for name, p, size in zip(names, factors, largest, strict=True):
                     sizes[name] = max(sizes.get(name, 0.0), p * size)
         return sizes
 
     @staticmethod
-    def _reweigh(memory: dict[str, Any], layers: Iterable[int], old: float, new: float) -> list[int]:
-        """P <- P + p_k - p'_k for some layers; those of them that no term is left of that weighs anything."""
-        weight, terms, emptied = memory["weight"], memory["terms"], []
+    def _reweigh(memory: CommunityMemory, layers: Iterable[int], old: float, new: float) -> list[int]:
+        """Set P <- P + p_k - p'_k for some layers; return those without any term left that weighs anything."""
+        emptied = []
         for layer in layers:
-            weight[layer] += new - old
-            terms[layer] += (new > 0) - (old > 0)
-            if terms[layer] == 0:  # what rounding would leave behind is no model
-                weight[layer] = 0.0
+            memory.weight[layer] += new - old
+            memory.terms[layer] += (new > 0) - (old > 0)
+            if memory.terms[layer] == 0:  # what rounding would leave behind is no model
+                memory.weight[layer] = 0.0
                 emptied.append(layer)
         return emptied
 
     @staticmethod
-    def _resize(memory: dict[str, Any], learner: str, size: float) -> bool:
-        """Note how large a learner's term is; True if a giant has gone, and what it made the sum forget is missing."""
-        gone = memory["sizes"].pop(learner, 0.0)
+    def _resize(memory: CommunityMemory, learner: str, size: float) -> bool:
+        """Note how large a learner's term is; return whether a giant went, whose size cost the others' bits in W."""
+        gone = memory.sizes.pop(learner, 0.0)
         if size > 0:
-            memory["sizes"][learner] = size
-        memory["peak"] = max(memory["peak"], size)
-        return bool(gone >= memory["peak"] and gone > GIANT * max(memory["sizes"].values(), default=0.0))
+            memory.sizes[learner] = size
+        memory.peak = max(memory.peak, size)
+        return gone >= memory.peak and gone > GIANT * max(memory.sizes.values(), default=0.0)
 
-    def _restore(self, view: View, before: dict[str, dict[str, list[Any]]]) -> None:
+    def _restore(self, view: View, before: dict[str, dict[int, Term]]) -> None:
         """Go back to the terms these learners had."""
-        for learner, terms in before.items():
-            view.memory["latest"][learner] = terms
+        self._memory(view).latest.update(before)
         self._rebuild(view)
 
     def _rebuild(self, view: View) -> None:
-        """W and P from everybody's latest models: the O(MN) pass that a commit saves."""
-        memory, total = view.memory, self._sum(view)
+        """Compute W and P from everybody's latest models: the O(MN) pass that a commit saves."""
+        memory, total = self._memory(view), self._sum(view)
         total.zero_()
-        memory.update(held={}, weight=[0.0] * len(memory["weight"]), terms=[0] * len(memory["terms"]), sizes={})
-        for learner in sorted(memory["latest"]):
+        layers = len(view.layout.layers)
+        memory.held, memory.weight, memory.terms, memory.sizes = {}, [0.0] * layers, [0] * layers, {}
+        for learner in sorted(memory.latest):
             size = 0.0
-            for key, (name, p) in memory["latest"][learner].items():
-                (piece,) = view.layout.slices((int(key),))
-                (largest,) = commit(total[piece], [view.models.read(name, piece)], [p])
-                self._reweigh(memory, (int(key),), 0.0, p)
+            for layer, (name, p) in memory.latest[learner].items():
+                (piece,) = view.layout.slices((layer,))
+                (largest,) = view.kernels.replace_terms(total, view.models.rows([name]), [p], piece)
+                self._reweigh(memory, (layer,), 0.0, p)
                 self._hold(memory, name, +1)
                 size = max(size, p * largest)
             if size > 0:
-                memory["sizes"][learner] = size
-        memory["peak"] = max(memory["sizes"].values(), default=0.0)
+                memory.sizes[learner] = size
+        memory.peak = max(memory.sizes.values(), default=0.0)
 
     @staticmethod
-    def _hold(memory: dict[str, Any], name: str, by: int) -> None:
-        """By so many layers more, or fewer, a model's vector is needed."""
-        held = memory["held"].pop(name, 0) + by
+    def _hold(memory: CommunityMemory, name: str, by: int) -> None:
+        """Count in how many layers a model's vector is needed."""
+        held = memory.held.pop(name, 0) + by
         if held:
-            memory["held"][name] = held
+            memory.held[name] = held
 
 
 def _alike(
     updates: Sequence[Update], weights: Sequence[Sequence[float]], layers: int
 ) -> Iterator[tuple[tuple[int, ...], Sequence[int], Sequence[float]]]:
-    """Neighbouring layers that the same updates sent with the same weights: layers, places of the updates, weights."""
+    """Group neighbouring layers that the same updates sent with the same weights: (layers, updates, weights)."""
     everybody = range(len(updates))
     if any(len(update.layers) < layers for update in updates):
         sent = [frozenset(update.layers) for update in updates]
@@ -260,28 +307,7 @@ def _alike(
             yield tuple(run), everybody, shares
 
 
-class _Batch:
-    """The models of some updates; where they are is looked up once for all of their layers."""
-
-    def __init__(self, view: View, updates: Sequence[Update]) -> None:
-        self._models = view.models
-        self._names = [update.model.name for update in updates]
-        self._places = view.models.places(self._names, view.layout.size)
-
-    def add_up(self, into: Tensor, senders: Sequence[int], shares: Sequence[float], pieces: Sequence[slice]) -> None:
-        """On these pieces, into = sum of shares x models, added model by model from zero: the order of every mean."""
-        if self._places is not None:
-            places = self._places if len(senders) == len(self._places) else self._places[list(senders)]
-            for piece in pieces:
-                add_rows_at(into, places, shares, piece, from_nothing=True)
-            return
-        for piece in chunks(pieces, CHUNK):
-            for k, p in zip(senders, shares, strict=True):
-                name, first = self._names[k], k == senders[0]
-                add_rows(part(into, piece), [self._models.read(name, piece)], [p], from_nothing=first)
-
-
-_Terms: TypeAlias = tuple[tuple[str, float], ...]
+_Terms: TypeAlias = tuple[Term, ...]
 """Models and their weights, to be added in this order; a term that goes has its weight negative."""
 
 
@@ -290,29 +316,21 @@ class _Change(NamedTuple):
 
     layers: tuple[int, ...]
     terms: _Terms
-    from_nothing: bool
+    restart: bool
     """The sum begins at zero."""
     weight: float
-    """P, when it has been done."""
+    """P after the change."""
 
 
-def _terms(
-    latest: dict[str, list[Any]], layers: Iterable[int], weight: Sequence[float]
+def _alike_before(
+    latest: dict[int, Term], layers: Iterable[int], weight: Sequence[float]
 ) -> Iterator[tuple[tuple[str | None, float, float], tuple[int, ...]]]:
-    """Neighbouring layers that are alike in the model and the weight they had and in the weight they get."""
-    for alike, run in groupby(layers, lambda layer: (*latest.get(str(layer), (None, 0.0)), weight[layer])):
+    """Group neighbouring layers that are alike in the model and weight they had and in the weight they get."""
+    for alike, run in groupby(layers, lambda layer: (*latest.get(layer, (None, 0.0)), weight[layer])):
         yield alike, tuple(run)
 
 
 def _runs(changes: dict[int, _Terms], emptied: Collection[int], weights: Sequence[float]) -> list[_Change]:
-    """Neighbouring layers with the same terms and the same P together."""
+    """Group neighbouring layers with the same terms and the same P."""
     runs = groupby(sorted(changes), lambda layer: (changes[layer], layer in emptied, weights[layer]))
     return [_Change(tuple(layers), *alike) for alike, layers in runs]
-
-
-def _at_once(models: Models, names: Sequence[str], pieces: Sequence[slice]) -> Iterator[tuple[slice, slice]]:
-    """What is read at a time, of the vectors and of the names: all there is, if it is in memory anyway."""
-    if all(map(models.in_memory, names)):
-        yield from ((piece, slice(0, len(names))) for piece in pieces)
-    else:
-        yield from ((chunk, slice(k, k + 1)) for chunk in chunks(pieces, CHUNK) for k in range(len(names)))

@@ -1,31 +1,78 @@
-"""What all parts have in common: frozen settings, memory in the state, and hooks that do nothing unless overridden."""
+"""What all parts have in common: frozen settings, a typed memory in the state, and hooks that do nothing by default."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from archipel.core.layout import Layout
 from archipel.core.state import Update, View
+from archipel.core.types import Reports
 
 if TYPE_CHECKING:
-    from archipel.core.layout import Layout
+    from archipel.core.algorithm import Algorithm
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a part asks of the learners, the controller's site and the protocol."""
+
+    reports: tuple[Reports, ...] = ()
+    """What every learner reports with its update."""
+    validation: bool = False
+    """Learners reserve a validation part."""
+    stimuli: bool = False
+    """The controller's site holds stimuli."""
+    single_models: bool = False
+    """Every update is one learner's own model."""
+    at_least: int = 1
+    """Updates that a commit holds at least."""
+
+    @staticmethod
+    def together(many: Iterable[Needs]) -> Needs:
+        """Return what satisfies all of these."""
+        every = tuple(many)
+        return Needs(
+            reports=tuple(dict.fromkeys(report for needs in every for report in needs.reports)),
+            validation=any(needs.validation for needs in every),
+            stimuli=any(needs.stimuli for needs in every),
+            single_models=any(needs.single_models for needs in every),
+            at_least=max((needs.at_least for needs in every), default=1),
+        )
 
 
 class Part:
-    """A choice of an algorithm. Write a frozen dataclass; keep what must outlive a crash in `view.memory`."""
+    """One choice of an algorithm.
+
+    Write a frozen dataclass. Keep what must outlive a crash in a dataclass of your own, `view.memory(MyMemory)`.
+    """
+
+    @property
+    def needs(self) -> Needs:
+        """What this part asks for, as one value."""
+        return Needs()
+
+    def inner(self) -> tuple[Part, ...]:
+        """Return the parts inside this one."""
+        return ()
+
+    def conflicts(self, algorithm: Algorithm) -> str | None:
+        """Return why this part cannot work in this algorithm, with the way out, or None."""
+        return None
 
     def check(self, layout: Layout) -> None:
         """Refuse a model this part cannot work with, before the run begins."""
 
     def observe(self, view: View, update: Update) -> None:
-        """A learner's model has arrived (under Relay: after each hop)."""
+        """Take note of a learner's model that has arrived (under Relay: after each hop)."""
 
     def committed(self, view: View, updates: Sequence[Update]) -> None:
-        """These updates have become a new version; their vectors can still be read."""
+        """Take note of the updates that became a new version; their vectors can still be read."""
 
     def left(self, view: View, learner: str) -> None:
-        """A learner has left."""
+        """Take note of a learner that left."""
 
     def holds(self, view: View) -> Collection[str]:
-        """Names of updates' vectors that this part still needs."""
+        """Return the names of updates' vectors that this part still needs."""
         return ()

@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
 
 from archipel.core.checks import at_least, more_than, one_of, require, share
 from archipel.core.layout import Layout
 from archipel.core.parts.divergence import first_divergent, layer_divergence
-from archipel.core.parts.part import Part
+from archipel.core.parts.part import Needs, Part
 from archipel.core.records import Divergence, Record
 from archipel.core.state import Member, Update, View
 from archipel.core.types import Cycle, Plan
 
+if TYPE_CHECKING:
+    from archipel.core.algorithm import Algorithm
+
 
 class Planner(Part):
-    validates: bool = False
-    """Learners have to reserve a validation part."""
-    compares: bool = False
-    """It compares the updates of one commit, so a commit must hold two or more."""
+    def conflicts(self, algorithm: Algorithm) -> str | None:
+        if sum(type(planner) is type(self) for planner in algorithm.planners) > 1:
+            return f"planners hold {type(self).__name__} more than once; one of them would be lost."
+        return None
 
     def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
-        """The plan for this learner's next task, which starts from the current version."""
+        """Return the plan for this learner's next task, which starts from the current version."""
         raise NotImplementedError
 
     def private(self, layout: Layout) -> tuple[str, ...]:
-        """Layers that this planner keeps private."""
+        """Return the layers that this planner keeps private."""
         return ()
 
     def notes(self, view: View) -> list[Record]:
-        """What it has to say for the records after a commit."""
+        """Return what goes into the records after a commit."""
         return []
+
+
+def _conflict_over_epochs(planner: Planner, algorithm: Algorithm) -> str | None:
+    """Return why a planner that sets a task's epochs cannot do so here, or None."""
+    mine, steps = type(planner).__name__, algorithm.plan.steps
+    if steps is not None:
+        return f"{mine} says how many epochs a task has, and the plan's steps={steps} how many steps; leave steps out."
+    others = [
+        type(other).__name__ for other in algorithm.planners if isinstance(other, DivideAndConquer | ValidationCycle)
+    ]
+    if len(others) > 1:
+        return f"{' and '.join(sorted(others))} both say how many epochs a task has; use one."
+    return None
 
 
 @dataclass(frozen=True)
@@ -74,7 +90,10 @@ class ValidationCycle(Planner):
     at_most: int = 100
     """Epochs after which a cycle ends anyway."""
 
-    validates = True
+    needs = Needs(validation=True)
+
+    def conflicts(self, algorithm: Algorithm) -> str | None:
+        return super().conflicts(algorithm) or _conflict_over_epochs(self, algorithm)
 
     def __post_init__(self) -> None:
         for group in self._groups():
@@ -176,6 +195,16 @@ class PrivateLayers(Planner):
         )
 
 
+@dataclass(slots=True)
+class SplitMemory:
+    divergence: list[float] = field(default_factory=list)
+    """Of each layer, at the last commit that had two updates or more."""
+    split: int | None = None
+    """Place of the first class-specific layer, once it was found."""
+    since: int | None = None
+    """The version at which it was found."""
+
+
 @dataclass(frozen=True)
 class DivideAndConquer(Planner):
     """D&C: split the net where weights diverge, then train the two parts in turn, the other part frozen.
@@ -216,8 +245,20 @@ class DivideAndConquer(Planner):
         )
 
     @property
-    def compares(self) -> bool:  # type: ignore[override]
-        return self.split is None
+    def needs(self) -> Needs:
+        return Needs(at_least=1 if self.split is not None else 2)
+
+    def conflicts(self, algorithm: Algorithm) -> str | None:
+        per_commit = algorithm.protocol.updates_per_commit
+        if per_commit is not None and per_commit < self.needs.at_least:
+            return (
+                f"{type(self).__name__} compares the updates of a commit to find its split, and "
+                f"{algorithm.protocol!r} commits one at a time. Give split=..., or a buffer of two or more."
+            )
+        behind = algorithm.planners[algorithm.planners.index(self) + 1 :]
+        if any(isinstance(planner, PrivateLayers) for planner in behind):
+            return "put PrivateLayers before DivideAndConquer, which trains private layers in every round."
+        return super().conflicts(algorithm) or _conflict_over_epochs(self, algorithm)
 
     def check(self, layout: Layout) -> None:
         require(
@@ -232,7 +273,8 @@ class DivideAndConquer(Planner):
         if view.version < self.prepass or split is None:
             return replace(plan, epochs=self.epochs)
         features, classifier = view.layout.names[:split], view.layout.names[split:]
-        if (view.version - view.memory.get("since", self.prepass)) % 2 == 0:
+        since = view.memory(SplitMemory).since
+        if (view.version - (self.prepass if since is None else since)) % 2 == 0:
             mine, epochs, rate = features, self.epochs, plan.rate
         else:
             mine, epochs, rate = classifier, self.tuning_epochs, plan.rate * self.tuning_rate
@@ -248,20 +290,18 @@ class DivideAndConquer(Planner):
         )
 
     def found(self, view: View) -> int | None:
-        """Place of the first class-specific layer, once it is known."""
-        if self.split is not None:
-            return self._given(view.layout)
-        place: int | None = view.memory.get("split")
-        return place
+        """Return the place of the first class-specific layer, once it is known."""
+        return view.memory(SplitMemory).split if self.split is None else self._given(view.layout)
 
     def committed(self, view: View, updates: Sequence[Update]) -> None:
-        view.memory["divergence"] = divergence = layer_divergence(view, updates, self.divergence)
-        if self.split is None and view.version >= self.prepass and "split" not in view.memory and divergence:
-            view.memory["split"] = first_divergent(view.layout, divergence, self.threshold)
-            view.memory["since"] = view.version  # feature learning comes first, however late the split is found
+        memory = view.memory(SplitMemory)
+        memory.divergence = layer_divergence(view, updates, self.divergence)
+        if self.split is None and view.version >= self.prepass and memory.split is None and memory.divergence:
+            memory.split = first_divergent(view.layout, memory.divergence, self.threshold)
+            memory.since = view.version  # feature learning comes first, however late the split is found
 
     def notes(self, view: View) -> list[Record]:
-        divergence = view.memory.get("divergence")
+        divergence = view.memory(SplitMemory).divergence
         split = self.found(view)
         if not divergence:
             return []

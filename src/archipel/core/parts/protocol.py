@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from archipel.core.checks import at_least, more_than, one_of, share
 from archipel.core.parts.part import Part
 from archipel.core.state import Update, View
 from archipel.core.types import Model
+
+if TYPE_CHECKING:
+    from archipel.core.algorithm import Algorithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +71,40 @@ Decision: TypeAlias = Send | Offer | Commit | Count | GiveUp | Later
 
 
 class Protocol(Part):
-    updates_per_commit: int | None = None
-    """How many updates a commit usually holds; None: as many as take part."""
+    @property
+    def updates_per_commit(self) -> int | None:
+        """How many updates a commit usually holds; None: as many as take part."""
+        return None
+
+    @property
+    def commits_while_training(self) -> bool:
+        """Whether versions are committed while tasks are out, so that a task can grow stale."""
+        return False
 
     def decide(self, view: View, choose: Choose) -> list[Decision]:
-        """What to do now; an empty list means: wait for the next event."""
+        """Return what to do now; an empty list means: wait for the next event."""
         raise NotImplementedError
 
     def woke(self, view: View, tag: str) -> None:
-        """A `Later` has come due."""
+        """Take note of a `Later` that is due."""
 
     def wasted(self, view: View) -> None:
-        """A training task brought nothing: it failed, or its update was refused."""
+        """Take note of a training task that brought nothing: it failed, or its update was refused."""
 
 
 def participants(fraction: float, minimum: int, learners: int) -> int:
-    """m <- max(C K, 1) (RADFed Alg. 1, line 2), at least the minimum and at most everyone."""
+    """Return m <- max(C K, 1) (RADFed Alg. 1, line 2), at least the minimum and at most everyone."""
     # 0.29 * 100 is 28.999999999999996
     return min(learners, max(int(fraction * learners + 1e-9), minimum))
+
+
+@dataclass(slots=True)
+class RoundsMemory:
+    number: int = 0
+    """Rounds that ended."""
+    open: bool = False
+    overdue: bool = False
+    """The deadline of the open round has passed."""
 
 
 @dataclass(frozen=True)
@@ -106,34 +125,48 @@ class Rounds(Protocol):
             more_than(0, "Rounds", deadline=self.deadline)
 
     def decide(self, view: View, choose: Choose) -> list[Decision]:
-        memory = view.memory
-        if not memory.get("open"):
-            return self._open(view, choose)
-        if memory.pop("overdue", False):
+        memory = view.memory(RoundsMemory)
+        if not memory.open:
+            return self._open(view, memory, choose)
+        if memory.overdue:
+            memory.overdue = False
             return [GiveUp(tuple(sorted(view.out)))]
         if view.out or not all(update.ready for update in view.queue):
             return []
-        memory["open"] = False
-        memory["number"] = memory.get("number", 0) + 1
+        memory.open = False
+        memory.number += 1
         return [Count(), Commit(tuple(update.task for update in view.queue))]
 
-    def _open(self, view: View, choose: Choose) -> list[Decision]:
-        memory = view.memory
+    def _open(self, view: View, memory: RoundsMemory, choose: Choose) -> list[Decision]:
         idle = view.idle()
         if len(idle) < self.at_least:
             return []
-        number = memory.get("number", 0)
         count = participants(self.fraction, self.at_least, len(idle))
-        chosen = choose(idle, count, f"round {number}")
-        memory["open"] = bool(chosen)
+        chosen = choose(idle, count, f"round {memory.number}")
+        memory.open = bool(chosen)
         sends: list[Decision] = [Send(learner, view.model) for learner in sorted(chosen)]
         if sends and self.deadline is not None:
-            sends.append(Later(self.deadline, f"round {number}"))
+            sends.append(Later(self.deadline, f"round {memory.number}"))
         return sends
 
     def woke(self, view: View, tag: str) -> None:
-        if view.memory.get("open") and tag == f"round {view.memory.get('number', 0)}":
-            view.memory["overdue"] = True
+        memory = view.memory(RoundsMemory)
+        if memory.open and tag == f"round {memory.number}":
+            memory.overdue = True
+
+
+@dataclass(slots=True)
+class StreamMemory:
+    buffers: int = 0
+    """Buffers that were committed."""
+    timer: bool = False
+    """The open buffer's `max_wait` is running."""
+    overdue: bool = False
+    """The open buffer's `max_wait` has passed."""
+    reply: bool = False
+    """The last commit's contributors have not been given the new version yet."""
+    ended: int = 0
+    """Tasks that ended, committed or wasted, since the last local-training round was counted."""
 
 
 @dataclass(frozen=True)
@@ -162,27 +195,32 @@ class Stream(Protocol):
         one_of("Stream", "order", self.order, ("arrival", "ready"))
 
     @property
-    def updates_per_commit(self) -> int:  # type: ignore[override]
+    def updates_per_commit(self) -> int:
         return self.buffer
 
+    @property
+    def commits_while_training(self) -> bool:
+        return True
+
     def decide(self, view: View, choose: Choose) -> list[Decision]:
-        active = len(view.active())
+        memory, active = view.memory(StreamMemory), len(view.active())
         limit = active if self.concurrency is None else min(self.concurrency, active)
         sends = self._sends(view, choose, limit)
         # a contributor gets the version its update made, even if the next commit is ready too (Metis Alg. 1)
-        if view.memory.pop("reply", False) and sends:
+        reply, memory.reply = memory.reply, False
+        if reply and sends:
             return sends
-        due = self._due(view, sends)
+        due = self._due(view, memory, sends)
         # a local-training round of a stream: as many tasks, committed or wasted, as learners work side by side
-        rounds, view.memory["settled"] = divmod(view.memory.get("settled", 0) + len(due), max(limit, 1))
+        rounds, memory.ended = divmod(memory.ended + len(due), max(limit, 1))
         counted: list[Decision] = [Count(rounds)] if rounds else []
-        memory = view.memory
         if due:
-            memory.update(reply=True, buffers=memory.get("buffers", 0) + 1, timer=False, overdue=False)
+            memory.buffers += 1
+            memory.reply, memory.timer, memory.overdue = True, False, False
             return [*counted, Commit(tuple(update.task for update in due))]
-        if self.max_wait is not None and view.queue and not memory.get("timer"):
-            memory["timer"] = True
-            counted.append(Later(self.max_wait, f"buffer {memory.get('buffers', 0)}"))
+        if self.max_wait is not None and view.queue and not memory.timer:
+            memory.timer = True
+            counted.append(Later(self.max_wait, f"buffer {memory.buffers}"))
         return [*counted, *sends]
 
     def _sends(self, view: View, choose: Choose, limit: int) -> list[Decision]:
@@ -193,13 +231,13 @@ class Stream(Protocol):
         chosen = choose(idle, free, f"task {view.state.next_task}")
         return [Send(learner, view.model) for learner in sorted(chosen[:free])]
 
-    def _due(self, view: View, sends: Sequence[Decision]) -> list[Update]:
-        """The updates to commit now."""
+    def _due(self, view: View, memory: StreamMemory, sends: Sequence[Decision]) -> list[Update]:
+        """Return the updates to commit now."""
         ready = self._ready(view.queue)
         if len(ready) >= self.buffer:
             return ready[: self.buffer]
         nothing_to_wait_for = not view.out and not sends and all(update.ready for update in view.queue)
-        return ready if view.memory.get("overdue") or nothing_to_wait_for else []
+        return ready if memory.overdue or nothing_to_wait_for else []
 
     def _ready(self, queue: Sequence[Update]) -> list[Update]:
         if self.order == "ready":
@@ -207,11 +245,22 @@ class Stream(Protocol):
         return list(takewhile(lambda update: update.ready, queue))
 
     def wasted(self, view: View) -> None:
-        view.memory["settled"] = view.memory.get("settled", 0) + 1
+        view.memory(StreamMemory).ended += 1
 
     def woke(self, view: View, tag: str) -> None:
-        if tag == f"buffer {view.memory.get('buffers', 0)}":  # an old buffer's timer says nothing of this one
-            view.memory["overdue"] = True
+        memory = view.memory(StreamMemory)
+        if tag == f"buffer {memory.buffers}":  # an old buffer's timer says nothing of this one
+            memory.overdue = True
+
+
+@dataclass(slots=True)
+class RelayMemory:
+    slots: int = 0
+    """Slots of the relay under way; 0: none is."""
+    hop: int = 0
+    """Hops it has made."""
+    number: int = 0
+    """Hops of all relays so far."""
 
 
 @dataclass(frozen=True)
@@ -235,36 +284,43 @@ class Relay(Protocol):
         at_least(1, "Relay", hops=self.hops)
         at_least(1, "Relay", at_least=self.at_least)
 
+    def conflicts(self, algorithm: Algorithm) -> str | None:
+        if not algorithm.merge.needs.single_models:
+            return None
+        merge, protocol = type(algorithm.merge).__name__, type(self).__name__
+        return (
+            f"{protocol} with {merge} makes no sense: {merge} keeps each learner's own latest model, and a model that "
+            f"came through a {protocol} is nobody's own. Use Mean()."
+        )
+
     def decide(self, view: View, choose: Choose) -> list[Decision]:
-        memory = view.memory
+        memory = view.memory(RelayMemory)
         if view.out:
             return []
-        if not memory.get("slots"):
+        if not memory.slots:
             idle = view.idle()
             if len(idle) < self.at_least:
                 return []
-            memory["slots"] = participants(self.fraction, self.at_least, len(idle))
-            memory["hop"] = 0
-        if memory["hop"] < self.hops:
-            return self._hop(view, choose)
+            memory.slots = participants(self.fraction, self.at_least, len(idle))
+            memory.hop = 0
+        if memory.hop < self.hops:
+            return self._hop(view, memory, choose)
         if view.state.travelling:
             return [Offer()]
         if not all(update.ready for update in view.queue):
             return []
-        memory["slots"] = 0
+        memory.slots = 0
         return [Count(self.hops), Commit(tuple(update.task for update in view.queue))]
 
-    def _hop(self, view: View, choose: Choose) -> list[Decision]:
-        memory = view.memory
-        number = memory.get("number", 0)
-        chosen = choose(view.idle(), memory["slots"], f"round {number}")
+    def _hop(self, view: View, memory: RelayMemory, choose: Choose) -> list[Decision]:
+        chosen = choose(view.idle(), memory.slots, f"round {memory.number}")
         if not chosen:
             return []
-        memory["hop"] += 1
-        memory["number"] = number + 1
+        memory.hop += 1
+        memory.number += 1
         travelling = view.state.travelling
         far = {slot: len(update.path) for slot, update in travelling.items()}
-        slots = sorted(range(memory["slots"]), key=lambda slot: (far.get(slot, 0), slot))
+        slots = sorted(range(memory.slots), key=lambda slot: (far.get(slot, 0), slot))
         sends: list[Decision] = []
         for slot, learner in sorted(zip(slots, chosen, strict=False)):
             model = travelling[slot].model if slot in travelling else view.model

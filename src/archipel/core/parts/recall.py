@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from archipel.core.checks import at_least
-from archipel.core.parts.part import Part
+from archipel.core.parts.part import Needs, Part
 from archipel.core.state import Assignment, Update, View
+
+if TYPE_CHECKING:
+    from archipel.core.algorithm import Algorithm
 
 
 class Recall(Part):
+    needs = Needs(reports=("progress",))
+
+    def conflicts(self, algorithm: Algorithm) -> str | None:
+        if algorithm.protocol.commits_while_training:
+            return None
+        return (
+            f"{self!r} recalls tasks that grow stale while others commit; under {type(algorithm.protocol).__name__} "
+            "nobody commits while tasks are out. Use Stream(), or leave recall out."
+        )
+
     def due(self, view: View, task: Assignment) -> bool:
-        """Looked at on each commit and each `Progress`."""
+        """Return whether to recall a task; asked at each commit and each `Progress`."""
         raise NotImplementedError
+
+
+@dataclass(slots=True)
+class StalenessMemory:
+    staleness: dict[str, list[int]] = field(default_factory=dict)
+    """Effective staleness of each learner's committed updates."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +51,12 @@ class MedianStaleness(Recall):
         at_least(1, "MedianStaleness", after=self.after)
 
     def committed(self, view: View, updates: Sequence[Update]) -> None:
-        history = view.memory.setdefault("staleness", {})
+        history = view.memory(StalenessMemory).staleness
         for update in updates:
             history.setdefault(update.learner, []).append(update.stale_steps)
 
     def due(self, view: View, task: Assignment) -> bool:
-        history: list[int] = view.memory.get("staleness", {}).get(task.learner, [])
+        history = view.memory(StalenessMemory).staleness.get(task.learner, [])
         if len(history) < self.after:
             return False
         staleness = view.state.committed - task.committed + task.steps

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from archipel.core.checks import one_of, require
-from archipel.core.parts.part import Part
+from archipel.core.parts.part import Needs, Part
 from archipel.core.state import Update, View
-from archipel.core.types import Reports
+
+if TYPE_CHECKING:
+    from archipel.core.algorithm import Algorithm
 
 
 class Selection(Part):
     """Picks learners among those who are idle; the order counts under Relay, where slot i goes to the i-th."""
 
-    reports: tuple[Reports, ...] = ()
-    """What the selection needs every learner to tell."""
-
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
-        """`draw` names this decision: the same draw picks the same learners, for every method alike."""
+        """Pick learners; `draw` names the decision, and one draw picks the same learners for every method."""
         raise NotImplementedError
 
 
@@ -42,6 +41,12 @@ class Uniform(Selection):
         return [candidates[i] for i in order[:count]]
 
 
+@dataclass(slots=True)
+class ImportanceMemory:
+    scores: dict[str, float] = field(default_factory=dict)
+    """p_k of each learner that has reported."""
+
+
 @dataclass(frozen=True)
 class ByImportance(Selection):
     """RADFedi: chances in proportion to p_k <- (1 - gamma) p_k + gamma p_k_new (RADFed Alg. 2, lines 8 and 11).
@@ -59,8 +64,17 @@ class ByImportance(Selection):
         one_of("ByImportance", "score", self.score, ("sample", "batch"))
 
     @property
-    def reports(self) -> tuple[Reports, ...]:  # type: ignore[override]
-        return ("gradient norm per sample" if self.score == "sample" else "gradient norm per batch",)
+    def needs(self) -> Needs:
+        return Needs(reports=("gradient norm per sample" if self.score == "sample" else "gradient norm per batch",))
+
+    def conflicts(self, algorithm: Algorithm) -> str | None:
+        norms = [report for report in algorithm.reports if report.startswith("gradient norm")]
+        if len(norms) <= 1:
+            return None
+        return (
+            f"selection and weighting ask for different gradient norms ({' and '.join(norms)}), and a learner reports "
+            "one; use ByImportance(score='batch')."
+        )
 
     def observe(self, view: View, update: Update) -> None:
         new = update.metrics.gradient_norm
@@ -69,12 +83,12 @@ class ByImportance(Selection):
                 f"ByImportance: learner {update.learner!r} reported no gradient norm with task {update.task}; "
                 "its plan asks for one, so its software is of another version."
             )
-        scores = view.memory.setdefault("scores", {})
+        scores = view.memory(ImportanceMemory).scores
         old = scores.get(update.learner)
         scores[update.learner] = new if old is None else (1 - self.gamma) * old + self.gamma * new
 
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
-        scores: dict[str, float] = view.memory.get("scores", {})
+        scores = view.memory(ImportanceMemory).scores
         known = [scores[name] for name in sorted(scores)]
         guess = sum(known) / len(known) if known else 1.0
         chances = np.array([scores.get(name, guess) for name in candidates], dtype=np.float64)

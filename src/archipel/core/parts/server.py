@@ -6,21 +6,26 @@ optimiser's memory moves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from archipel.core.checks import at_least, between, more_than
-from archipel.core.layout import finite
 from archipel.core.parts.merge import Proposal
 from archipel.core.parts.part import Part
 from archipel.core.state import View
 
 
+@dataclass(slots=True)
+class MomentsMemory:
+    written: list[str] = field(default_factory=list)
+    """Moments that are in the store; the others still have their initial value."""
+
+
 class Server(Part):
     def step(self, view: View, proposal: Proposal) -> Tensor | None:
-        """The next model as a new vector; None, and nothing remembered, if it or a moment would not be finite."""
+        """Return the next model as a new vector; None, and nothing remembered, if it would not be finite."""
         current = view.models.read(view.model.name)
         following = current.clone()
         moments = {name: self._moment(view, name, initial) for name, initial in self.moments().items()}
@@ -30,15 +35,15 @@ class Server(Part):
         for piece in view.layout.slices(layer for layer in proposal.layers if layer not in statistics):
             remembered = {name: moment[piece] for name, moment in moments.items()}
             self.move(remembered, current[piece], proposal.vector[piece], following[piece])
-        if not all(finite(vector) for vector in (following, *moments.values())):
+        if not all(view.kernels.finite(vector) for vector in (following, *moments.values())):
             return None
         for name, moment in moments.items():
             view.models.write(view.name(name), moment)
-            view.memory[name] = True
+        view.memory(MomentsMemory).written = list(moments)
         return following
 
     def moments(self) -> dict[str, float]:
-        """Vectors as long as the model that the optimiser remembers, and what they begin with."""
+        """Return the names of vectors that the optimiser remembers, and their initial value."""
         return {}
 
     def move(self, moments: dict[str, Tensor], current: Tensor, proposal: Tensor, following: Tensor) -> None:
@@ -47,8 +52,8 @@ class Server(Part):
 
     @staticmethod
     def _moment(view: View, name: str, initial: float) -> Tensor:
-        """A copy: what is refused must leave no trace."""
-        if view.memory.get(name):
+        """Return a copy of a moment: a refused step must leave no trace."""
+        if name in view.memory(MomentsMemory).written:
             return view.models.read(view.name(name)).clone()
         return torch.full((view.layout.size,), float(initial))
 
@@ -65,7 +70,7 @@ class Replace(Server):
     def step(self, view: View, proposal: Proposal) -> Tensor | None:
         if self.rate == 1 and len(proposal.layers) == len(view.layout.layers):
             # nothing of the current model is left: no copy of it, whose new memory costs more than the merge itself
-            return proposal.vector if finite(proposal.vector) else None
+            return proposal.vector if view.kernels.finite(proposal.vector) else None
         return super().step(view, proposal)
 
     def move(self, moments: dict[str, Tensor], current: Tensor, proposal: Tensor, following: Tensor) -> None:

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from archipel.core.checks import at_least, more_than, one_of, require, share
 from archipel.core.layout import Layout
 from archipel.core.metrics import METRICS, mean_loss, metric, pooled
-from archipel.core.parts.part import Part
+from archipel.core.parts.part import Needs, Part
 from archipel.core.state import Update, View
 from archipel.core.types import (
     AUC_BINS,
@@ -25,7 +25,6 @@ from archipel.core.types import (
     Model,
     Opinions,
     Probe,
-    Reports,
     Score,
     Scored,
     Tallies,
@@ -37,21 +36,17 @@ Question: TypeAlias = tuple[str, Probe, Model | None]
 
 
 class Weighting(Part):
-    reports: tuple[Reports, ...] = ()
-    """What every learner has to tell with its update."""
-    validates: bool = False
-    """Learners have to reserve a validation part."""
-    stimuli: bool = False
-    """The controller's site has to hold stimuli."""
-    at_most_one: bool = False
-    """Its weights never exceed 1, so that they can be mixing coefficients."""
+    @property
+    def at_most_one(self) -> bool:
+        """Whether its weights never exceed 1, so that they can be mixing coefficients."""
+        return False
 
     def ask(self, view: View, update: Update) -> Iterable[Question]:
-        """The evidence this weighting needs of an update."""
+        """Return the evidence this weighting needs of an update."""
         return ()
 
     def weigh(self, view: View, update: Update) -> Weight | None:
-        """The update's weight; None if the evidence does not suffice, and then the update is left out."""
+        """Return the update's weight; None if the evidence does not suffice, and then the update is left out."""
         raise NotImplementedError
 
 
@@ -129,8 +124,6 @@ class ByDistributedValidation(Weighting):
     evaluators: int | None = None
     """Ask only so many of the other learners, drawn anew for each update; None: all."""
 
-    validates = True
-
     def __post_init__(self) -> None:
         one_of("ByDistributedValidation", "metric", self.metric, METRICS)
         share("ByDistributedValidation", "quorum", self.quorum)
@@ -138,7 +131,7 @@ class ByDistributedValidation(Weighting):
             at_least(1, "ByDistributedValidation", evaluators=self.evaluators)
 
     @property
-    def at_most_one(self) -> bool:  # type: ignore[override]
+    def at_most_one(self) -> bool:
         return self.metric != "loss"
 
     @property
@@ -146,8 +139,8 @@ class ByDistributedValidation(Weighting):
         return Score("validation", bins=AUC_BINS if self.metric == "auc" else 0)
 
     @property
-    def reports(self) -> tuple[Reports, ...]:  # type: ignore[override]
-        return ("validation scores" if self.metric == "auc" else "validation",)
+    def needs(self) -> Needs:
+        return Needs(reports=("validation scores" if self.metric == "auc" else "validation",), validation=True)
 
     def ask(self, view: View, update: Update) -> Iterable[Question]:
         sites = list(view.others_with_validation(update.learner))  # its own opinion travels with the update
@@ -198,7 +191,7 @@ class ByConsistency(Weighting):
 
     distance: Distance = "cosine"
 
-    stimuli = True
+    needs = Needs(stimuli=True)
     at_most_one = True
 
     def __post_init__(self) -> None:
@@ -220,7 +213,7 @@ class ByConsistency(Weighting):
 class ByGradientNorm(Weighting):
     """HDAFL's other option (section 4): the norm of the learner's gradient at the model it sent."""
 
-    reports = ("gradient norm per batch",)
+    needs = Needs(reports=("gradient norm per batch",))
 
     def weigh(self, view: View, update: Update) -> Weight | None:
         norm = update.metrics.gradient_norm
@@ -246,20 +239,15 @@ class Product(Weighting):
         return f"Product({', '.join(map(repr, self.factors))})"
 
     @property
-    def reports(self) -> tuple[Reports, ...]:  # type: ignore[override]
-        return tuple(dict.fromkeys(report for factor in self.factors for report in factor.reports))
+    def needs(self) -> Needs:
+        return Needs.together(factor.needs for factor in self.factors)
 
     @property
-    def validates(self) -> bool:  # type: ignore[override]
-        return any(factor.validates for factor in self.factors)
-
-    @property
-    def stimuli(self) -> bool:  # type: ignore[override]
-        return any(factor.stimuli for factor in self.factors)
-
-    @property
-    def at_most_one(self) -> bool:  # type: ignore[override]
+    def at_most_one(self) -> bool:
         return all(factor.at_most_one for factor in self.factors)
+
+    def inner(self) -> tuple[Part, ...]:
+        return tuple(one for factor in self.factors for one in (factor, *factor.inner()))
 
     def ask(self, view: View, update: Update) -> Iterable[Question]:
         # what two factors ask alike is asked once, and both read the answer

@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import grpc
 from torch import Tensor
 
-from archipel.core.layout import empty
 from archipel.federation.storage.blobs import Buffer
 from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.channel import CHUNK, LIMITS, NAME
 from archipel.federation.wire.pieces import hear_piece, say_portion, written
+from archipel.kernels.memory import empty
 
 FOR_GOOD = {
     grpc.StatusCode.FAILED_PRECONDITION,

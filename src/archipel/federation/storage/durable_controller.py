@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 from archipel.core import records, state, types
@@ -198,12 +199,15 @@ class Book:
         *,
         snapshot_every: int = 100,
         keep_updates: bool = False,
+        parts: Sequence[ModuleType] = (),
     ) -> None:
         """Open the book in a folder, or begin one.
 
         snapshot_every: commits between two snapshots; keep_updates: never remove an update's file, so that the whole
-        run can be told again from its beginning.
+        run can be told again from its beginning; parts: modules that define the algorithm's parts, whose memory is in
+        snapshots.
         """
+        self._codec = CODEC.also(*parts)
         self.blobs = Blobs(folder / "blobs")
         self.journal = Journal(folder / "journal.sqlite")
         self.layout = layout
@@ -265,7 +269,7 @@ class Book:
         assert not self._waiting, "what was taken is to be handled first"
         saved = self.course.save()
         with self.journal.write():
-            self.journal.snapshot(self.number, CODEC.text(saved))
+            self.journal.snapshot(self.number, self._codec.text(saved))
         self._commits = self._numbers = 0
         if not self._keep_updates:
             needed = {run[2] for kept in saved["models"].values() for run in kept["runs"]}
@@ -360,7 +364,7 @@ class Book:
             after = 0
         else:
             after, content = found
-            saved = CODEC.value(content)
+            saved = self._codec.value(content)
             self._models.load(saved["models"])
             self.course = Course(make(self._models, saved["state"]), self._models)
             self.course.load(saved)

@@ -16,9 +16,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from archipel.core.layout import Layout, empty
+from archipel.core.layout import Layout
 from archipel.federation.storage.blobs import Blobs
-from archipel.kernels.native.merge import Places
+from archipel.kernels.interface import Rows
+from archipel.kernels.memory import empty
+from archipel.kernels.rows import MemoryRows, NamedRows
 
 Digest: TypeAlias = str
 """SHA-256 of a layer's numbers, in hexadecimal."""
@@ -105,9 +107,10 @@ class StoredModels:
         kept = self._kept.get(name)
         return kept is not None and kept.tensor is not None
 
-    def places(self, names: Sequence[str], numbers: int) -> Places | None:
-        """None: updates lie in files."""
-        return None
+    def rows(self, names: Sequence[str]) -> Rows:
+        tensors = [self._kept[name].tensor for name in names]
+        in_memory = MemoryRows.of([tensor for tensor in tensors if tensor is not None])
+        return in_memory if in_memory is not None and None not in tensors else NamedRows(names, self.read)
 
     def shape(self, name: str) -> tuple[int, ...]:
         return (self._kept[name].runs[-1].stop,)

@@ -16,6 +16,7 @@ from archipel.core.parts.merge import Community, Mean, Merge, Proposal
 from archipel.core.randomness import generator
 from archipel.core.state import Member, State, Update, View
 from archipel.core.types import Metrics, Model
+from archipel.kernels import kernels
 from archipel.simulation.executors.choice import threads
 from archipel.simulation.vectors import MemoryModels
 from archipel.study.stopwatch import seconds_of
@@ -62,7 +63,7 @@ class Federation:
 
     def merge(self, part: Merge, updates: Sequence[Update]) -> Proposal:
         weights = [(1.0,) * len(self.layout.layers)] * len(updates)
-        return part.merge(View(self.state, self.layout, self.models, "merge"), updates, weights)
+        return part.merge(View(self.state, self.layout, self.models, kernels(), "merge"), updates, weights)
 
     def _update(self, learner: int, name: str) -> Update:
         everything = tuple(range(len(self.layout.layers)))
