@@ -135,7 +135,7 @@ def test_rows_by_their_places_are_added_to_nothing_that_lies_otherwise() -> None
     row = torch.ones(10)
     places = np.array([native.place(row)], np.uint64)
     for into in (torch.zeros(20)[::2], torch.zeros(10, dtype=torch.float64)):
-        with pytest.raises(ValueError, match="one behind the other"):
+        with pytest.raises(ValueError, match="contiguous float32"):
             native.add_rows_at(into, places, [1.0])
     with pytest.raises(ValueError, match="1 rows and 2 weights"):
         native.add_rows_at(torch.zeros(10), places, [1.0, 2.0])

@@ -1,7 +1,6 @@
-"""`merge.c` from Python, and the same in torch: sums of models.
+"""Weighted sums of models, in C (`merge.c`) and in torch.
 
-Every number has the same bits in both: rows are added in their order, each by a multiplication and an addition that are
-rounded once if the processor can.
+Both give the same bits: rows are added in order, each by a multiplication and an addition, fused if the processor can.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from archipel.core.layout import CHUNK, chunks
 from archipel.kernels.native.library import library
 
 Places: TypeAlias = NDArray[np.uint64]
-"""Where vectors begin in memory."""
+"""Addresses of vectors in memory."""
 
 IN_CACHE = 1 << 18
-"""Numbers of a wide sum that torch changes at a time: they stay in the cache from one operation to the next."""
+"""Numbers of a float64 sum that torch updates at a time: they stay in the cache from one operation to the next."""
 
 WORTH_THREADS = 1 << 18
-"""Numbers to be added: fewer are added before another thread is awake."""
+"""Numbers to add: one thread adds fewer before a second one wakes up."""
 
 
 def place(vector: Tensor) -> int | None:
-    """Where a vector begins in memory; None if it is not there as float32 numbers, one behind the other."""
-    return vector.data_ptr() if _in_one_piece(vector, torch.float32) else None
+    """Return the address of a vector, or None if it is not contiguous float32 in memory."""
+    return vector.data_ptr() if _contiguous(vector, torch.float32) else None
 
 
 def add_rows(
@@ -44,9 +43,9 @@ def add_rows(
     *,
     from_nothing: bool = False,
 ) -> None:
-    """Add weights x rows, one row after the other, all of them or a piece; from nothing: to zeros."""
-    _as_many(rows, weights)
-    if library() is None or not (_in_one_piece(into, torch.float32) and _lie_well(rows, into.numel())):
+    """Add weights x rows, row after row, to a sum or to a piece of it; from nothing: to zeros."""
+    _require_as_many(rows, weights)
+    if library() is None or not (_contiguous(into, torch.float32) and _all_contiguous(rows, into.numel())):
         add_rows_in_torch(into, rows, weights, piece, from_nothing=from_nothing)
     else:
         places = np.array([row.data_ptr() for row in rows], np.uint64)
@@ -61,11 +60,11 @@ def add_rows_at(
     *,
     from_nothing: bool = False,
 ) -> None:
-    """The same, if it is known of every row where its `place` is and that it is as long as the sum."""
-    _as_many(places, weights)
+    """Add rows given by their `place`; each must be as long as the sum."""
+    _require_as_many(places, weights)
     require(
-        _in_one_piece(into, torch.float32),
-        "Rows by their places can be added to float32 numbers in memory, one behind the other; this sum is of "
+        _contiguous(into, torch.float32),
+        "Rows given by their places can only be added to contiguous float32 in memory; this sum is "
         f"{into.dtype} with strides {into.stride()} on {into.device}. Use add_rows.",
     )
     native, numbers = library(), into.numel()
@@ -108,14 +107,14 @@ def commit(
     mean: Tensor | None = None,
     weight: float = 1.0,
 ) -> list[float]:
-    """The same to a sum in float64, which is divided by a weight into the mean, if there is one to be written.
+    """Add weights x rows to a float64 sum and write sum / weight to the mean, if given.
 
-    How large the largest number of each row is.
+    Return the largest magnitude of each row.
     """
-    _as_many(rows, weights)
+    _require_as_many(rows, weights)
     native = library()
     means = () if mean is None else (mean,)
-    if native is None or not (_in_one_piece(total, torch.float64) and _lie_well((*means, *rows), total.numel())):
+    if native is None or not (_contiguous(total, torch.float64) and _all_contiguous((*means, *rows), total.numel())):
         return commit_in_torch(total, rows, weights, from_nothing=from_nothing, mean=mean, weight=weight)
     places, factors = array("Q", [row.data_ptr() for row in rows]), array("d", weights)
     largest = array("f", bytes(4 * len(rows)))
@@ -145,13 +144,13 @@ def commit_in_torch(
 ) -> list[float]:
     for piece in chunks([slice(0, len(total))], IN_CACHE):
         running = total[piece]
-        wide = torch.empty_like(running)
+        scratch = torch.empty_like(running)
         if from_nothing:
             running.zero_()
         for row, p in zip(rows, weights, strict=True):
-            running.add_(wide.copy_(row[piece]), alpha=p)
+            running.add_(scratch.copy_(row[piece]), alpha=p)
         if mean is not None:
-            mean[piece].copy_(torch.div(running, weight, out=wide))
+            mean[piece].copy_(torch.div(running, weight, out=scratch))
     return [_largest(row) for row in rows]
 
 
@@ -160,18 +159,18 @@ def _largest(row: Tensor) -> float:
     return max(-float(low), float(high))
 
 
-def _as_many(rows: Sized, weights: Sized) -> None:
+def _require_as_many(rows: Sized, weights: Sized) -> None:
     require(len(rows) == len(weights), f"There are {len(rows)} rows and {len(weights)} weights; each row needs one.")
 
 
-def _in_one_piece(vector: Tensor, kind: torch.dtype) -> bool:
-    """In memory, of this type, one number behind the other."""
-    return vector.dtype is kind and vector.is_contiguous() and vector.is_cpu
+def _contiguous(vector: Tensor, dtype: torch.dtype) -> bool:
+    """Return whether the numbers are of this type, in memory and contiguous."""
+    return vector.dtype is dtype and vector.is_contiguous() and vector.is_cpu
 
 
-def _lie_well(vectors: Iterable[Tensor], numbers: int) -> bool:
-    """C can read or write so many numbers of each; if not, torch knows what to do or say."""
-    return all(_in_one_piece(vector, torch.float32) and vector.numel() == numbers for vector in vectors)
+def _all_contiguous(vectors: Iterable[Tensor], numbers: int) -> bool:
+    """Return whether C can access so many numbers of each; if not, torch adds them or raises an error."""
+    return all(_contiguous(vector, torch.float32) and vector.numel() == numbers for vector in vectors)
 
 
 def _threads(numbers: int, rows: Sized) -> int:
@@ -180,7 +179,7 @@ def _threads(numbers: int, rows: Sized) -> int:
 
 @cache
 def _declared(native: CDLL) -> CDLL:
-    """The library, once it knows of what type these functions' arguments are."""
+    """Return the library with the argument types of these functions."""
     sums: list[Any] = [c_void_p, c_void_p, c_void_p, c_long, c_int]
     native.archipel_add_rows.argtypes = [*sums, c_long, c_long, c_int]
     native.archipel_commit.argtypes = [*sums, c_long, c_void_p, c_void_p, c_double, c_int]
