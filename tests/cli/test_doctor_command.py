@@ -1,5 +1,6 @@
 """`archipel doctor`: what it looks at, and what it calls broken."""
 
+import ctypes
 import importlib.metadata
 import json
 import sys
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 import archipel as ap
 from archipel.cli.doctor import REQUIREMENT, Package, release
 from archipel.data import sources
+from archipel.kernels.native.library import Library
 
 module = sys.modules["archipel.cli.doctor"]
 """The command of the same name may stand in its place in the package."""
@@ -102,6 +104,21 @@ def test_extras_and_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     installed["torch"] = "2.5.9"
     del installed["rich"]
     assert broken(asked("--json"))["packages"].startswith("torch 2.5.9 (needs 2.6); rich is not installed (needs 0)")
+
+
+@pytest.mark.usefixtures("untrained")
+def test_the_c_library_and_why_it_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Library("avx2", ctypes.CDLL(None), "")
+    monkeypatch.setattr(module, "load", lambda: found)
+    machine = json.loads(asked("--json").stdout)["machine"]
+    assert (machine["native"], machine["native_kind"], machine["native_reason"]) == (True, "avx2", "")
+    assert "C library: loaded, for avx2" in asked().stdout
+    found = Library("avx2", None, "avx2.so was not compiled: command 'cc' failed")
+    result = asked("--json")
+    assert broken(result) == {}, "torch can do without"
+    machine = json.loads(result.stdout)["machine"]
+    assert (machine["native"], machine["native_reason"]) == (False, "avx2.so was not compiled: command 'cc' failed")
+    assert "C library: not loaded, torch is used instead: avx2.so was not compiled" in " ".join(asked().stdout.split())
 
 
 def test_training_that_does_not_repeat_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from archipel.kernels.native.convolution import convolved_maxima, convolved_maxi
 pytestmark = pytest.mark.skipif(convolution._native() is None, reason="no library, or no AVX2")
 
 SHAPES = {
-    # batch, channels, height, width, filters, rows, columns, margins
+    # batch, channels, height, width, filters, rows, columns, padding
     "W1's first": (3, 1, 28, 28, 32, 5, 5, (2, 2)),
     "W1's second": (3, 32, 14, 14, 64, 5, 5, (2, 2)),
     "W3's second": (2, 64, 16, 16, 64, 5, 5, (2, 2)),
@@ -25,7 +25,7 @@ SHAPES = {
     "filters of three registers": (1, 16, 10, 10, 48, 3, 3, (1, 1)),
     "rows longer than the registers": (2, 96, 6, 6, 16, 3, 3, (1, 1)),
     "a narrow image": (2, 1, 30, 3, 4, 7, 2, (3, 0)),
-    "margins without an image below": (2, 2, 3, 3, 6, 2, 2, (4, 3)),
+    "padding without an image below": (2, 2, 3, 3, 6, 2, 2, (4, 3)),
     "a filter as large as the image but one": (2, 4, 6, 6, 7, 5, 5, (0, 0)),
     "no images": (0, 3, 8, 8, 4, 3, 3, (1, 1)),
 }
@@ -41,17 +41,17 @@ def tensors(name: str) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def outcome(function, given: tuple[Tensor, ...], margins: tuple[int, int]) -> list[Tensor]:
+def outcome(function, given: tuple[Tensor, ...], padding: tuple[int, int]) -> list[Tensor]:
     """The output and all gradients."""
     leaves = [tensor.clone(memory_format=torch.preserve_format).requires_grad_() for tensor in given]
-    out = function(*leaves, *([None] if len(leaves) == 2 else []), margins)
+    out = function(*leaves, *([None] if len(leaves) == 2 else []), padding)
     slopes = torch.randn(out.shape, generator=torch.Generator().manual_seed(4))
     out.backward(slopes)
     return [out.detach(), *(leaf.grad for leaf in leaves)]
 
 
-def assert_as_torch(given: tuple[Tensor, ...], margins: tuple[int, int]) -> None:
-    mine, theirs = (outcome(function, given, margins) for function in (convolved_maxima, convolved_maxima_in_torch))
+def assert_as_torch(given: tuple[Tensor, ...], padding: tuple[int, int]) -> None:
+    mine, theirs = (outcome(function, given, padding) for function in (convolved_maxima, convolved_maxima_in_torch))
     for a, b in zip(mine, theirs, strict=True):
         scale = float(b.abs().max()) if b.numel() else 1.0
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
@@ -157,3 +157,19 @@ def test_what_does_not_suit_is_torchs(given):
             convolved_maxima(x, weight, bias, (2, 2))
         return
     assert torch.equal(convolved_maxima(x, weight, bias, (2, 2)), convolved_maxima_in_torch(x, weight, bias, (2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("image", "weight", "padding", "fits"),
+    [
+        ((1, 1, 46_340, 46_340), (1, 1, 3, 3), (0, 0), True),
+        ((1, 1, 46_341, 46_341), (1, 1, 3, 3), (0, 0), False),
+        ((1, 1, 46_339, 46_339), (1, 1, 3, 3), (1, 1), False),
+        ((1, 2**14, 64, 64), (2**14, 2**14, 1, 7), (0, 0), True),
+        ((1, 2**14, 64, 64), (2**14, 2**14, 1, 8), (0, 0), False),
+    ],
+)
+def test_offsets_beyond_32_bits_are_torchs(image, weight, padding, fits):
+    """Shapes of so many numbers, without the memory for them."""
+    x, filters = (torch.zeros(()).expand(shape) for shape in (image, weight))
+    assert convolution._suits(x, filters, None, padding) is fits

@@ -949,7 +949,7 @@ def test_a_fork_does_not_wait_for_what_its_parent_has_begun() -> None:
         out = [begun(case(20, 33, 7))]  # with one thread, which does nothing before it waits
 
         def settle() -> str:
-            with pytest.raises(RuntimeError, match="settle it before"):
+            with pytest.raises(RuntimeError, match="wait for it before forking"):
                 out[0][0].settle()
             return "an error"
 

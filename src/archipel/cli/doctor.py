@@ -20,7 +20,7 @@ from archipel.cli.data import KNOWN, looked_for
 from archipel.cli.folding import MARGIN, heading, write
 from archipel.core.parts.ending import Ending
 from archipel.data.fetch import cache, places
-from archipel.kernels.native.library import library
+from archipel.kernels.native.library import load
 from archipel.simulation.simulate import simulate
 
 REQUIREMENT = re.compile(r"""([\w.-]+)(?:>=([\d.]+))?[^;]*(?:;.*\bextra == ["']([\w-]+)["'])?""")
@@ -59,7 +59,11 @@ class Machine:
     """By which torch computes."""
     cuda: bool
     native: bool
-    """Archipel's own arithmetic in C was compiled when it was installed."""
+    """Whether Archipel's C library is loaded."""
+    native_kind: str
+    """Of the processor: default, avx2 or avx512."""
+    native_reason: str
+    """Why the C library is not loaded; empty if it is."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,7 @@ def extras(packages: list[Package]) -> tuple[Extra, ...]:
 
 
 def machine() -> Machine:
+    native = load()
     return Machine(
         f"{platform.system()} {platform.machine()}",
         platform.python_version(),
@@ -167,7 +172,9 @@ def machine() -> Machine:
         os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else None,
         torch.get_num_threads(),
         torch.cuda.is_available(),
-        library() is not None,
+        native.loaded is not None,
+        native.kind,
+        native.reason,
     )
 
 
@@ -240,11 +247,10 @@ def show(found: Diagnosis) -> None:
         MARGIN,
     )
     if here.native:
-        write("small networks are trained in C", MARGIN)
+        write(f"C library: loaded, for {here.native_kind}", MARGIN)
     else:
-        write(
-            "nothing is trained in C: install a C compiler, then Archipel again, and small networks are faster", MARGIN
-        )
+        advice = "With a C compiler at install small networks and merges are faster; pip install -v shows its messages"
+        write(f"C library: not loaded, torch is used instead: {here.native_reason}. {advice}.", MARGIN)
     write(", ".join(f"{name} {version or 'is missing'}" for name, version in found.packages.items()), MARGIN)
     heading("Extras")
     for extra in found.extras:

@@ -1,5 +1,4 @@
-"""Arithmetic in C, for what torch has no operation for: compiled when the package is installed, if there is a compiler.
+"""Kernels in C for which torch has no operation, compiled at install if there is a compiler.
 
-Each of its functions has a twin in torch, which is used where the library is not there and says what it has to
-compute.
+Every function has a counterpart in torch, which defines what it computes and is used where the library is absent.
 """

@@ -1,14 +1,16 @@
-"""`perceptron.c` from Python: records of what is to be trained or tried, which the library's threads see to."""
+"""`perceptron.c` from Python: trainings and trials that run on the library's threads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import CDLL, POINTER, Structure, addressof, byref, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import CDLL, addressof, byref
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+
+from archipel.kernels.native import structs
 
 
 class Linear(NamedTuple):
@@ -17,15 +19,15 @@ class Linear(NamedTuple):
     inputs: int
     outputs: int
     weight: int
-    """Where it begins in a model,"""
+    """Offset of the weight in a model."""
     bias: int
-    """and where the bias does; -1: there is none."""
+    """Offset of the bias; -1: none."""
     rectified: bool
     trained: bool = False
 
 
 class Descent(NamedTuple):
-    """How a step goes down, as torch.optim.SGD does it with a proximal term."""
+    """The options of a step, as in torch.optim.SGD, with a proximal term."""
 
     rate: float = 0.0
     momentum: float = 0.0
@@ -35,29 +37,32 @@ class Descent(NamedTuple):
 
 
 class Network:
-    """Layers, the tensors that hold the examples, and how it is trained."""
+    """Layers, the tensors that hold the examples, and the options of training."""
 
     def __init__(self, library: CDLL, x: Tensor, y: Tensor, layers: Sequence[Linear], descent: Descent) -> None:
         self.library, self.classes = library, layers[-1].outputs
-        self._layers = (_Layer * len(layers))(*(_Layer(*layer) for layer in layers))
+        self._layers = (structs.Layer * len(layers))(*(structs.Layer(*layer) for layer in layers))
         self._examples = (x, y)
-        self._record = _Network(x.data_ptr(), y.data_ptr(), self._layers, len(layers), *descent)
+        self._record = structs.Network(x.data_ptr(), y.data_ptr(), self._layers, len(layers), *descent)
         self.address = addressof(self._record)
 
 
 class _Begun:
-    """A record that a thread works on. It and all that it points to stay where they are until it was waited for."""
+    """A task of the library. Its memory, and all that it points to, must stay in place until the task is done."""
 
     _library: CDLL
-    _record: _Trial | _Training
+    _record: structs.Trial | structs.Training
     _under_way = False
 
     def wait(self) -> None:
+        """Return once the task is done; run other tasks of the queue meanwhile."""
         self._under_way = False
         if not self._library.archipel_wait(byref(self._record)):
-            raise RuntimeError("What was begun before a process was forked is not done in the fork: settle it before.")
+            raise RuntimeError(
+                "A task that was begun before a fork never runs in the child: wait for it before forking."
+            )
         if self._record.failed:
-            raise MemoryError("There is no memory left for a network's activations; give fewer examples a batch.")
+            raise MemoryError("There is not enough memory for a network's activations: use a smaller batch.")
 
     def __del__(self) -> None:
         if self._under_way:
@@ -65,15 +70,15 @@ class _Begun:
 
 
 class Trial(_Begun):
-    """A model on the examples of some parts: sums of losses, and who was taken for what, by part."""
+    """The evaluation of a model on parts of the examples: each part's sum of losses and confusion matrix."""
 
     def __init__(self, network: Network, model: Tensor, examples: Tensor, sizes: NDArray[np.int64]) -> None:
-        """examples: of all parts, one after the other."""
+        """examples: indices, part after part."""
         parts, classes = len(sizes), network.classes
         self.sizes, self.losses = sizes, np.zeros(parts)
         self.confusion = np.zeros((parts, classes, classes), dtype=np.int64)
         self._library, self._needed = network.library, (network, model, examples)
-        self._record = _Trial(
+        self._record = structs.Trial(
             network=network.address,
             model=model.data_ptr(),
             examples=examples.data_ptr(),
@@ -90,7 +95,7 @@ class Trial(_Begun):
 
 
 class Training(_Begun):
-    """So many steps of one learner. The model, and the momentum if there is one, are changed."""
+    """Some steps of one learner. The model, and the momentum if there is one, are updated in place."""
 
     def __init__(
         self,
@@ -104,15 +109,15 @@ class Training(_Begun):
         momentum: Tensor | None = None,
         then: Trial | None = None,
     ) -> None:
-        """own: the learner's examples; order: places among them, epoch by epoch; then: a trial of what comes out."""
+        """own: indices of the learner's examples; order: positions in it, epoch by epoch; then: runs afterwards."""
         self.model, self.momentum, self.then = model, momentum, then
         self._library, self._needed = network.library, (network, own, order, anchor)
-        self._record = _Training(
+        self._record = structs.Training(
             network=network.address,
             model=model.data_ptr(),
             anchor=None if anchor is None else anchor.data_ptr(),
             momentum=None if momentum is None else momentum.data_ptr(),
-            own=own.data_ptr(),
+            indices=own.data_ptr(),
             order=_address(order),
             examples=len(own),
             batch=batch,
@@ -128,59 +133,3 @@ class Training(_Begun):
 def _address(array: NDArray[np.generic]) -> int:
     address: int = array.__array_interface__["data"][0]
     return address
-
-
-# ------------------------------------------------------------------------------------------ as `perceptron.c` has them
-
-
-class _Task(Structure):
-    _fields_ = (("run", c_void_p), ("given", c_void_p), ("next", c_void_p), ("done", c_int), ("generation", c_int))
-
-
-class _Layer(Structure):
-    _fields_ = tuple((name, c_int64) for name in Linear._fields)
-
-
-class _Network(Structure):
-    _fields_ = (
-        ("x", c_void_p),
-        ("y", c_void_p),
-        ("layer", POINTER(_Layer)),
-        ("layers", c_int64),
-        ("rate", c_float),
-        ("momentum", c_float),
-        ("proximal", c_float),
-        ("decay", c_float),
-        ("nesterov", c_int32),
-    )
-
-
-class _Trial(Structure):
-    _fields_ = (
-        ("task", _Task),
-        ("network", c_void_p),
-        ("model", c_void_p),
-        ("examples", c_void_p),
-        ("sizes", c_void_p),
-        ("parts", c_int64),
-        ("losses", c_void_p),
-        ("confusion", c_void_p),
-        ("failed", c_int64),
-    )
-
-
-class _Training(Structure):
-    _fields_ = (
-        ("task", _Task),
-        ("network", c_void_p),
-        ("model", c_void_p),
-        ("anchor", c_void_p),
-        ("momentum", c_void_p),
-        ("own", c_void_p),
-        ("order", c_void_p),
-        ("examples", c_int64),
-        ("batch", c_int64),
-        ("steps", c_int64),
-        ("then", c_void_p),
-        ("failed", c_int64),
-    )

@@ -1,30 +1,51 @@
 #include "pool.h"
+#include "structs.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdatomic.h>
-#include <stddef.h>
+#include <stdlib.h>
 #include <time.h>
 
-#define PATIENCE 2e-3 /* seconds that a thread looks for work before it sleeps: to be woken takes a tenth of a round */
+#define SPIN_SECONDS 2e-3 /* a thread polls this long before it sleeps: waking it up takes a tenth of a round */
 
+const struct member archipel_task_members[] = {
+    MEMBER(task, run), MEMBER(task, argument), MEMBER(task, next), MEMBER(task, done), MEMBER(task, generation),
+    END(task),
+};
+
+/* The lock protects everything below it; `first` is atomic so that a thread can poll it without the lock. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t work_waits = PTHREAD_COND_INITIALIZER, work_done = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t queued = PTHREAD_COND_INITIALIZER, finished = PTHREAD_COND_INITIALIZER;
 static struct task *_Atomic first, *last;
-static int most = 1, others, generation = 1;
+static pthread_t *workers;
+static int worker_count, limit = 1, exiting, generation = 1;
 
-/* A forked process has this memory and none of the threads. */
-static void forget(void) {
+/* A forked child has the parent's memory, perhaps halfway through a change, and none of its threads. */
+static void reset_after_fork(void) {
     pthread_mutex_init(&lock, NULL);
-    pthread_cond_init(&work_waits, NULL);
-    pthread_cond_init(&work_done, NULL);
+    pthread_cond_init(&queued, NULL);
+    pthread_cond_init(&finished, NULL);
     first = last = NULL;
-    others = 0;
+    workers = NULL;
+    worker_count = exiting = 0;
     generation++;
 }
 
-__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, forget); }
+/* Join all workers. One that is running a task finishes it first; tasks that are still queued are dropped. */
+static void join_workers(void) {
+    pthread_mutex_lock(&lock);
+    exiting = 1; /* from here on no worker is started */
+    pthread_cond_broadcast(&queued);
+    pthread_mutex_unlock(&lock);
+    for (; worker_count > 0; worker_count--)
+        pthread_join(workers[worker_count - 1], NULL);
+}
+
+__attribute__((constructor)) static void register_handlers(void) {
+    pthread_atfork(NULL, NULL, reset_after_fork);
+    atexit(join_workers);
+}
 
 static double now(void) {
     struct timespec time;
@@ -32,64 +53,67 @@ static double now(void) {
     return time.tv_sec + 1e-9 * time.tv_nsec;
 }
 
-/* With the lock held, as before and after: look out for a while, without it, until there is work or this task is done.
-   Whoever else wants the core has it meanwhile. */
-static void look_out(const struct task *task) {
+/* Poll, without the lock, until a task is queued, this task is done, or the time is up. The lock is held before and
+   after. */
+static void spin(const struct task *task) {
     pthread_mutex_unlock(&lock);
-    for (double end = now() + PATIENCE; first == NULL && !(task && task->done) && now() < end;)
+    for (double end = now() + SPIN_SECONDS; first == NULL && !(task && task->done) && now() < end;)
         sched_yield();
     pthread_mutex_lock(&lock);
 }
 
-/* With the lock held: run the task that waits longest, without it. */
-static void run_one(void) {
+/* Run the oldest queued task, without the lock. The lock is held before and after. */
+static void run_next(void) {
     struct task *task = first;
     first = task->next;
     pthread_mutex_unlock(&lock);
-    task->run(task->given);
+    task->run(task->argument);
     pthread_mutex_lock(&lock);
     task->done = 1;
-    pthread_cond_broadcast(&work_done);
+    pthread_cond_broadcast(&finished);
 }
 
-static void *worker(void *nothing) {
+static void *work(void *unused) {
     pthread_mutex_lock(&lock);
-    for (;;) {
+    while (!exiting) {
         if (first == NULL)
-            look_out(NULL);
-        while (first == NULL)
-            pthread_cond_wait(&work_waits, &lock);
-        run_one();
+            spin(NULL);
+        while (first == NULL && !exiting)
+            pthread_cond_wait(&queued, &lock);
+        if (!exiting)
+            run_next();
     }
-    return nothing;
+    pthread_mutex_unlock(&lock);
+    return unused;
 }
 
-/* With the lock held. Signals are for the threads that Python knows. */
-static void hire(void) {
-    pthread_t thread;
+/* Start a worker, with the lock held. It blocks all signals, so that Python's threads handle them. */
+static void start_worker(void) {
+    pthread_t *grown = realloc(workers, (worker_count + 1) * sizeof *workers);
+    if (grown == NULL)
+        return; /* the waiting threads do the work */
+    workers = grown;
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (pthread_create(&thread, NULL, worker, NULL) == 0) {
-        pthread_detach(thread);
-        others++;
-    }
+    if (pthread_create(&workers[worker_count], NULL, work, NULL) == 0)
+        worker_count++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-void pool_begin(struct task *task) {
+void pool_submit(struct task *task) {
     task->next = NULL;
     task->done = 0;
     task->generation = generation;
     pthread_mutex_lock(&lock);
-    if (others + 1 < most)
-        hire();
+    if (worker_count + 1 < limit && !exiting)
+        start_worker();
     if (first == NULL)
         first = task;
     else
         last->next = task;
     last = task;
-    pthread_cond_signal(&work_waits);
+    pthread_cond_signal(&queued);
     pthread_mutex_unlock(&lock);
 }
 
@@ -97,21 +121,25 @@ int pool_wait(struct task *task) {
     pthread_mutex_lock(&lock);
     while (!task->done && task->generation == generation) {
         if (first == NULL)
-            look_out(task);
+            spin(task);
         if (first != NULL)
-            run_one();
+            run_next();
         else if (!task->done)
-            pthread_cond_wait(&work_done, &lock);
+            pthread_cond_wait(&finished, &lock);
     }
     pthread_mutex_unlock(&lock);
     return task->done;
 }
 
-int pool_threads(void) { return most; }
-
-void pool_allow(int threads) {
-    if (threads > most)
-        most = threads;
+void pool_reserve(int threads) {
+    pthread_mutex_lock(&lock);
+    if (threads > limit)
+        limit = threads;
+    pthread_mutex_unlock(&lock);
 }
 
-void archipel_pool_resize(int threads) { most = threads; }
+void archipel_pool_resize(int threads) {
+    pthread_mutex_lock(&lock);
+    limit = threads;
+    pthread_mutex_unlock(&lock);
+}

@@ -1,29 +1,24 @@
-/* Threads that take pieces of work from one queue. The thread that waits for a piece works too. */
+/* A thread pool with one queue. A thread that waits for a task runs queued tasks meanwhile. */
 #ifndef ARCHIPEL_POOL_H
 #define ARCHIPEL_POOL_H
 
 #include <stdatomic.h>
 
 struct task {
-    void (*run)(void *given);
-    void *given;
+    void (*run)(void *argument);
+    void *argument;
     struct task *next;
     atomic_int done;
-    int generation; /* of processes: a fork has its parent's memory, and nobody who would run its tasks */
+    int generation; /* of the process that submitted it: a forked child inherits the memory, but no workers */
 };
 
-/* Have a task run by whoever is free first. It and what it was given have to stay where they are until it was waited
-   for. */
-void pool_begin(struct task *task);
+/* Queue a task. The task and its argument must stay in place until `pool_wait` has returned. */
+void pool_submit(struct task *task);
 
-/* Return 1 when it has run; run others of the queue meanwhile. 0 if it was begun before this process was forked: it will
-   never run here. */
+/* Return 1 once the task has run, or 0 if it was submitted before this process was forked: it never runs here. */
 int pool_wait(struct task *task);
 
-/* So many threads at most, this one included. */
-int pool_threads(void);
-
-/* So many at least, if there is work for them. */
-void pool_allow(int threads);
+/* Raise the limit to at least this many threads, the caller included. */
+void pool_reserve(int threads);
 
 #endif

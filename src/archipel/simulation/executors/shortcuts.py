@@ -7,7 +7,7 @@ from typing import TypeGuard, cast
 
 from torch import Tensor, nn
 
-from archipel.kernels.native.convolution import Margins, convolved_maxima
+from archipel.kernels.native.convolution import Padding, convolved_maxima
 
 
 def with_shortcuts(module: nn.Module) -> nn.Module:
@@ -58,10 +58,10 @@ class ConvolvedMaxima(nn.Module):
     def __init__(self, convolution: nn.Conv2d) -> None:
         super().__init__()
         self.weight, self.bias = convolution.weight, convolution.bias
-        self.margins = cast(Margins, convolution.padding)
+        self.padding = cast(Padding, convolution.padding)
 
     def forward(self, x: Tensor) -> Tensor:
-        return convolved_maxima(x, self.weight, self.bias, self.margins)
+        return convolved_maxima(x, self.weight, self.bias, self.padding)
 
 
 def _steps_by_one(layer: nn.Module) -> TypeGuard[nn.Conv2d]:
