@@ -376,12 +376,12 @@ class Controller:
             self._ask(question, update.task, len(update.evidence))
             update.evidence.append(Evidence(probe))
 
-    def _ask(self, question: Evaluate, update: int | None, place: int) -> None:
+    def _ask(self, question: Evaluate, update: int | None, place: int, validators: int = 0) -> None:
         state, reference = self.state, question.reference
         names = (question.model.name,) if reference is None else (question.model.name, reference.name)
         bins = question.probe.bins if isinstance(question.probe, Score) else 0
         state.inquiries[question.task] = Inquiry(
-            question.task, question.sites, names, bins, update, place, state.version, state.rounds
+            question.task, question.sites, names, bins, update, place, state.version, state.rounds, validators
         )
         self._commands.append(question)
 
@@ -557,15 +557,20 @@ class Controller:
             return
         task = state.next_score
         state.next_score -= 1
-        self._ask(Evaluate(task, tuple(sites), state.model, self.evaluation.probe, record=True), None, 0)
+        validators = self.evaluation.validators(state)
+        question = Evaluate(task, (*sites, *validators), state.model, self.evaluation.probe, record=True)
+        self._ask(question, None, 0, len(validators))
 
     def _scored(self, inquiry: Inquiry, opinions: Opinions) -> None:
         state, evaluation = self.state, self.evaluation
-        answers = [opinion for opinion in opinions if isinstance(opinion, Scored)]
+        told, tested = list(opinions), len(inquiry.sites) - inquiry.validators
+        answers = [opinion for opinion in told[:tested] if isinstance(opinion, Scored)]
+        validation = [opinion for opinion in told[tested:] if isinstance(opinion, Scored)]
         if not answers or evaluation is None:
             return
         found = metrics_of(answers, evaluation.mean)
-        self._keep(Scores(inquiry.version, inquiry.rounds, found, sum(a.count for a in answers), len(answers)))
+        examples, beside = sum(a.count for a in answers), metrics_of(validation, evaluation.mean)
+        self._keep(Scores(inquiry.version, inquiry.rounds, found, examples, len(answers), beside))
         value = found.get(evaluation.metric, math.nan)
         higher = higher_is_better(evaluation.metric)
         if not math.isnan(value) and (state.best is None or (value > state.best if higher else value < state.best)):

@@ -98,6 +98,8 @@ class Inquiry:
     """Version of the community model when it was asked."""
     rounds: int
     """Local-training rounds by then."""
+    validators: int = 0
+    """So many of the sites, the last ones, are validation learners: their scores are kept apart."""
 
 
 @dataclass(slots=True)

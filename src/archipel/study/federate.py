@@ -222,6 +222,7 @@ class Hosting:
             scored_at=self.evaluation.at,
             scored_mean=self.evaluation.mean,
             rounds=state.rounds,
+            budget=self.ending.budget,
             traffic=dict(state.traffic),
             layers={kind: dict(ledger) for kind, ledger in course.moved.items()},
         )

@@ -98,6 +98,7 @@ REPRODUCTION = Reproduction(
             by=0.3,
         ),
     ),
+    scored=False,
     scales={
         "smoke": Scale("MNIST-0.1, one partition.", {"seeds": [0]}, parts=("MNIST-0.1",)),
         "small": Scale(
