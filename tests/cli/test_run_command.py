@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 import archipel as ap
-from archipel.report.measures import last_score
 
 ARCHIPEL = [sys.executable, "-m", "archipel.cli"]
 QUICK = ["--set", "ending.seconds=4"]
@@ -117,8 +116,8 @@ def test_json_is_for_programs(tmp_path: Path) -> None:
     (method,) = told["methods"]
     assert method["method"] == "fedavg"
     assert method["seeds"] == [0, 1]
-    scores = [last_score(ap.load_run(tmp_path / "results" / "digits" / "fedavg" / f"seed-{s}")) for s in (0, 1)]
-    assert method["last"]["mean"] == pytest.approx(sum(scores) / 2)
+    scores = [ap.load_run(tmp_path / "results" / "digits" / "fedavg" / f"seed-{s}").final_score for s in (0, 1)]
+    assert method["final"]["mean"] == pytest.approx(sum(scores) / 2)
     assert Path(tmp_path, told["page"]).exists()
 
 

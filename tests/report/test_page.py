@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_measures import written
+from made_runs import written
 
 import archipel as ap
 from archipel.report.measures import marks, measure
@@ -127,10 +127,10 @@ def test_all_that_tuning_chose_is_shown():
 
 def test_bold_is_who_is_ahead():
     read = told([*rising("a", 0.5), *rising("b", 0.8)])
-    last, _, best, at_seconds, at_rounds = read.texts["td"][5:10]
-    assert (last, best) == ("0.805 ± 0.007", "0.805 ± 0.007")
+    final, _, last, best, at_seconds, at_rounds = read.texts["td"][6:12]
+    assert (final, last, best) == ("0.805 ± 0.007",) * 3
     bold = read.texts["strong"]
-    assert bold.count("0.805") == len([last, best, at_seconds, at_rounds])
+    assert bold.count("0.805") == len([final, last, best, at_seconds, at_rounds])
     assert "0.505" not in bold
 
 
@@ -155,10 +155,14 @@ def test_a_fair_comparison_has_no_cautions():
             "not scored alike, so their scores do not compare: a by accuracy on the global test set; "
             "b by accuracy averaged over the learners' own test parts.",
         ),
-        ([written([0.0, 0.1, 0.2, 0.3, 0.4, 0.5], name="b", every=18)], "so rarely that their last 5 scores begin in"),
         (
             [written([0.0, 0.5, 0.6], name="b", every=45)],
-            "scored so rarely that their last 5 scores begin in the first",
+            "have a single score in the last fifth of their budget, and single scores swing: b (1 of 1).",
+        ),
+        (
+            rising("b", 0.8, budget="seconds"),
+            "Final scores are taken over different budgets, so they do not compare: a over the last fifth of a run's "
+            "local rounds; b over the last fifth of a run's seconds.",
         ),
         (
             rising("a", 0.5, 1),

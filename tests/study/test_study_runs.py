@@ -17,7 +17,6 @@ from torch import nn
 
 import archipel as ap
 from archipel.core.records import Scores, Stamped
-from archipel.report.measures import last_score
 from archipel.runs.run import Run
 from archipel.storage.lock import alone_in
 from archipel.study import execute as executing
@@ -349,7 +348,7 @@ def test_tuning_chooses_on_validation_data_and_never_sees_the_test_set(folds: bo
             # all that validation learners have; or what the training learners, who have the rest, have reserved
             expected = parts["validation"] if folds else 1438 - parts["train"]
             assert {scores.examples for _, scores in run.scores} == {expected}
-        means = {rate: sum(map(last_score, runs)) / 2 for rate, runs in tried.items()}
+        means = {rate: sum(run.final_score for run in runs) / 2 for rate, runs in tried.items()}
         assert means[0.2] > means[0.0001]
     assert {run.scored_at for run in results} == {"held-out test" if folds else "home"}
     assert {run.tuned["training.rate"] for run in results} == {0.2}

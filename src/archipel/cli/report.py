@@ -107,10 +107,7 @@ def table(methods: Sequence[Measured]) -> Table:
     target = number(targets.pop()) if len(targets) == 1 else "target"
     stretches = {one.stretch for one in methods}
     stretch = stretches.pop() if len(stretches) == 1 else "the last fifth of a run's budget"
-    # the best test score is picked by the test set itself: where there are validation learners, they pick it
-    picked, pick = (
-        ("validated", "at best\nvalid.") if any(one.validated.n for one in methods) else ("best", "best\nscore")
-    )
+    validated = any(one.validated.n for one in methods)
     drawn = Table(
         title=escape(scorings.pop()) if len(scorings) == 1 else "not scored alike: the page tells how",
         caption=f"Means ± deviation over runs. Final score: mean over {stretch}, each version counting as long as it "
@@ -122,30 +119,21 @@ def table(methods: Sequence[Measured]) -> Table:
         padding=(0, 2, 0, 0),
     )
     drawn.add_column("\nmethod", overflow="fold")
-    heads = (
-        "final\nscore",
-        "last\nscore",
-        pick,
-        f"reached\n{target}",
-        f"s to\n{target}",
-        f"MB to\n{target}",
-        "MB\nin all",
-    )
-    for head in heads:
+    scores = ("final\nscore", "last\nscore", *(["at best\nvalid."] if validated else []))
+    for head in (*scores, f"reached\n{target}", f"s to\n{target}", f"MB to\n{target}", "MB\nin all"):
         drawn.add_column(head, justify="right", no_wrap=True)  # a number that is cut is a wrong number
     places = {column.name: decimals(column, methods) for column in COLUMNS}
     for one in methods:
         mean, deviation = shown(one.final, places["final"])
-        names = ("last", picked, "target_seconds", "target_megabytes", "total")
-        last, best, seconds, megabytes, total = (shown(one[name], places[name])[0] or "-" for name in names)
+        told = {column.name: shown(one[column.name], places[column.name])[0] or "-" for column in COLUMNS}
         drawn.add_row(
             escape(one.method),
             f"{mean} ± {deviation}" if deviation else mean or "-",
-            last,
-            best,
+            told["last"],
+            *([told["validated"]] if validated else []),
             f"{one.target_seconds.n} of {one.runs}",
-            seconds,
-            megabytes,
-            total,
+            told["target_seconds"],
+            told["target_megabytes"],
+            told["total"],
         )
     return drawn

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 PARTS = 5
 """The final score is taken over the last of so many equal parts of the budget."""
 STRETCH: dict[Budget, str] = {
-    "rounds": "the last fifth of its local rounds",
-    "seconds": "the last fifth of its seconds",
+    "rounds": "the last fifth of a run's local rounds",
+    "seconds": "the last fifth of a run's seconds",
 }
 """What a run's final score is the mean over, in words."""
 
