@@ -63,7 +63,7 @@ def final_stretch(run: Run, budget: Budget | None = None, end: float | None = No
     until = [*(since[version] for version in versions[1:]), math.inf]
     shares = [
         Share(scored[version], min(stop, end) - max(since[version], begin))
-        for version, stop in zip(versions, until, strict=True)
+        for version, stop in zip(versions, until, strict=False)  # there may be no scores
     ]
     there = [Share(scored[version], 1.0) for version in versions if since[version] <= end]
     return [share for share in shares if share.stood > 0] or there[-1:]
