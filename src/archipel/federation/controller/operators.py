@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from archipel.core.types import Evaluate, Event, Left, Train
@@ -41,7 +42,7 @@ class Operators:
             raise Rejected(f"There is no learner {name[:100]}; the study lists {', '.join(federation.seats)[:500]}.")
         if name in self.withdrawn:
             raise Rejected(f"{name} has been withdrawn from this federation, for good.")
-        events: list[Event] = []
+        events: Iterable[Event] = ()
         match wish.action:
             case "pause":
                 self.paused.add(name)
