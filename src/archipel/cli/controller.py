@@ -47,7 +47,7 @@ def controller(
         from archipel.federation.processes import run_controller
         from archipel.runs.folder import save_run
         from archipel.simulation.executors.choice import threads
-        from archipel.storage.lock import alone_in
+        from archipel.storage.lock import alone_in, closed
         from archipel.study.federate import host
         from archipel.study.files import read_study
 
@@ -64,7 +64,7 @@ def controller(
         out.print(escape(run.summary()), highlight=False)
         out.print(f"Run: {escape(nearby(place))}", soft_wrap=True, highlight=False)
 
-    with alone_in(state), threads(hosting.study.simulation.threads):
+    with alone_in(closed(state)), threads(hosting.study.simulation.threads):
         federation = run_controller(
             lambda: hosting.open(state),
             listen,

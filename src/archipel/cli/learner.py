@@ -53,7 +53,7 @@ def learner(
     from archipel.federation.logs import say_on_stderr
     from archipel.federation.processes import run_learner
     from archipel.simulation.executors.choice import threads
-    from archipel.storage.lock import alone_in
+    from archipel.storage.lock import alone_in, closed
     from archipel.study.federate import hashes_of, layout_hash, save_model, take_part, try_out
     from archipel.study.files import read_study
 
@@ -68,7 +68,7 @@ def learner(
             out.print(escape(line), highlight=False, soft_wrap=True)
         return
     place = state or Path(f"learner-{who.name}")
-    with alone_in(place), threads(narrowed.simulation.threads), on_the_line(controller):
+    with alone_in(closed(place)), threads(narrowed.simulation.threads), on_the_line(controller):
         agent = run_learner(
             lambda: Agent(
                 link(controller, papers, insecure),
