@@ -384,7 +384,9 @@ def test_withdrawn_for_good(who: str, tmp_path: Path) -> None:
             assert Left(VICTIM) in await one.events()
             if who.startswith("operator"):
                 for action in ("pause", "resume", "withdraw"):
-                    with pytest.raises(TurnedAway, match=f"{VICTIM} has been withdrawn from this federation, for good"):
+                    with pytest.raises(
+                        TurnedAway, match=f"{VICTIM} has been withdrawn from this federation; an operator may"
+                    ):
                         await line.steer(action, VICTIM)
             else:
                 with pytest.raises(TurnedAway, match="has been withdrawn"):
@@ -416,7 +418,7 @@ def test_nobody_steers_somebody_else(tmp_path: Path) -> None:
                 with pytest.raises(TurnedAway, match=f"00 may pause, resume and withdraw itself, not {VICTIM}"):
                     await line.steer(action, VICTIM)
             for action, name, reason in (
-                ("stop", "", "There is no action 'stop'; there are pause, resume and withdraw"),
+                ("stop", "", "There is no action 'stop'; there are pause, resume, withdraw and readmit"),
                 ("", "", "There is no action ''"),
             ):
                 with pytest.raises(TurnedAway, match=reason):

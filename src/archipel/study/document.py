@@ -33,6 +33,7 @@ from archipel.study.schema import (
     FoldsTable,
     GroupTable,
     GuestTable,
+    LimitsTable,
     NaturalTable,
     ReportSection,
     SimulationSection,
@@ -84,6 +85,7 @@ def _document() -> Iterator[str]:
         ("simulation", SimulationSection),
         ("federation", FederationSection),
         ("federation.learners", GuestTable),
+        ("federation.limits", LimitsTable),
         ("report", ReportSection),
     ):
         several = key in ("fleet.groups", "federation.learners")

@@ -27,7 +27,7 @@ from archipel.data import Island as Part
 from archipel.data import Islands
 from archipel.data.standardise import Moments, moments, standardised_by
 from archipel.federation.controller.engine import Federation
-from archipel.federation.controller.terms import Guest, Terms
+from archipel.federation.controller.terms import Guest, Limits, Terms
 from archipel.federation.learner.agent import Island
 from archipel.federation.security.authority import check_name
 from archipel.federation.storage.durable_controller import Book, Course, replay
@@ -302,6 +302,7 @@ def _terms(study: Study, data: Islands | None) -> Terms:
         section.task_deadline,
         section.opinion_deadline,
         section.norm_bound,
+        Limits(**section.limits.model_dump()),
     )
 
 

@@ -229,6 +229,20 @@ class GuestTable(Table):
     """"validation" and "test": the model is only tried there."""
 
 
+class LimitsTable(Table):
+    """What any learner of a federation may claim; joining with more is refused."""
+
+    examples: Annotated[int, Field(ge=1)] = 10_000_000
+    """Examples to train on."""
+    validation: Annotated[int, Field(ge=0)] = 10_000_000
+    """Examples of a validation part."""
+    test: Annotated[int, Field(ge=0)] = 10_000_000
+    """Examples of a test part."""
+    most_share: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Nobody's share of a merge's weights, of everybody's statistics or of a pooled score is above this, whatever it
+    claims; with n learners never below 1/n. 1: no limit. Set it little above what the largest learner should have."""
+
+
 class FederationSection(Table):
     """How a real federation is held together; a simulation does not look at it."""
 
@@ -247,6 +261,7 @@ class FederationSection(Table):
     norm_bound: Annotated[float, Field(gt=0)] | None = None
     """How far one update may move the model (Euclidean norm); further ones are refused. Off by default: honest learners
     differ."""
+    limits: LimitsTable = LimitsTable()
     snapshot_every: Annotated[int, Field(ge=1)] = 100
     """Commits between two snapshots, from which a controller that was killed goes on."""
     keep_updates: bool = False

@@ -186,7 +186,8 @@ def say_moments(moments: Moments) -> pb.Moments:
     return pb.Moments(count=moments.count, sum=_bytes(moments.sum), squares=_bytes(moments.squares))
 
 
-def hear_moments(said: pb.Moments, shape: Sequence[int]) -> Moments:
+def hear_moments(said: pb.Moments, shape: Sequence[int], largest: float = LARGEST) -> Moments:
+    """Moments of features of which none is above `largest`: then those of several learners combine to such ones."""
     size = 8 * math.prod(shape)
     for what, numbers in (("sums", said.sum), ("squares", said.squares)):
         if len(numbers) != size:
@@ -195,7 +196,7 @@ def hear_moments(said: pb.Moments, shape: Sequence[int]) -> Moments:
     if not 1 <= said.count <= MOST:
         raise Bad(f"moments of {said.count} examples")
     means, variances = total / said.count, squares / said.count
-    if not bool(((means.abs() <= LARGEST) & (variances >= 0) & (variances <= LARGEST**2)).all()):
+    if not bool(((variances >= 0) & (means.square() + variances <= largest**2)).all()):
         raise Bad("moments that are none: numbers that are not finite, or too large, or negative squares")
     return Moments(said.count, total, squares)
 
