@@ -43,3 +43,7 @@ def status(
         cells = (one["name"], one["state"], one["examples"], one["training"] or "", one["evaluating"] or "", seen)
         table.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
     out.print(table)
+    for one in told["learners"]:
+        if one["capped"]:
+            claims = f"{one['name']} claims more than anybody's share of: {', '.join(one['capped'])}; it is cut to that"
+            out.print(f"[yellow]note:[/] {escape(claims)}", highlight=False, soft_wrap=True)

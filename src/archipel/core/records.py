@@ -112,7 +112,17 @@ class Shadow:
     dl: float | None
 
 
-Record: TypeAlias = Committed | Scores | Handed | Returned | Refused | Divergence | Membership | Shadow
+@dataclass(frozen=True, slots=True)
+class Capped:
+    """A learner claimed more than anybody's share for the first time: from then on it is cut to that."""
+
+    learner: str
+    what: str
+    """weight, opinions or score."""
+    most_share: float
+
+
+Record: TypeAlias = Committed | Scores | Handed | Returned | Refused | Divergence | Membership | Shadow | Capped
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ KINDS: dict[str, type[Any]] = {
         records.Divergence,
         records.Membership,
         records.Shadow,
+        records.Capped,
     )
 }
 

@@ -132,6 +132,7 @@ class Hosting:
             learners=self.terms.wait_for,
             seed=self.seed,
             classes=self.data.classes,
+            most_share=self.terms.limits.most_share,
             initial=self.initial() if state is None else None,
             state=state,
         )
@@ -174,6 +175,7 @@ class Hosting:
                 "scored at": self.evaluation.at,
                 "threads": self.study.simulation.threads,
                 "wait for": self.terms.wait_for,
+                "federation.limits.most_share": self.terms.limits.most_share,
             }
             if before is None:
                 with journal.write():
@@ -181,8 +183,8 @@ class Hosting:
                 return self
         finally:
             journal.close()
-        theirs = json.loads(before)
-        differ = [what for what in ("scored at", "threads") if mine[what] != theirs[what]]
+        theirs = {"federation.limits.most_share": 1.0, **json.loads(before)}  # older states had no limit
+        differ = [what for what in mine if what not in ("study", "wait for") and mine[what] != theirs[what]]
         differ += sorted(
             key
             for key in mine["study"].keys() | theirs["study"].keys()

@@ -20,6 +20,7 @@ from archipel.core.layout import chunks, part
 from archipel.core.parts.part import Part
 from archipel.core.state import Models, Update, View
 from archipel.kernels.native.merge import add_rows, add_rows_at, commit
+from archipel.shares import cap
 
 CHUNK = 1 << 19
 """Numbers of a model that are read from a file at a time."""
@@ -37,11 +38,22 @@ class Proposal:
     layers: tuple[int, ...]
     undo: Callable[[], None] | None = None
     """Take back what the merge has remembered, if the model is refused."""
+    cut: tuple[str, ...] = ()
+    """Learners whose earlier models count for less from now on: they had more than anybody's share."""
 
 
 class Merge(Part):
     accumulates: bool = False
     """It keeps one model for each learner, so an update must be some learner's own."""
+
+    def within_shares(
+        self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
+    ) -> list[tuple[float, ...]]:
+        """The weights, cut so that nobody's share of a layer exceeds the state's; called where there is a limit."""
+        within = list(weights)
+        for layers, senders, amounts in _alike(updates, weights, len(view.layout.layers)):
+            _put(within, layers, senders, amounts, cap(amounts, view.state.most_share))
+        return within
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         """Updates come sorted by (slot, learner), with one weight for each layer of the layout."""
@@ -72,6 +84,12 @@ class Mix(Merge):
 
     def __post_init__(self) -> None:
         share("Mix", "alpha", self.alpha)
+
+    def within_shares(
+        self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
+    ) -> list[tuple[float, ...]]:
+        """As they are: they are no shares, and alpha bounds what one update does."""
+        return list(weights)
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         mixed = view.layout.empty().copy_(view.models.read(view.model.name))
@@ -104,6 +122,19 @@ class Community(Merge):
 
     accumulates = True
 
+    def within_shares(
+        self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
+    ) -> list[tuple[float, ...]]:
+        """Shares are of everybody's latest models, not of a commit's."""
+        within, memory = list(weights), self._remembered(view)
+        for layers, senders, amounts in _alike(updates, weights, len(view.layout.layers)):
+            for layer in layers:
+                old = [memory["latest"].get(updates[k].learner, {}).get(str(layer), (None, 0.0))[1] for k in senders]
+                others = memory["terms"][layer] - sum(p > 0 for p in old)
+                beside = max(0.0, memory["weight"][layer] - math.fsum(old)) if others else 0.0
+                _put(within, (layer,), senders, amounts, cap(amounts, view.state.most_share, beside, others))
+        return within
+
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         memory = self._remembered(view)
         changes: dict[int, _Terms] = dict.fromkeys(memory["changed"], ())
@@ -129,6 +160,7 @@ class Community(Merge):
                 if old is not None:
                     self._hold(memory, old, -len(layers))
             self._hold(memory, name, len(update.layers))
+        cut = self._cut(view, weights, changes, before) if view.state.most_share < 1 else ()
         proposal = view.layout.empty()
         sizes = self._apply(view, _runs(changes, emptied, memory["weight"]), proposal)
         giants_gone = [self._resize(memory, learner, sizes.get(name, 0.0)) for name, learner in taken.items()]
@@ -136,7 +168,7 @@ class Community(Merge):
             self._rebuild(view)
             self._apply(view, _runs(dict.fromkeys(changes, ()), set(), memory["weight"]), proposal)
         covered = tuple(layer for layer in sorted(changes) if memory["weight"][layer] > 0)
-        return Proposal(proposal, covered, undo=lambda: self._restore(view, before))
+        return Proposal(proposal, covered, undo=lambda: self._restore(view, before), cut=cut)
 
     def left(self, view: View, learner: str) -> None:
         if not self.forget or learner not in view.memory.get("latest", {}):
@@ -189,6 +221,33 @@ class Community(Merge):
                 for name, p, size in zip(names[some], factors[some], found, strict=True):
                     sizes[name] = max(sizes.get(name, 0.0), p * size)
         return sizes
+
+    def _cut(
+        self,
+        view: View,
+        weights: Sequence[Sequence[float]],
+        changes: dict[int, _Terms],
+        before: dict[str, dict[str, list[Any]]],
+    ) -> tuple[str, ...]:
+        """Cut terms that have more than anybody's share now: they came when fewer were there, or others shrank."""
+        memory, most, cut = view.memory, view.state.most_share, set[str]()
+        largest = memory.setdefault("largest", [0.0] * len(memory["weight"]))
+        for layer in sorted(changes):
+            largest[layer] = max(largest[layer], *(weight[layer] for weight in weights))
+            if largest[layer] <= most * memory["weight"][layer]:
+                continue  # nobody has: everybody need not be looked at
+            terms = {who: latest[str(layer)] for who, latest in memory["latest"].items() if str(layer) in latest}
+            amounts = [p for _, p in terms.values()]
+            within = cap(amounts, most)
+            largest[layer] = max(within, default=0.0)
+            for (who, (name, old)), new in zip(terms.items(), within, strict=True):
+                if new < old:
+                    before.setdefault(who, dict(memory["latest"][who]))
+                    memory["latest"][who][str(layer)] = [name, new]
+                    self._reweigh(memory, (layer,), old, new)
+                    changes[layer] += ((name, new - old),)
+                    cut.add(who)
+        return tuple(sorted(cut))
 
     @staticmethod
     def _reweigh(memory: dict[str, Any], layers: Iterable[int], old: float, new: float) -> list[int]:
@@ -258,6 +317,24 @@ def _alike(
         columns = list(zip(*weights, strict=True))
         for shares, run in groupby(range(layers), columns.__getitem__):
             yield tuple(run), everybody, shares
+
+
+def _put(
+    weights: list[tuple[float, ...]],
+    layers: Sequence[int],
+    senders: Sequence[int],
+    amounts: Sequence[float],
+    within: Sequence[float],
+) -> None:
+    """Write the amounts that were cut into the table of weights."""
+    if within is amounts:
+        return
+    for k, amount, limited in zip(senders, amounts, within, strict=True):
+        if limited < amount:
+            row = list(weights[k])
+            for layer in layers:
+                row[layer] = limited
+            weights[k] = tuple(row)
 
 
 class _Batch:

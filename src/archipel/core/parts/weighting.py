@@ -166,7 +166,7 @@ class ByDistributedValidation(Weighting):
         heard = sum(map(len, answers))
         if not heard or heard < self.quorum * sum(map(len, opinions)):
             return None
-        together = pooled(*answers)
+        together = pooled(*answers, most_share=view.state.most_share)
         if self.metric == "loss":
             return 1 / max(mean_loss(together), 1e-12)
         value = metric(self.metric, together)

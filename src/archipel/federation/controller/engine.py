@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from archipel.core.records import Scores
+from archipel.core.records import Capped, Scores
 from archipel.core.types import (
     Cancel,
     Command,
@@ -227,8 +227,17 @@ class Federation:
                 self.post(Failed(task, "cancelled"))
             case Keep(Scores() as scores):
                 self.score = self._score(scores)
+            case Keep(Capped(learner, what, most)):
+                self.warn_of_share(learner, what, most)
             case Stop(reason):
                 log.info("the run is over", extra={"reason": reason})
+
+    def warn_of_share(self, learner: str, what: str, most: float) -> None:
+        log.warning(
+            "a learner claims more than anybody's share, and is cut to it: look at its counts",
+            extra={"learner": learner, "what": what, "most_share": most},
+        )
+        self.note(learner, "capped", of=what, most_share=most)
 
     def _score(self, scores: Scores | None) -> float | None:
         evaluation = self.book.controller.evaluation
@@ -354,5 +363,7 @@ class Federation:
         self.meters.learners.set(sum(len(names) for names in state.there.values()))
         self.meters.tasks.labels("train").set(len(state.out))
         self.meters.tasks.labels("evaluate").set(len(state.inquiries))
+        for what, names in state.capped.items():
+            self.meters.capped.labels(what).set(len(names))
         if self.score is not None:
             self.meters.score.set(self.score)

@@ -13,6 +13,7 @@ from archipel.federation.controller.terms import Rejected
 from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.body import Bad
+from archipel.shares import cap
 
 if TYPE_CHECKING:
     from archipel.federation.controller.engine import Federation
@@ -32,11 +33,14 @@ class Joining:
         """Moments of those who wait for the others'."""
         self._everybodys: Moments | None = None
         self._one_at_a_time = asyncio.Lock()
+        self.capped: tuple[str, ...] = ()
+        """Whose moments were cut to the share that anybody may have."""
 
     async def remember(self) -> None:
         """Everybody's statistics, if they were settled in an earlier process."""
         settled = await self.federation.in_clerk(lambda: self.federation.fact("moments", None))
         if settled is not None and self.features is not None:
+            self._note_capped(await self.federation.in_clerk(lambda: self.federation.fact("capped", [])))
             self._settle(self._checked(pb.Moments.FromString(bytes.fromhex(settled))))
 
     async def join(self, name: str, hello: pb.Hello) -> pb.Welcome:
@@ -147,16 +151,33 @@ class Joining:
         training = [who for who in sorted(self._told) if terms.learners[who].role == "train"]
         if len(training) < terms.wait_for:
             return f"{len(training)} of {terms.wait_for} learners have told the moments of their features"
-        together = speech.say_moments(combine(self._told[who] for who in training))
+        together, cut = self._combined(training)
         try:
             everybodys = self._checked(together)
         except Bad as bad:  # what is settled stays: it is looked at before
             del self._told[name]
             raise Rejected(f"The moments of {name} do not go together with the others': {bad}.") from None
         self.federation.note("controller", "combined moments", learners=training, count=together.count)
-        await self.federation.settle(moments=together.SerializeToString().hex())
+        for who in cut:
+            self.federation.warn_of_share(who, "moments", terms.limits.most_share)
+        await self.federation.settle(moments=together.SerializeToString().hex(), capped=cut)
+        self._note_capped(cut)
         self._settle(everybodys)
         return None
+
+    def _combined(self, learners: Sequence[str]) -> tuple[pb.Moments, list[str]]:
+        """Everybody's moments, nobody's by more than the share anybody may have; and whose were cut to it."""
+        told = [self._told[who] for who in learners]
+        counts = [one.count for one in told]
+        within = [max(1, int(count)) for count in cap(counts, self.federation.terms.limits.most_share)]
+        parts = [_fewer(one, count) for one, count in zip(told, within, strict=True)]
+        cut = [who for who, before, after in zip(learners, counts, within, strict=True) if after < before]
+        return speech.say_moments(combine(parts)), cut
+
+    def _note_capped(self, learners: Sequence[str]) -> None:
+        self.capped = tuple(learners)
+        if learners:
+            self.federation.meters.capped.labels("moments").set(len(learners))
 
     def _checked(self, together: pb.Moments) -> Moments:
         """Everybody's moments; rounding may have led a little beyond what each learner's may be."""
@@ -167,6 +188,14 @@ class Joining:
         if self.federation.home is not None:
             self.federation.home.standardise(everybodys)
         self._everybodys = everybodys
+
+
+def _fewer(moments: Moments, count: int) -> Moments:
+    """As if it had so many examples that are alike."""
+    if count == moments.count:
+        return moments
+    share = count / moments.count
+    return Moments(count, share * moments.sum, share * moments.squares)
 
 
 def _counts(told: tuple[int | None, int, int]) -> str:

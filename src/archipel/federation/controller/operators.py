@@ -103,6 +103,12 @@ class Operators:
             "learners": [self._status_of(n) for n in federation.seats if who.kind == "operator" or n == who.name],
         }
 
+    def _capped(self, name: str) -> list[str]:
+        """What this learner claims more of than anybody's share."""
+        found = dict(self.federation.book.controller.state.capped)
+        moments = ["moments"] if name in self.federation.joining.capped else []
+        return [*moments, *(what for what in sorted(found) if name in found[what])]
+
     def _status_of(self, name: str) -> dict[str, Any]:
         federation = self.federation
         seat, member = federation.seats[name], federation.book.controller.state.members.get(name)
@@ -118,6 +124,7 @@ class Operators:
             "name": name,
             "state": state,
             "examples": None if member is None else member.examples,
+            "capped": self._capped(name),
             "training": [task for task, command in seat.orders.items() if isinstance(command, Train)],
             "evaluating": sum(isinstance(command, Evaluate) for command in seat.orders.values()),
             "seen": None if member is None else round(federation.now - seat.seen, 1),
