@@ -70,7 +70,7 @@ def candidates(study: Study, jobs: Sequence[Cell]) -> list[Cell]:
             raw.setdefault("evaluation", {})["at"] = (
                 "validation parts" if study.data.folds is None else "held-out validation"
             )
-            one = study_of(raw, f"{job.name}, {tried}")
+            one = study_of(raw, f"{job.name}, {tried}", code=study.own_code.allowed)
             check(one)
             place = Path("tuning", *job.place.parts[:-1], slug_of(tried), job.place.name)
             found.append(replace(job, study=one, place=place, tuned=tried))
@@ -119,5 +119,6 @@ def tuned(jobs: Sequence[Cell], tried: Sequence[Cell], choices: Sequence[Choice]
         raw, mine = copy.deepcopy(job.study.raw), chosen.get(_repeated(job), {})
         for key, value in mine.items():
             put(raw, key, value)
-        found.append(replace(job, study=study_of(raw, job.name), tuned=mine))
+        one = study_of(raw, job.name, code=job.study.own_code.allowed)
+        found.append(replace(job, study=one, tuned=mine))
     return found
