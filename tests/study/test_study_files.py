@@ -245,11 +245,6 @@ def test_every_run_has_a_folder_of_its_own(change: str, told: str) -> None:
     assert told in refused(changes=[change])
 
 
-def test_a_package_that_is_not_installed_is_told() -> None:
-    told = refused(changes=["model='no_such_package:Net'"], code="any")
-    assert "Install the package, or name a file beside the study" in told
-
-
 def test_long_settings_have_folders_of_their_own() -> None:
     sizes = [[100 + n, *[10] * 39] for n in range(3)]
     runs = cells(read_study(algorithms=["fedavg"], changes=[f"grid.data.split.sizes={sizes}"]))
