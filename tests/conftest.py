@@ -32,6 +32,7 @@ WHOLE_RUNS = (
     "security/test_reports.py",
     "security/test_shares.py",
     "security/test_withdrawing.py",
+    "security/test_honest_controllers.py",
     "study/test_study_runs.py",
     "trackers",
     "test_docs.py",

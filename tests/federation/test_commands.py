@@ -438,7 +438,7 @@ def test_the_state_of_another_study(wards: Wards) -> None:
 
 
 def test_a_dry_run_tells_of_the_data_and_sends_nothing(wards: Wards) -> None:
-    told = said("learner", "study.toml", "--tls", "ca/north", "--data", "north.csv", "--dry-run")
+    told = said("learner", "study.toml", "--tls", "ca/north", "--data", "north.csv", "--dry-run", "--allow-code")
     assert "data: 30 examples to train on, 0 to validate, 10 to test, each of shape (3,)" in told
     assert "training: one step took the loss from" in told
     assert told.endswith("nothing was sent; leave --dry-run out to take part\n")
@@ -461,4 +461,5 @@ def test_a_dry_run_tells_of_the_data_and_sends_nothing(wards: Wards) -> None:
 )
 def test_a_dry_run_finds_what_is_not_as_the_study_says(wards: Wards, changes: Any, words: str) -> None:
     table(wards.folder / "wrong.csv", **changes)
-    assert words in refused("learner", "study.toml", "--tls", "ca/north", "--data", "wrong.csv", "--dry-run")
+    dry_run = ("--data", "wrong.csv", "--dry-run", "--allow-code")
+    assert words in refused("learner", "study.toml", "--tls", "ca/north", *dry_run)

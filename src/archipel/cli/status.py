@@ -31,12 +31,11 @@ def status(
         f"over: {told['stopped']}" if told["stopped"] else told["waiting for"] and f"waits for {told['waiting for']}"
     )
     restarts = f"; killed and back {told['restarts']} times" if told["restarts"] else ""
-    out.print(
+    sentence = (
         f"version {told['version']}, {told['rounds']} local rounds, {told['seconds']} s, score {score}, "
-        f"{told['updates waiting']} updates waiting{'; ' + doing if doing else ''}{restarts}",
-        highlight=False,
-        soft_wrap=True,
+        f"{told['updates waiting']} updates waiting{'; ' + doing if doing else ''}{restarts}"
     )
+    out.print(escape(sentence), highlight=False, soft_wrap=True)
     table = Table("learner", "state", "examples", "training", "evaluating", "seen")
     for one in told["learners"]:
         seen = "" if one["seen"] is None else f"{one['seen']} s ago"

@@ -23,6 +23,7 @@ from archipel.federation.controller.keeper import Life
 from archipel.federation.controller.service import serve
 from archipel.federation.learner.agent import Agent
 from archipel.federation.learner.link import Link
+from archipel.federation.logs import printable
 
 LINGER = 30.0
 """Seconds that a controller stays to tell learners that the run is over."""
@@ -155,8 +156,22 @@ def ask(make_link: Callable[[], Link], action: str | None = None, learner: str =
     async def call() -> Any:
         link = make_link()
         try:
-            return json.loads((await link.look()).told) if action is None else (await link.steer(action, learner)).told
+            if action is None:
+                return _printable(json.loads((await link.look()).told))
+            return printable((await link.steer(action, learner)).told)
         finally:
             await link.close()
 
     return asyncio.run(call())
+
+
+def _printable(told: Any) -> Any:
+    """A JSON document whose texts a terminal can be given."""
+    match told:
+        case str():
+            return printable(told)
+        case list():
+            return [_printable(one) for one in told]
+        case dict():
+            return {printable(name): _printable(one) for name, one in told.items()}
+    return told

@@ -29,6 +29,7 @@ from archipel.data.standardise import Moments, moments, standardised_by
 from archipel.federation.controller.engine import Federation
 from archipel.federation.controller.terms import Guest, Limits, Terms
 from archipel.federation.learner.agent import Island
+from archipel.federation.learner.policy import ROWS, Policy
 from archipel.federation.security.authority import check_name
 from archipel.federation.storage.durable_controller import Book, Course, replay
 from archipel.federation.storage.journal import Journal
@@ -43,6 +44,8 @@ from archipel.study.grid import cells
 from archipel.study.inputs import hashes
 from archipel.study.schema import GuestTable, Study
 
+UNLISTED = 100
+"""Learners there may be where a learner's own copy of the study lists none."""
 LOCAL = ("folder", "title", "report", "trackers", "simulation", "fleet", "federation")
 """Sections in which two sides of a federation may differ."""
 
@@ -360,14 +363,17 @@ def take_part(study: Study, name: str, table: Path | None = None) -> tuple[Islan
     reserve = algorithm.validates or (evaluation is not None and evaluation.validates)
     learner = learner_of(part, data, study.validation if reserve else 0.0, seed)
     work = work_of(data, settings.get("model"), settings.get("loss"), seed, study.simulation.device)
+    listed = len(study.federation.learners) or (len(data.learners) if table is None else UNLISTED)
+    policy = Policy.of(algorithm, work.layout, evaluation, settings.get("ending") or Ending(rounds=20), listed)
+    policy.check_rows(len(learner.train) or len(learner.test))
     if not everybodys:
-        return Island(work, learner), study
+        return Island(work, learner, policy), study
     x = data.x
 
     def standardise(by: Moments) -> Work:
         return replace(work, x=standardised_by(x, by).to(work.x.device))
 
-    return Island(work, learner, moments(x, part.train), standardise), study
+    return Island(work, learner, policy, moments(x, part.train), standardise), study
 
 
 def _own_table(study: Study, name: str, table: Path, seed: int) -> tuple[Islands, Part]:
@@ -419,7 +425,7 @@ def try_out(study: Study, island: Island) -> list[str]:
     work, learner = island.work, island.learner
     told = [
         f"data: {len(learner.train)} examples to train on, {len(learner.validation)} to validate, "
-        f"{len(learner.test)} to test, each of shape {tuple(work.x.shape[1:])}"
+        f"{len(learner.test)} to test, each of shape {tuple(work.x.shape[1:])}; at least {ROWS} are needed"
     ]
     if work.classes is not None:
         counts = torch.bincount(work.y[learner.train], minlength=work.classes).tolist()
@@ -430,20 +436,16 @@ def try_out(study: Study, island: Island) -> list[str]:
         told.append(f"features: {still} of {island.moments.sum.numel()} do not vary here")
     plan = replace(build_algorithm(study).plan, epochs=1, steps=1)
     job = Job.begin(learner, work.layout, work.layout.vector(work.module), plan)
-    before = mean_loss_of(work, job.vector, learner.train)
+    before = score(work, job.vector, learner.train).loss
     advance(work, job)
     require(
         finite(job.vector),
         f"One step of training made numbers that are not finite: look at the data, or lower the rate ({plan.rate}).",
     )
-    after = mean_loss_of(work, job.vector, learner.train)
-    told.append(f"training: one step took the loss from {before:.4f} to {after:.4f}")
+    after, count = score(work, job.vector, learner.train).loss, max(1, len(learner.train))
+    told.append(f"training: one step took the loss from {before / count:.4f} to {after / count:.4f}")
     told.append("nothing was sent; leave --dry-run out to take part")
     return told
-
-
-def mean_loss_of(work: Work, vector: Tensor, examples: Tensor) -> float:
-    return score(work, vector, examples).loss / max(1, len(examples))
 
 
 def save_model(island: Island, model: Tensor, path: Path) -> None:

@@ -63,7 +63,7 @@ class OwnCode:
         place, _, attribute = name.rpartition(":")
         file = place.endswith(".py")
         # subfolders hold virtual environments, and with them installed modules
-        beside = file and Path(place).name == place and (self.folder / place).resolve().parent == self.folder.resolve()
+        beside = file and Path(place).name == place
         require(
             self.allowed == "any" or (self.allowed == "beside" and beside),
             f"{name!r} is code that is not run unasked: a study runs files beside it, as in 'file.py:name', and a dry "

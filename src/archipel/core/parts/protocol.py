@@ -70,6 +70,12 @@ Decision: TypeAlias = Send | Offer | Commit | Count | GiveUp | Later
 class Protocol(Part):
     updates_per_commit: int | None = None
     """How many updates a commit usually holds; None: as many as take part."""
+    versions_per_task: int = 100
+    """New versions while one learner trains once, at most: others may be that much faster, or chosen more often."""
+
+    def versions(self, rounds: int, learners: int) -> int:
+        """Return how many versions so many local-training rounds of so many learners make at most."""
+        return rounds
 
     def decide(self, view: View, choose: Choose) -> list[Decision]:
         """What to do now; an empty list means: wait for the next event."""
@@ -104,6 +110,11 @@ class Rounds(Protocol):
         at_least(1, "Rounds", at_least=self.at_least)
         if self.deadline is not None:
             more_than(0, "Rounds", deadline=self.deadline)
+
+    @property
+    def versions_per_task(self) -> int:  # type: ignore[override]
+        everybody = self.fraction == 1 and self.deadline is None
+        return 1 if everybody else Protocol.versions_per_task
 
     def decide(self, view: View, choose: Choose) -> list[Decision]:
         memory = view.memory
@@ -164,6 +175,9 @@ class Stream(Protocol):
     @property
     def updates_per_commit(self) -> int:  # type: ignore[override]
         return self.buffer
+
+    def versions(self, rounds: int, learners: int) -> int:
+        return rounds * learners
 
     def decide(self, view: View, choose: Choose) -> list[Decision]:
         active = len(view.active())

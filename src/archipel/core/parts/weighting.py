@@ -43,6 +43,8 @@ class Weighting(Part):
     """Learners have to reserve a validation part."""
     stimuli: bool = False
     """The controller's site has to hold stimuli."""
+    probes: tuple[Probe, ...] = ()
+    """What it asks other learners about an update; a learner of a real federation refuses all other questions."""
     at_most_one: bool = False
     """Its weights never exceed 1, so that they can be mixing coefficients."""
 
@@ -144,6 +146,10 @@ class ByDistributedValidation(Weighting):
     @property
     def probe(self) -> Score:
         return Score("validation", bins=AUC_BINS if self.metric == "auc" else 0)
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:  # type: ignore[override]
+        return (self.probe,)
 
     @property
     def reports(self) -> tuple[Reports, ...]:  # type: ignore[override]
@@ -248,6 +254,10 @@ class Product(Weighting):
     @property
     def reports(self) -> tuple[Reports, ...]:  # type: ignore[override]
         return tuple(dict.fromkeys(report for factor in self.factors for report in factor.reports))
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:  # type: ignore[override]
+        return tuple(dict.fromkeys(probe for factor in self.factors for probe in factor.probes))
 
     @property
     def validates(self) -> bool:  # type: ignore[override]
