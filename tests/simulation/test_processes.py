@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import time
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from waiting import until
 
-from archipel.study.worker_pool import Began, Broke, Ended, Message, Told, cores, work_through
+from archipel.study.worker_pool import Began, Broke, Ended, Message, Told, cores, deaf, stopped_by_hand, work_through
 
 
 def twice(job: Any, tell: Callable[[Any], bool]) -> Any:
@@ -28,11 +30,9 @@ def twice(job: Any, tell: Callable[[Any], bool]) -> Any:
         case "who":
             return os.getpid()
         case "long":
-            count = 0
-            while tell(count) and count < 2000:
-                count += 1
-                time.sleep(0.005)
-            return count
+            counted = itertools.count()
+            until(lambda: not tell(next(counted)), "a request to stop")
+            return "stopped"
     tell(f"half of {job}")
     return 2 * job
 
@@ -96,8 +96,15 @@ def test_a_signal_asks_to_stop(processes: int) -> None:
     ended = [message for message in messages if isinstance(message, Ended)]
     begun = [message for message in messages if isinstance(message, Began)]
     assert len(ended) == len(begun) <= processes  # those at work came to an end, no other was begun
-    assert all(message.result < 2000 for message in ended)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_signal_is_not_lost_while_a_process_is_started() -> None:
+    stop = threading.Event()
+    with stopped_by_hand(stop):
+        with deaf():
+            os.kill(os.getpid(), signal.SIGINT)
+        until(stop.is_set, "the signal that was sent while signals were blocked")
 
 
 def test_the_cores_at_hand_are_those_this_process_may_use() -> None:
