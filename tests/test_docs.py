@@ -104,7 +104,7 @@ def test_commands_run_one_after_the_other(path: Path, tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             env={**os.environ, "COLUMNS": "80"},
-            timeout=300,
+            timeout=600,
         )
         assert ran.returncode == 0, f"{shlex.join(command)} gave {ran.returncode}: {ran.stdout}{ran.stderr}"
         assert ran.stdout
@@ -139,7 +139,7 @@ def test_a_federation_by_copy_and_paste(shell: Path) -> None:
         capture_output=True,
         text=True,
         env={**os.environ, "PATH": f"{shell / 'bin'}:{os.environ['PATH']}", "COLUMNS": "120", "OMP_NUM_THREADS": "1"},
-        timeout=240,
+        timeout=600,
     )
     assert ran.returncode == 0, ran.stderr
     ended = sorted((shell / "codes.txt").read_text().splitlines())

@@ -54,7 +54,7 @@ def test_as_data(tmp_path: Path) -> None:
 
 def test_its_own_test_passes(project: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
 

@@ -28,7 +28,7 @@ def reproduce(*arguments: str | Path, cwd: Path, **env: str) -> subprocess.Compl
         text=True,
         cwd=cwd,
         env=PLAIN | env,
-        timeout=240,
+        timeout=600,
     )
 
 
@@ -128,7 +128,7 @@ def test_stopped_by_ctrl_c_and_gone_on_with(tmp_path: Path) -> None:
     )
     until(lambda: any(held.iterdir()) or process.poll() is not None, "a run that is under way")
     process.send_signal(signal.SIGINT)
-    printed, told = process.communicate(timeout=240)
+    printed, told = process.communicate(timeout=600)
     assert "running" in told
     assert process.returncode == 130, told
     assert "stopped; go on with: archipel reproduce hdafl-table4 --scale smoke --out 'my folder'" in told

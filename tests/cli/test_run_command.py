@@ -31,7 +31,7 @@ PLAIN = {key: value for key, value in os.environ.items() if key not in ("COLUMNS
 def archipel(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """The command in a pipe."""
     return subprocess.run(
-        [*ARCHIPEL, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=PLAIN | (env or {}), timeout=240
+        [*ARCHIPEL, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=PLAIN | (env or {}), timeout=600
     )
 
 
@@ -53,7 +53,7 @@ def in_terminal(*arguments: str, cwd: Path, columns: int = 80) -> tuple[int, str
             break
         written += some
     os.close(here)
-    return process.wait(timeout=240), written.decode()
+    return process.wait(timeout=600), written.decode()
 
 
 def seen(text: str) -> str:
@@ -163,7 +163,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_ends_with_the_same_bits(there: Pat
     with held("run", *SHORT, "-o", "cut", cwd=tmp_path) as (process, at_work):
         until(lambda: at_work() == 2 or process.poll() is not None, "two runs under way")
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
-        _, err = process.communicate(timeout=240)
+        _, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "go on with: archipel run --resume cut" in err
@@ -189,7 +189,7 @@ def test_a_signal_to_all_processes_stops_cleanly_from_the_first_moment_on(
         ready = lambda: handles(process.pid, signal.SIGTERM) and at_work() >= runs  # noqa: E731
         until(lambda: ready() or process.poll() is not None, f"a study with {runs} runs at work")
         os.killpg(process.pid, sign)
-        _, err = process.communicate(timeout=240)
+        _, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "failed" not in err

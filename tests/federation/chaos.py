@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from checker import Findings, check
-from stage import COMMAND, Crowd, Process, Setting, Stage, set_up
+from stage import COMMAND, LONGEST, Crowd, Process, Setting, Stage, set_up
 
 from archipel.federation.controller.keeper import TRIES
 
@@ -59,8 +59,6 @@ UPDATES = {"rounds": 5, "stream": 1, "relay": 9}
 """Of a commit."""
 A_LIFE = {"rounds": 3, "stream": 12, "relay": 2}
 """Commits that a controller may make before it is killed, so that the run outlasts all kills."""
-LONGEST = 120.0
-"""Seconds that one process may take to listen, and the last one to end."""
 
 Trigger = Callable[[Stage, Crowd, Process], bool]
 """Is this the moment?"""

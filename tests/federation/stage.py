@@ -34,6 +34,8 @@ from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import read_study
 
 HERE = Path(__file__).parent
+LONGEST = 120.0
+"""Seconds after which a process is taken to hang."""
 COMMAND = (sys.executable, "-c", "from archipel.cli import main; main()")
 
 
@@ -193,7 +195,7 @@ class Process:
             signal.pidfd_send_signal(self._keeper, signal.SIGSTOP)
             at = time.monotonic()
             signal.pidfd_send_signal(controller, number)
-            assert _over(controller, 10), f"the controller, {pid}, does not end"
+            assert _over(controller, LONGEST), f"the controller, {pid}, does not end"
         self._killed = pid
         self._read()
         self._before = len(self.said)
@@ -213,8 +215,8 @@ class Process:
             at = time.monotonic()
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._keeper, signal.SIGKILL)
-            self.wait(10)
-            assert controller is None or _over(controller, 10), f"the controller, {pid}, outlives its keeper"
+            self.wait(LONGEST)
+            assert controller is None or _over(controller, LONGEST), f"the controller, {pid}, outlives its keeper"
         return at
 
     def wait(self, seconds: float) -> int:

@@ -15,20 +15,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
+from waiting import LIMIT, until
 
 from archipel.cli import app
 from archipel.runs.folder import load_run
-
-T = TypeVar("T")
 
 NETWORK = '''
 import os
@@ -104,15 +102,6 @@ def refused(*arguments: str | Path) -> str:
     return str(result.exception)
 
 
-def until(found: Callable[[], T | None], seconds: float = 60.0) -> T:
-    """Look until there is something."""
-    end = time.monotonic() + seconds
-    while not (there := found()):
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.1)
-    return there
-
-
 def a_port() -> int:
     with socket.socket() as asked:
         asked.bind(("127.0.0.1", 0))
@@ -157,7 +146,7 @@ class Started:
 
     def ended(self) -> tuple[int, str]:
         """Its exit code and all it said, once it has ended by itself."""
-        self.process.join(60)
+        self.process.join(LIMIT)
         assert self.process.exitcode is not None, "it does not end"
         return self.process.exitcode, self.out.read_text() + self.errors.read_text()
 
@@ -249,7 +238,7 @@ def wards(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 def test_from_certificates_to_a_report(wards: Wards) -> None:
     wards.hold.touch()
     controller = wards.controller()
-    until(lambda: "listening" in controller.errors.read_text())
+    until(lambda: "listening" in controller.errors.read_text(), "a controller that listens")
     assert "waits for 3 learners" in said("status", *wards.asks())
     assert "paused" not in wards.states().values()
 
@@ -269,7 +258,7 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
 
     # the first round: one is withdrawn from it, and one paused, whose update still comes
     learners = {name: wards.learner(name) for name in ("north", "south", "west")}
-    until(lambda: sum(bool(one["training"]) for one in wards.status()["learners"]) == 3)
+    until(lambda: sum(bool(one["training"]) for one in wards.status()["learners"]) == 3, "three learners at work")
     told = said("status", *wards.asks())
     assert told.startswith("version 0, 0 local rounds")
     assert all(name in told for name in learners)
@@ -283,7 +272,7 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
     code, told = learners["west"].ended()
     assert code == 2
     assert "west has been withdrawn from this federation" in told
-    until(lambda: wards.status()["version"] == 1)
+    until(lambda: wards.status()["version"] == 1, "the first commit")
 
     # with one learner less than a round needs it rests; both sides are stopped, and go on
     code, told = controller.end(signal.SIGTERM)
@@ -294,8 +283,8 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
     assert code == 130
     assert "Stopped; the same command goes on." in told
     controller, learners["south"] = wards.controller(), wards.learner("south")
-    until(lambda: "joined" in learners["south"].errors.read_text())
-    until(wards.answers)
+    until(lambda: "joined" in learners["south"].errors.read_text(), "south to join again")
+    until(wards.answers, "the controller to answer again")
     assert wards.states() == {"north": "paused", "south": "there", "west": "withdrawn"}
     assert wards.status()["version"] == 1
     assert refused("learner", wards.study, *wards.asks("south"), "--data", "south.csv").startswith(
@@ -345,7 +334,7 @@ def test_killed_and_started_again(wards: Wards) -> None:
         return result.exit_code == 0 and all(one["training"] for one in json.loads(result.stdout)["learners"])
 
     first = start()
-    until(training)
+    until(training, "both learners at work")
     for one in first:
         assert one.end(signal.SIGKILL)[0] == -signal.SIGKILL
     wards.hold.unlink()

@@ -280,7 +280,7 @@ class Browser:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=120)
         os.close(self.to)
         os.close(self.back)
 

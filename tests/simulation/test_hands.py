@@ -137,7 +137,7 @@ def test_processes_go_when_nobody_needs_them(two_a_stack: Work) -> None:
     assert len(mine) == 1
     del way
     for process in mine:
-        process.join(timeout=30)
+        process.join(timeout=120)
         assert not process.is_alive()
 
 

@@ -924,7 +924,7 @@ def test_a_process_may_drop_what_is_under_way_and_end() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert (told.returncode, told.stdout) == (0, "alive\n"), told.stderr
 
