@@ -263,12 +263,15 @@ def _zygote() -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def zygote(arguments: Sequence[str], log: Path) -> int:
-    """Have a learner forked; its process's id. The one who forks ends with this process, whose line it reads."""
+def zygote(arguments: Sequence[str], log: Path, hold: Path) -> int:
+    """Have a learner forked; its process's id. The one who forks ends with this process, whose line it reads.
+
+    hold: a file that holds its training while it exists, if the study's loss is that of held_loss.py.
+    """
     one = _zygote()
     assert one.stdin is not None
     assert one.stdout is not None
-    one.stdin.write(json.dumps({"arguments": arguments, "log": str(log)}) + "\n")
+    one.stdin.write(json.dumps({"arguments": arguments, "log": str(log), "hold": str(hold)}) + "\n")
     one.stdin.flush()
     return int(one.stdout.readline())
 
