@@ -106,7 +106,7 @@ def wait_for(moment: Moment, stage: Stage, crowd: Crowd, process: Process, budge
         return
     first = crowd.kept
     over = lambda: process.ended or crowd.kept >= budget  # noqa: E731
-    _until(lambda: over() or crowd.kept > first + moment.updates, time.monotonic() + 4)
+    _until(lambda: over() or crowd.kept > first + moment.updates, time.monotonic() + LONGEST)
     moved = _moves(moment.kind, stage.state)
     _until(lambda: over() or moved(), time.monotonic() + 1)
     _until(over, time.monotonic() + moment.after)
@@ -231,11 +231,12 @@ def campaign(
         with Crowd(stage) as crowd:
             while True:
                 before, forked = crowd.kept, process.restarts > 0
+                crowd.most = budget * (outcome.kills + 1) if outcome.kills < kills else None
                 if outcome.kills < kills:
                     moment = moments(generator, opening[forked])
                     wait_for(moment, stage, crowd, process, budget * (outcome.kills + 1))
                 elif crime is not None:
-                    _until(lambda: crowd.kept > before + 5 or process.ended, time.monotonic() + 10)  # noqa: B023
+                    _until(lambda: crowd.kept > before + 5 or process.ended, time.monotonic() + LONGEST)  # noqa: B023
                 else:
                     code = process.wait(LONGEST)
                     assert code == 0, f"The controller ended with {code}:\n{process.last_words()}"

@@ -7,6 +7,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from hand_made import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from waiting import LIMIT, reached
 
 from archipel.core.types import Failed, Joined
 from archipel.federation.learner.link import Link, TurnedAway
@@ -495,20 +497,18 @@ async def broken_off(bad: Bad, update: Update, body: bytes) -> int:
 
     async def said() -> Any:
         yield pb.Portion(head=update.head, data=body[:CHUNK])
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
-    def begin() -> Any:
-        return bad.link._answer(said(), metadata=bad.link._metadata, timeout=20)
-
-    call = begin()
+    assert bad.federation is not None
+    call = bad.link._answer(said(), metadata=bad.link._metadata, timeout=LIMIT)
     parcel = pb.Parcel(task=update.head.task, sha256=update.head.sha256)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         while not (known := await bad.link._stored(parcel, metadata=bad.link._metadata)).offset:
             await asyncio.sleep(0.01)
-            if call.done():  # the controller had not seen yet that the call before is dead
-                call = begin()
-        call.cancel()
-        return int(known.offset)
+    call.cancel()
+    bringing = bad.federation.answers._bringing
+    await reached(lambda: BAD not in bringing, "the controller to see that the call is dead")
+    return int(known.offset)
 
 
 def test_an_upload_that_broke_off_is_gone_on_with(large: Left, tmp_path: Path) -> None:
@@ -517,24 +517,12 @@ def test_an_upload_that_broke_off_is_gone_on_with(large: Left, tmp_path: Path) -
         body = update.sign()
         assert await broken_off(bad, update, body) == CHUNK
         update.head.offset = CHUNK
-        await eventually(lambda: bad.send_portions(portions(update.head, body[CHUNK:])))
+        await bad.send_portions(portions(update.head, body[CHUNK:]))
         assert bad.told[-1].verdict == pb.Receipt.KEPT
 
     left = run(tmp_path, act, raw=BIG)
     assert torch.equal(left.model, large.model)
     assert len(left.trained()) == 3
-
-
-async def eventually(call: Callable[[], Any]) -> Any:
-    """The controller may not have seen yet that the call before is dead."""
-    for _ in range(100):
-        try:
-            return await call()
-        except grpc.aio.AioRpcError as error:
-            if error.code() != grpc.StatusCode.ABORTED:
-                raise
-            await asyncio.sleep(0.02)
-    raise TimeoutError
 
 
 @pytest.mark.parametrize("offset", [1, CHUNK - 1, CHUNK + 1, 2**64 - 1])
@@ -547,12 +535,11 @@ def test_an_upload_from_where_nothing_is(offset: int, large: Left, tmp_path: Pat
         for here in (0, CHUNK):
             if here:
                 await broken_off(bad, update, body)
-                await asyncio.sleep(0.2)
             update.head.offset = offset
             with pytest.raises(grpc.aio.AioRpcError, match=f"Data from byte {offset:,} on, and {here:,} are here"):
                 await bad.send_portions(portions(update.head, body[offset : offset + 100]))
             update.head.offset = 0
-        await eventually(lambda: bad.send(update.head, body))
+        await bad.send(update.head, body)
         assert bad.told[-1].verdict == pb.Receipt.KEPT
 
     assert torch.equal(run(tmp_path, act, raw=BIG).model, large.model)
@@ -580,8 +567,7 @@ def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Pa
         update = await bad.update(order)
         body = update.sign()
         await broken_off(bad, update, body)
-        await asyncio.sleep(0.2)
-        (path,) = (tmp_path / "blobs" / "unfinished").iterdir()
+        (path,) = (tmp_path / "blobs" / "unfinished").glob(f"{BAD}.*")
         path.write_bytes(bytes(CHUNK))
         receipt = await bad.link.answer(update.head, body)
         assert receipt.verdict == pb.Receipt.KEPT
@@ -590,8 +576,7 @@ def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Pa
         update = await bad.update(order)
         body = update.sign()
         await broken_off(bad, update, body)
-        await asyncio.sleep(0.2)
-        (path,) = (tmp_path / "blobs" / "unfinished").iterdir()
+        (path,) = (tmp_path / "blobs" / "unfinished").glob(f"{BAD}.*")
         path.write_bytes(bytes(CHUNK))
         update.head.offset = CHUNK
         with pytest.raises(grpc.aio.AioRpcError, match="begin at byte 0") as caught:
@@ -610,10 +595,9 @@ def test_nobody_fills_the_disk_with_beginnings(large: Left, tmp_path: Path) -> N
             update.head.sha256 = hashlib.sha256(bytes([number])).digest()
             update.head.size = len(update.body)
             await broken_off(bad, update, update.body)
-        await asyncio.sleep(0.3)
-        assert len([*(tmp_path / "blobs" / "unfinished").iterdir()]) <= 1
+        assert len([*(tmp_path / "blobs" / "unfinished").glob(f"{BAD}.*")]) <= 1
         body = update.sign()
-        await eventually(lambda: bad.send(update.head, body))
+        await bad.send(update.head, body)
 
     assert torch.equal(run(tmp_path, act, raw=BIG).model, large.model)
 
@@ -630,7 +614,7 @@ def test_what_others_have_brought_is_not_told(tmp_path: Path) -> None:
             parcel = pb.Parcel(task=-(2**63), sha256=sha256)
             assert (await bad.link._stored(parcel, metadata=bad.link._metadata)).offset == 0
         await other.close()
-        await eventually(lambda: bad.send(update.head, body))
+        await bad.send(update.head, body)
 
     run(tmp_path, act, raw=BIG)
 
@@ -810,7 +794,7 @@ def test_random_bytes(undisturbed: Left, tmp_path: Path) -> None:
             if method == "Steer" and b"withdraw" in data:
                 continue
             try:
-                await asyncio.wait_for(bad.raw(method, data, METHODS[method]), 10)
+                await bad.raw(method, data, METHODS[method])
                 answered += 1
             except grpc.aio.AioRpcError as error:
                 if error.code() == grpc.StatusCode.UNAVAILABLE:
@@ -925,7 +909,7 @@ def test_moments_that_are_nonsense(tmp_path: Path) -> None:
             with pytest.raises(TurnedAway, match=reason):
                 await bad.link.join(bad.hello)
         bad.hello.moments.CopyFrom(good)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT):
             while (welcome := await bad.link.join(bad.hello)).wait:
                 assert "of 3 learners have told the moments" in welcome.wait
                 await asyncio.sleep(0.1)
@@ -943,9 +927,11 @@ def test_who_answers_when_the_round_is_closed_is_late(without: Left, tmp_path: P
     async def act(bad: Bad, order: pb.Train) -> None:
         assert bad.federation is not None
         update = await bad.update(order)
-        async with asyncio.timeout(20):
-            while order.task in bad.federation.book.out:
-                await asyncio.sleep(0.05)
+        book = bad.federation.book
+        await reached(lambda: {task for task in book.out if task >= 0} == {order.task}, "the others' updates")
+        (deadline,) = book.course.alarms
+        book.course.alarms[:] = [replace(deadline, due=0.0)]  # it has come
+        await reached(lambda: order.task not in book.out, "the round to be closed")
         receipt = await bad.send(update.head, update.sign())
         assert (receipt.verdict, receipt.reason) == (pb.Receipt.LATE, LATE)
         said.set()
@@ -956,7 +942,7 @@ def test_who_answers_when_the_round_is_closed_is_late(without: Left, tmp_path: P
         assert (await bad.send(update.head, update.sign())).verdict == pb.Receipt.KEPT
 
     said = asyncio.Event()
-    raw = study(algorithms={"name": "fedavg", "deadline": 1.0})
+    raw = study(algorithms={"name": "fedavg", "deadline": 5 * LIMIT})
     left = run(tmp_path, act, wait, raw=raw)
     assert torch.equal(left.model, without.model)
     assert [failed.reason for failed in left.failed()] == [LATE]
@@ -1001,9 +987,8 @@ def test_a_list_that_got_shorter(tmp_path: Path) -> None:
     async def again() -> None:
         federation = host(study_of(raw)).open(tmp_path)
         running = asyncio.create_task(federation.run())
-        async with asyncio.timeout(10):
-            while federation.book.controller.state.members[BAD].active:
-                await asyncio.sleep(0.05)
+        members = federation.book.controller.state.members
+        await reached(lambda: not members[BAD].active, f"{BAD} to be taken for gone")
         assert set(federation.book.out) <= {-1, 0, 1}
         assert not running.done()
         running.cancel()
