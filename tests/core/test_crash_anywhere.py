@@ -26,6 +26,7 @@ import safetensors.torch
 import torch
 from replay import Log, crash, crash_at_every_event, difference, logged, other_arrivals
 from torch import nn
+from waiting import until
 from ways import NATIVE
 
 from archipel import algorithms
@@ -674,7 +675,20 @@ def test_another_process_that_hashes_otherwise_comes_to_the_same_bits() -> None:
 
 KILLED = """
 import sys
+import threading
 import archipel as ap
+from archipel.simulation.checkpoint import Checkpoint
+
+if sys.argv[2:] == ["held"]:
+    save, saved = Checkpoint.save, []
+
+    def held(self, simulator):
+        save(self, simulator)
+        saved.append(simulator)
+        if len(saved) == 3:  # to be killed by now
+            threading.Event().wait()
+
+    Checkpoint.save = held
 
 run = ap.simulate(
     ap.async_dvw(batch=8, at_most=4, recall_after=3),
@@ -692,10 +706,9 @@ def test_a_process_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> No
     """`kill -9` at a moment nobody chose, then the same command again."""
     command = [sys.executable, "-c", KILLED]
     whole = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    victim = subprocess.Popen([*command, str(tmp_path)], stdout=subprocess.DEVNULL)
+    victim = subprocess.Popen([*command, str(tmp_path), "held"], stdout=subprocess.DEVNULL)
     saved = tmp_path / "checkpoint.safetensors"
-    while not saved.exists() and victim.poll() is None:
-        pass
+    until(lambda: saved.exists() or victim.poll() is not None, "a checkpoint")
     victim.kill()
     assert victim.wait() == -signal.SIGKILL, "it was to be killed before it had ended"
     resumed = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=True).stdout

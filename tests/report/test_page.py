@@ -248,7 +248,7 @@ class Browser:
 
     def hear(self) -> dict[str, Any]:
         while b"\0" not in self.heard:
-            assert select.select([self.back], [], [], 30)[0], "Chromium says nothing"
+            assert select.select([self.back], [], [], 120)[0], "Chromium says nothing"
             more = os.read(self.back, 2**16)
             assert more, "Chromium has ended"
             self.heard += more
