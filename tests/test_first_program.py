@@ -99,6 +99,7 @@ def test_every_method_is_tried():
     assert sorted(EASY) == sorted(ap.algorithms.__all__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EASY)
 def test_every_method_beats_chance_on_easy_data(name):
     algorithm = EASY[name]()

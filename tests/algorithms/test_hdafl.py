@@ -56,6 +56,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(METHODS))
 def test_private_layers(name: str) -> None:
     algorithm, generic, by_gradient_norm, private = METHODS[name]

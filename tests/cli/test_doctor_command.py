@@ -62,6 +62,7 @@ def test_a_machine_that_is_well(places: Path) -> None:
     assert not (places / "cache").exists(), "looking leaves nothing behind"
 
 
+@pytest.mark.slow
 def test_in_words_for_a_pipe(places: Path) -> None:
     done = program("doctor", ARCHIPEL_DATA=str(places / "nowhere"))
     assert (done.returncode, done.stderr) == (1, "")

@@ -14,6 +14,8 @@ from waiting import until
 
 from archipel.papers.catalogue import NAMES
 
+pytestmark = pytest.mark.slow
+
 ARCHIPEL = [sys.executable, "-m", "archipel.cli"]
 HELD = str(Path(__file__).with_name("held.py"))
 PLAIN = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR", "ARCHIPEL_DATA")}

@@ -21,6 +21,8 @@ from waiting import until
 
 import archipel as ap
 
+pytestmark = pytest.mark.slow
+
 ARCHIPEL = [sys.executable, "-m", "archipel.cli"]
 HELD = str(Path(__file__).with_name("held.py"))
 QUICK = ["--set", "ending.seconds=4"]

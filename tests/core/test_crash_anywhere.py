@@ -128,6 +128,7 @@ every = pytest.mark.parametrize("name", ALGORITHMS)
 # ------------------------------------------------------------------------------------------------- the controller
 
 
+@pytest.mark.slow
 @both
 @every
 def test_a_controller_goes_on_from_wherever_it_was_cut_off(name: str, lost: float, tmp_path: Path) -> None:
@@ -138,6 +139,7 @@ def test_a_controller_goes_on_from_wherever_it_was_cut_off(name: str, lost: floa
     assert crash(ALGORITHMS[name], log, points, tmp_path) is None
 
 
+@pytest.mark.slow
 @both
 @every
 def test_a_controller_that_is_cut_off_before_every_event(name: str, lost: float, tmp_path: Path) -> None:
@@ -158,6 +160,7 @@ def test_the_logs_hold_what_may_go_wrong() -> None:
     assert Finish in commands("async_dvw")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -262,6 +265,7 @@ def with_weighting(weighting: Callable[[], Weighting]) -> tuple[Make, Log]:
     return make, logged(simulator(make()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", [ByNumpysDice, ByPythonsDice, ByTheClock, OnItself, InTheModule])
 def test_a_part_that_breaks_the_law_is_caught(weighting: Callable[[], Weighting], tmp_path: Path) -> None:
     make, log = with_weighting(weighting)
@@ -338,6 +342,7 @@ def assert_same(one: Simulator, other: Simulator) -> None:
         assert difference(mine, theirs, f"the private layers of {name}") is None
 
 
+@pytest.mark.slow
 @every
 def test_a_simulation_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     settings = settings_of(name, 0.2)
@@ -349,6 +354,7 @@ def test_a_simulation_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> Non
         assert_same(whole, resumed(ALGORITHMS[name], tmp_path, point, **settings))
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("execution", ["stacked", "plain"])
 def test_a_simulation_goes_on_to_the_same_bits_executed_otherwise(execution: str, name: str, tmp_path: Path) -> None:
@@ -367,6 +373,7 @@ def test_with_a_shadow_run_beside_it(make: Make, tmp_path: Path) -> None:
         assert_same(whole, resumed(make, tmp_path, point, shadow=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["stacked", "plain", "workers", NATIVE])
 def test_with_adaptive_tasks_in_mid_flight(execution: str, tmp_path: Path) -> None:
     make = partial(async_dvw, batch=8, at_most=5, recall_after=1, momentum=0.5)
@@ -419,6 +426,7 @@ OUT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["stacked", NATIVE])
 @pytest.mark.parametrize(
     "make",
@@ -463,6 +471,7 @@ def test_with_dropout_and_an_optimiser_that_remembers(tmp_path: Path) -> None:
         assert_same(whole, resumed(make, tmp_path, point, model=drops))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cut_off_again_and_again(tmp_path: Path) -> None:
     # a slow learner's task that is one epoch ahead of the clock and then called back reports the epoch before
     make = partial(async_dvw, batch=8, at_most=8, recall_after=1, evaluators=1, tombstones=8)
@@ -602,6 +611,7 @@ def test_a_damaged_checkpoint_is_refused(what: str, tmp_path: Path) -> None:
         checkpoint.load(simulator(fedavg(batch=8)))
 
 
+@pytest.mark.slow
 def test_one_wrong_bit_is_damage(tmp_path: Path) -> None:
     checkpoint = saved_run(tmp_path)
     whole = checkpoint.path.read_bytes()
@@ -702,6 +712,7 @@ print(run.fingerprint(), len(run.records))
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """`kill -9` at a moment nobody chose, then the same command again."""
     command = [sys.executable, "-c", KILLED]

@@ -55,6 +55,7 @@ def test_any_supply_and_one_number_per_learner(supply: list[int], data: st.DataO
         assert (table.sum(0) > 0).all()
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 8), shapes, seeds)
 @settings(max_examples=25, deadline=None)
 def test_iid_uses_everything_in_proportion(supply: list[int], learners: int, sizes: str, seed: int):
@@ -219,6 +220,7 @@ def test_hdafl_disjoint_by_hand():
     assert table[0].nonzero()[0].tolist() == [0, 1]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 60), min_size=1, max_size=6),
     st.integers(1, 9),

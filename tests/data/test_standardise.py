@@ -68,6 +68,7 @@ def test_global_statistics_are_those_of_the_pool(islands: Islands):
     assert torch.equal(islands.x, before)
 
 
+@pytest.mark.slow
 @given(some_islands())
 @settings(max_examples=60, deadline=None)
 def test_local_statistics_are_every_learners_own(islands: Islands):
@@ -277,6 +278,7 @@ def test_learners_of_digits_get_the_same_bits(learners: int):
     same_as_simulated(digits().split(learners, test="own"))
 
 
+@pytest.mark.slow
 def test_large_tables_get_the_same_bits():
     # enough rows for several threads and several chunks
     x = torch.randn(60_000, 90, generator=torch.Generator().manual_seed(0)) * 3 + 1000

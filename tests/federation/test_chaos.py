@@ -11,6 +11,8 @@ from chaos import A_LIFE, LONGEST, MILLION, PROTOCOLS, UPDATES, Moment, campaign
 from checker import check
 from stage import Crowd, Setting, Wire, set_up
 
+pytestmark = pytest.mark.slow
+
 KILLS = {
     "fedavg": 12,
     "async_fedavg, files collected": 12,

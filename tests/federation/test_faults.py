@@ -25,6 +25,8 @@ from archipel.core.types import Failed, Joined, Left
 from archipel.federation.security.authority import create_authority, issue_controller, issue_learner
 from archipel.federation.storage.durable_controller import LATE
 
+pytestmark = pytest.mark.slow
+
 
 def endless(**federation: Any) -> dict[str, Any]:
     """Rounds without an end, of three learners, two of whom have to be there."""

@@ -18,7 +18,10 @@ from waiting import LIMIT, until
 from archipel.federation.controller.keeper import TRIES
 from archipel.storage.lock import alone_in
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a controller has no keeper")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a controller has no keeper"),
+]
 
 NEVER = 1_000_000
 

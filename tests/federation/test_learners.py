@@ -96,6 +96,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> torch.Tensor:
 # --------------------------------------------------------------------------------------------------------- kill -9
 
 
+@pytest.mark.slow
 def test_killed_while_it_trains(undisturbed: torch.Tensor, tmp_path: Path) -> None:
     """Twice; started again, it is asked again, and the run comes to the same bits."""
 
@@ -118,6 +119,7 @@ def test_killed_while_it_trains(undisturbed: torch.Tensor, tmp_path: Path) -> No
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_killed_with_an_answer_that_was_not_acknowledged(tmp_path: Path) -> None:
     """It is given from the folder: what lies there arrives, though training would have led elsewhere."""
 
@@ -161,6 +163,7 @@ def test_killed_with_an_answer_that_was_not_acknowledged(tmp_path: Path) -> None
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_killed_before_it_knew_that_its_answer_was_safe(
     undisturbed: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +207,7 @@ def private_of(site: Any) -> dict[str, torch.Tensor]:
     return dict(site.memory.private)
 
 
+@pytest.mark.slow
 def test_private_layers_survive(tmp_path: Path) -> None:
     """Killed in its second round, with private layers: they come to the bits of a learner that was not killed."""
     raw = three_rounds("hdafl", fraction=1.0)
@@ -232,6 +236,7 @@ def test_private_layers_survive(tmp_path: Path) -> None:
     assert all(torch.equal(private[name], mine[name]) for name in private)
 
 
+@pytest.mark.slow
 def test_one_that_lost_its_folder_says_so(tmp_path: Path) -> None:
     raw = three_rounds("hdafl", fraction=1.0)
 
@@ -258,6 +263,7 @@ def test_one_that_lost_its_folder_says_so(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_federation(tmp_path: Path) -> None:
     """The same study begun anew: what is owed there is no answer to the same number here."""
 
@@ -286,6 +292,7 @@ def test_a_folder_of_another_federation(tmp_path: Path) -> None:
     asyncio.run(second())
 
 
+@pytest.mark.slow
 def test_two_processes_in_one_folder(tmp_path: Path) -> None:
     async def go() -> None:
         async with scene(three_rounds(), tmp_path) as one:
@@ -315,6 +322,7 @@ def endless(method: str = "fedavg", wait_for: int = 2, **federation: Any) -> dic
     )
 
 
+@pytest.mark.slow
 def test_one_that_comes_late_gets_work(tmp_path: Path) -> None:
     async def go() -> None:
         async with scene(endless(), tmp_path) as one:
@@ -331,6 +339,7 @@ def test_one_that_comes_late_gets_work(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["operator/alice", f"learner/{VICTIM}"])
 def test_pause_and_resume(who: str, tmp_path: Path) -> None:
     async def go() -> None:
@@ -368,6 +377,7 @@ async def committed_after(one: Scene, before: float) -> bool:
     return any(time > before for time in await one.commits_of(VICTIM))
 
 
+@pytest.mark.slow
 def test_a_paused_learner_that_dies_at_its_task_does_not_hold_up_the_others(tmp_path: Path) -> None:
     """What it is at may still come, but nobody waits for it for ever."""
 
@@ -391,6 +401,7 @@ def test_a_paused_learner_that_dies_at_its_task_does_not_hold_up_the_others(tmp_
     asyncio.run(go())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["operator/alice", f"learner/{VICTIM}"])
 def test_withdrawn_for_good(who: str, tmp_path: Path) -> None:
     """Its task is given up, its process ends and says why, and no restart of either side lets it in again."""
@@ -435,6 +446,7 @@ def test_withdrawn_for_good(who: str, tmp_path: Path) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_nobody_steers_somebody_else(tmp_path: Path) -> None:
     async def go() -> None:
         async with scene(endless(wait_for=3), tmp_path) as one:
@@ -492,6 +504,7 @@ class Opinionated(Light):
         await self.link.answer(pb.Head(task=order.task, sequence=self.sequence, scored=scored))
 
 
+@pytest.mark.slow
 def test_a_dead_evaluator_costs_one_opinion(tmp_path: Path) -> None:
     """SyncDVW: every round waits for its opinions as long as it may, and no longer."""
 
@@ -508,6 +521,7 @@ def test_a_dead_evaluator_costs_one_opinion(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.slow
 def test_a_stopped_process_costs_its_opinions(tmp_path: Path) -> None:
     """AsyncDVW, and the process of a learner that is asked about all updates stands still."""
 
@@ -531,6 +545,7 @@ def test_a_stopped_process_costs_its_opinions(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- refused probes
 
 
+@pytest.mark.slow
 def test_an_operator_may_refuse_to_try_others_models(tmp_path: Path) -> None:
     """It trains and is weighed by the others; what it refuses is in the audit, with the reason."""
 

@@ -243,6 +243,7 @@ MALFORMED: dict[str, tuple[Spoil, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["in one message", "in pieces"])
 @pytest.mark.parametrize("kind", MALFORMED)
 def test_a_malformed_update_is_a_task_that_failed(kind: str, way: str, without: Left, tmp_path: Path) -> None:
@@ -330,6 +331,7 @@ def test_only_the_one_that_goes_too_far_is_refused(without: Left, tmp_path: Path
 # ------------------------------------------------------------------------------------------ answers to nothing of ours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [2**63 - 1, -(2**63), 10**6, -1, -(1 << 62)])
 @pytest.mark.parametrize("result", ["trained", "failed", "none"])
 def test_unknown_tasks(task: int, result: str, undisturbed: Left, tmp_path: Path) -> None:
@@ -511,6 +513,7 @@ async def broken_off(bad: Bad, update: Update, body: bytes) -> int:
     return int(known.offset)
 
 
+@pytest.mark.slow
 def test_an_upload_that_broke_off_is_gone_on_with(large: Left, tmp_path: Path) -> None:
     async def act(bad: Bad, order: pb.Train) -> None:
         update = await bad.update(order)
@@ -525,6 +528,7 @@ def test_an_upload_that_broke_off_is_gone_on_with(large: Left, tmp_path: Path) -
     assert len(left.trained()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [1, CHUNK - 1, CHUNK + 1, 2**64 - 1])
 def test_an_upload_from_where_nothing_is(offset: int, large: Left, tmp_path: Path) -> None:
     """It is told so and may come again: the call before it may have brought more than it knew of."""
@@ -560,6 +564,7 @@ def test_an_upload_that_ends_too_early(large: Left, tmp_path: Path) -> None:
     assert torch.equal(run(tmp_path, act, raw=BIG).model, large.model)
 
 
+@pytest.mark.slow
 def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Path) -> None:
     """As after a sudden end of the controller's machine: what was not acknowledged may be anything."""
 
@@ -588,6 +593,7 @@ def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Pa
     assert torch.equal(run(tmp_path, act, by_hand, raw=BIG).model, large.model)
 
 
+@pytest.mark.slow
 def test_nobody_fills_the_disk_with_beginnings(large: Left, tmp_path: Path) -> None:
     async def act(bad: Bad, order: pb.Train) -> None:
         update = await bad.update(order)
@@ -602,6 +608,7 @@ def test_nobody_fills_the_disk_with_beginnings(large: Left, tmp_path: Path) -> N
     assert torch.equal(run(tmp_path, act, raw=BIG).model, large.model)
 
 
+@pytest.mark.slow
 def test_what_others_have_brought_is_not_told(tmp_path: Path) -> None:
     async def act(bad: Bad, order: pb.Train) -> None:
         update = await bad.update(order)
@@ -660,6 +667,7 @@ def no_opinion(tmp_path_factory: pytest.TempPathFactory) -> Left:
     return run(tmp_path_factory.mktemp("none"), raw=ASKS, opinions=[act] * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NO_OPINION)
 def test_a_malformed_opinion_is_no_opinion(kind: str, no_opinion: Left, tmp_path: Path) -> None:
     spoil, reason = NO_OPINION[kind]
@@ -758,6 +766,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 def test_messages_that_are_too_large(undisturbed: Left, tmp_path: Path) -> None:
     async def act(bad: Bad, order: pb.Train) -> None:
         update = await bad.update(order)
@@ -775,6 +784,7 @@ def test_messages_that_are_too_large(undisturbed: Left, tmp_path: Path) -> None:
     assert torch.equal(run(tmp_path, act).model, undisturbed.model)
 
 
+@pytest.mark.slow
 def test_random_bytes(undisturbed: Left, tmp_path: Path) -> None:
     """To every method, as whole messages and as the head of an answer to a task that is out."""
     tries: list[tuple[str, bytes]] = []
@@ -852,6 +862,7 @@ def too_many(said: pb.Hello) -> None:
     said.validation = 2**64 - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -887,6 +898,7 @@ def test_an_operator_is_no_learner(tmp_path: Path) -> None:
     run(tmp_path, before=act)
 
 
+@pytest.mark.slow
 def test_moments_that_are_nonsense(tmp_path: Path) -> None:
     good = moments()
     wrong = {
@@ -923,6 +935,7 @@ def test_moments_that_are_nonsense(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- late, and refused
 
 
+@pytest.mark.slow
 def test_who_answers_when_the_round_is_closed_is_late(without: Left, tmp_path: Path) -> None:
     async def act(bad: Bad, order: pb.Train) -> None:
         assert bad.federation is not None

@@ -329,6 +329,7 @@ def test_without_a_valid_certificate_of_this_authority_nobody_connects(
 # -------------------------------------------------------------------------------------- who connects and is turned away
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "names",

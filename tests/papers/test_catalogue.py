@@ -18,6 +18,7 @@ def test_a_name_that_is_not_there_says_the_nearest() -> None:
         reproduction("dwv-table1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_reproduction_has_studies_that_are_valid_at_every_scale(name: str) -> None:
     one = reproduction(name)

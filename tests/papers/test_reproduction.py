@@ -63,6 +63,7 @@ def made(tmp_path: Path) -> Reproduction:
     )
 
 
+@pytest.mark.slow
 def test_the_papers_figures_stand_beside_ours(made: Reproduction, tmp_path: Path) -> None:
     outcome = reproduce(made, "smoke", tmp_path / "out", processes=1)
     assert outcome is not None
@@ -81,6 +82,7 @@ def test_the_papers_figures_stand_beside_ours(made: Reproduction, tmp_path: Path
     assert told["scoring"] == SCORING
 
 
+@pytest.mark.slow
 def test_it_is_taken_up_where_it_was_left(made: Reproduction, tmp_path: Path) -> None:
     first = reproduce(made, "smoke", tmp_path / "out", processes=1)
     stamp = (tmp_path / "out" / "iid" / "fedavg" / "seed-0" / "run.json").stat().st_mtime_ns
@@ -92,6 +94,7 @@ def test_it_is_taken_up_where_it_was_left(made: Reproduction, tmp_path: Path) ->
     assert as_data(again)["tables"] == as_data(first)["tables"]
 
 
+@pytest.mark.slow
 def test_a_scale_runs_what_it_names(made: Reproduction, tmp_path: Path) -> None:
     outcome = reproduce(made, "small", tmp_path / "out", processes=1)
     assert outcome is not None
@@ -125,6 +128,7 @@ def test_it_needs_no_matplotlib(made: Reproduction, tmp_path: Path, monkeypatch:
     assert not (tmp_path / "out" / "iid" / "report").exists()
 
 
+@pytest.mark.slow
 def test_a_smoke_run_decides_nothing(made: Reproduction, tmp_path: Path) -> None:
     sure = claims.higher("HDAFL is ahead", "Scores", "HDAFL", "FedAvg", rows=("disjoint",), by=-100.0)
     outcome = reproduce(replace(made, claims=(sure,)), "smoke", tmp_path / "out", processes=1)

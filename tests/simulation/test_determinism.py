@@ -58,6 +58,7 @@ def all_fingerprints() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_twice_in_a_row(name, way):
@@ -123,6 +124,7 @@ def traces() -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_global_generators_are_untouched(name, way):

@@ -60,6 +60,7 @@ def told(jobs: list[Job]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
     [

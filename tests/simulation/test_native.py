@@ -106,6 +106,7 @@ def in_a_fork(call: Callable[[], Any], seconds: float = 60) -> Any:
 # ------------------------------------------------------------------------------------------------ it means the same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [PLAN, MORE], ids=["plain", "with more"])
 @pytest.mark.parametrize(
     "widths",
@@ -538,6 +539,7 @@ def test_the_first_of_equal_scores_is_the_class() -> None:
 # -------------------------------------------------------------------------------------------------------- not a number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30], ids=str)
 @pytest.mark.parametrize("widths", [(12, 3), (12, 17, 7), (12, 17, 16, 33, 16)], ids=str)
 def test_what_is_not_finite_is_not_hidden(widths: tuple[int, ...], value: float) -> None:
@@ -844,6 +846,7 @@ def test_there_may_be_more_kinds_of_plans_than_are_kept() -> None:
     against_plain(Native(at_hand), who, plans)
 
 
+@pytest.mark.slow
 def test_examples_of_ever_other_sites_do_not_pile_up() -> None:
     """As many tensors as are kept on purpose, however many subsets of sites were asked."""
     at_hand = case(12, 3)
@@ -876,6 +879,7 @@ def begun(at_hand: Work, count: int = 20) -> tuple[Native, list[Job]]:
     return way, made
 
 
+@pytest.mark.slow
 def test_what_is_dropped_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory goes when no thread works on it any more."""
     done: list[tuple[bool, int]] = []
@@ -917,6 +921,7 @@ print("alive")
 """
 
 
+@pytest.mark.slow
 def test_a_process_may_drop_what_is_under_way_and_end() -> None:
     told = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", DROPPED],
@@ -942,6 +947,7 @@ def test_a_forked_process_trains_too() -> None:
     assert torch.equal(ours, train())
 
 
+@pytest.mark.slow
 def test_a_fork_does_not_wait_for_what_its_parent_has_begun() -> None:
     """Nobody will do it there."""
 

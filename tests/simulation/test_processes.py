@@ -42,6 +42,7 @@ def heard(jobs: list[Any], processes: int, threads: int = 1) -> tuple[bool, list
     return work_through(twice, jobs, processes, threads, messages.append), messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 5])
 def test_every_job_is_answered_once(processes: int) -> None:
     jobs = [3, "fail", 5, "refuse", 7]
@@ -64,6 +65,7 @@ def test_every_job_is_answered_once(processes: int) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_costs_one_job() -> None:
     whole, messages = heard(["die", 2, "die", 4, 5], 2)
     assert whole
@@ -73,6 +75,7 @@ def test_a_process_that_dies_costs_one_job() -> None:
     assert {message.job: message.result for message in messages if isinstance(message, Ended)} == {1: 4, 3: 8, 4: 10}
 
 
+@pytest.mark.slow
 def test_processes_stay_for_the_next_job_and_have_their_threads() -> None:
     _, messages = heard(["who"] * 6, 2)
     assert len({message.result for message in messages if isinstance(message, Ended)}) <= 2
@@ -80,6 +83,7 @@ def test_processes_stay_for_the_next_job_and_have_their_threads() -> None:
     assert [message.result for message in messages if isinstance(message, Ended)] == [3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_signal_asks_to_stop(processes: int) -> None:
     before = signal.getsignal(signal.SIGINT)

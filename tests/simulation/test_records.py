@@ -46,6 +46,7 @@ def run(name: str, rounds: int = 6, **settings: object) -> ap.Run:
 # --------------------------------------------------------------------------------------------------- what is told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_every_kind_of_record_is_where_it_should_be(name):
     ended = run(name, shadow=name in ("fedavg", "radfed"))
@@ -399,6 +400,7 @@ def test_every_commit_has_its_dc(algorithm):
     assert len(ended.shadows) == 6, "one record a local round"
 
 
+@pytest.mark.slow
 def test_dl_grows_between_the_aggregations_of_a_relay():
     """On digits where everybody holds three classes; RADFed fig. 4 (the numbers are of this seed)."""
     hops = 6

@@ -64,6 +64,7 @@ def alike(a: Tensor, b: Tensor) -> bool:
 # -------------------------------------------------------------------------------------------------------- the same bits
 
 
+@pytest.mark.slow
 @compiled
 @pytest.mark.parametrize("rows", ROWS)
 def test_rows_are_added_as_in_torch(rows: int, threads: int) -> None:
@@ -79,6 +80,7 @@ def test_rows_are_added_as_in_torch(rows: int, threads: int) -> None:
             assert alike(ours, theirs), (size, from_nothing)
 
 
+@pytest.mark.slow
 @compiled
 @pytest.mark.parametrize("rows", [0, *ROWS])
 def test_a_commit_is_as_in_torch(rows: int, threads: int) -> None:
@@ -98,6 +100,7 @@ def test_a_commit_is_as_in_torch(rows: int, threads: int) -> None:
             assert alike(torch.tensor(ours).abs(), torch.tensor(theirs).abs()), (size, from_nothing, divided)
 
 
+@pytest.mark.slow
 @compiled
 @pytest.mark.parametrize("piece", [slice(0, 70_001), slice(33, 99_999), slice(99_990, None), slice(99_990, 100_010)])
 def test_a_piece_of_rows_is_added_as_in_torch(piece: slice, threads: int) -> None:
@@ -114,6 +117,7 @@ def test_a_piece_of_rows_is_added_as_in_torch(piece: slice, threads: int) -> Non
     assert alike(ours[beside], before[beside])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [pytest.param(True, marks=compiled), False])
 @pytest.mark.parametrize("piece", [slice(None), slice(33, 99_999)])
 def test_rows_by_their_places_are_added_as_in_torch(
