@@ -145,6 +145,7 @@ def test_only_engines_know_of_time_and_other_processes() -> None:
     assert not found
 
 
+@pytest.mark.slow
 def test_nothing_that_was_read_is_ever_run() -> None:
     assert not {str(path): names for path, tree in MODULES.items() if (names := dangers(tree))}
 

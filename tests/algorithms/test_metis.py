@@ -42,6 +42,7 @@ def evaluation_seconds(learner: Client, evaluators: dict[str, float]) -> float:
 # -------------------------------------------------------------------------------------------------- Synchronous
 
 
+@pytest.mark.slow
 def test_sync_dvw() -> None:
     net, data = Net(*WIDTHS), islands(5)
     learners = clients(net, data, validation=0.05)
@@ -144,6 +145,7 @@ def assert_same(found: ap.Run, community: Community) -> None:
     assert torch.equal(found.model, community.w)
 
 
+@pytest.mark.slow
 def test_async_fedavg() -> None:
     expected = asynchronous(dvw=False, commits=25, evaluators=QUICK)
     found, _ = run(

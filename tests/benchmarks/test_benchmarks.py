@@ -113,6 +113,7 @@ def test_contenders_do_the_same_work(run: Run, name: str) -> None:
         assert told["imported"] <= told["ready"] < told["rounds"][0] < told["rounds"][-1] <= told["stopped"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["plain", "workers", "stacked", NATIVE])
 def test_archipel_and_the_bare_loop_agree_where_batches_have_no_order(
     run: Run, monkeypatch: pytest.MonkeyPatch, execution: str

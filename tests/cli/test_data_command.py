@@ -173,6 +173,7 @@ def test_a_table_of_ones_own_without_classes(empty: Path) -> None:
     assert "00-a" in said(*arguments)
 
 
+@pytest.mark.slow
 def test_a_picture(empty: Path) -> None:
     pytest.importorskip("matplotlib")
     split = json.loads(said(*SPLIT, "--out", str(empty / "split.png"), "--json"))

@@ -46,6 +46,7 @@ def broken(result: Result) -> dict[str, str]:
     return wrong
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_well(places: Path) -> None:
     result = asked("--json")
     assert broken(result) == {}
@@ -122,6 +123,7 @@ def test_the_c_library_and_why_it_is_absent(monkeypatch: pytest.MonkeyPatch) -> 
     assert "C library: not loaded, torch is used instead: avx2.so was not compiled" in " ".join(asked().stdout.split())
 
 
+@pytest.mark.slow
 def test_training_that_does_not_repeat_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = iter(range(3))
 

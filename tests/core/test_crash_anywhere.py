@@ -460,6 +460,7 @@ def test_with_opinions_that_are_out(make: Make, execution: str, tmp_path: Path) 
         assert_same(whole, resumed(make, tmp_path, point, **settings))
 
 
+@pytest.mark.slow
 def test_with_dropout_and_an_optimiser_that_remembers(tmp_path: Path) -> None:
     def drops() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 10))
@@ -696,7 +697,7 @@ if sys.argv[2:] == ["held"]:
         save(self, simulator)
         saved.append(simulator)
         if len(saved) == 3:  # to be killed by now
-            threading.Event().wait()
+            threading.Event().wait(600)
 
     Checkpoint.save = held
 

@@ -42,6 +42,7 @@ def test_balanced_classes(learners: int, classes: int, x: int, sizes: str, seed:
     assert sorted(table.sum(1), reverse=True) == table.sum(1).tolist()
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 80), min_size=1, max_size=6), st.data(), shapes, seeds)
 @settings(max_examples=25, deadline=None)
 def test_any_supply_and_one_number_per_learner(supply: list[int], data: st.DataObject, sizes: str, seed: int):
@@ -88,6 +89,7 @@ def test_an_allocation_is_found_whenever_there_is_one(rows: list[list[bool]], su
         assert not table[~mask].any()
 
 
+@pytest.mark.slow
 @given(st.integers(1, 8), st.integers(1, 3), shapes, seeds)
 @settings(max_examples=12, deadline=None)
 def test_examples_are_dealt_once_at_most(learners: int, x: int, sizes: str, seed: int):

@@ -35,6 +35,7 @@ def words(islands: Islands, path: Path, **arguments: str) -> set[str]:
     return {part.text or "" for part in ET.parse(path).iter() if part.tag.endswith("text")}
 
 
+@pytest.mark.slow
 def test_axes_have_names_and_units(tmp_path: Path):
     shown = words(SPLIT, tmp_path / "a.svg")
     assert {"learner", "class", "examples", "training examples (grey: none)", "digits: 4 learners, 10 classes"} <= shown

@@ -40,6 +40,7 @@ def test_the_first_program():
     assert torch.bincount(islands.y[islands.stimuli]).tolist() == [5] * 10
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 15),
     st.sampled_from(["uniform", "skewed", "powerlaw"]),

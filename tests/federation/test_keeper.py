@@ -40,6 +40,15 @@ def process(endless: Stage) -> Iterator[Process]:
     one.kill()
 
 
+@pytest.fixture(scope="module")
+def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """One to which nothing is done."""
+    one = set_up(tmp_path_factory.mktemp("looked at"), Setting('"async_fedavg"', NEVER)).controller()
+    listens(one)
+    yield one
+    one.kill()
+
+
 def listens(process: Process) -> None:
     until(lambda: process.listening, lambda: f"a controller that listens:\n{process.last_words()}")
 
@@ -118,16 +127,16 @@ def test_a_controller_that_is_killed_again_and_again_is_given_up(endless: Stage,
     assert process.said.count("it is started again") == TRIES - 1
 
 
-def test_what_a_person_sees_of_the_two(process: Process) -> None:
-    assert Path(f"/proc/{process.pid}/comm").read_text() == "archipel-keeper\n"
-    assert Path(f"/proc/{process.controller}/comm").read_text() == "archipel\n"
-    assert f'"pid": {process.controller}' in process.said
+def test_what_a_person_sees_of_the_two(looked_at: Process) -> None:
+    assert Path(f"/proc/{looked_at.pid}/comm").read_text() == "archipel-keeper\n"
+    assert Path(f"/proc/{looked_at.controller}/comm").read_text() == "archipel\n"
+    assert f'"pid": {looked_at.controller}' in looked_at.said
 
 
-def test_the_keeper_has_no_threads_and_nothing_of_grpc(process: Process) -> None:
+def test_the_keeper_has_no_threads_and_nothing_of_grpc(looked_at: Process) -> None:
     """A fork would find them half done. What numpy's BLAS has, it ends itself before a fork."""
-    assert len(list(Path(f"/proc/{process.pid}/task").iterdir())) == 1
-    opened = [os.readlink(link) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
+    assert len(list(Path(f"/proc/{looked_at.pid}/task").iterdir())) == 1
+    opened = [os.readlink(link) for link in Path(f"/proc/{looked_at.pid}/fd").iterdir()]
     assert not [name for name in opened if name.startswith(("socket:", "anon_inode:")) or "state" in name], opened
 
 

@@ -549,6 +549,7 @@ def test_an_upload_from_where_nothing_is(offset: int, large: Left, tmp_path: Pat
     assert torch.equal(run(tmp_path, act, raw=BIG).model, large.model)
 
 
+@pytest.mark.slow
 def test_an_upload_that_ends_too_early(large: Left, tmp_path: Path) -> None:
     """A line that broke looks like that too, so what has come is kept, and the rest may follow."""
 
@@ -965,6 +966,7 @@ def test_who_answers_when_the_round_is_closed_is_late(without: Left, tmp_path: P
     assert len(left.trained()) == 2
 
 
+@pytest.mark.slow
 def test_an_operator_who_refuses_probes(no_opinion: Left, tmp_path: Path) -> None:
     """The federation goes on without this learner's opinions; its own updates are weighed by the others'."""
 

@@ -159,6 +159,7 @@ def test_opinions_that_are_none(said: pb.Scored, bins: int, reason: str) -> None
 counts = st.integers(0, 2**64 - 1) | st.integers(0, 6)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, database=None)
 @given(
     st.builds(

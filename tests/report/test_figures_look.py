@@ -100,6 +100,7 @@ def test_all_figures_of_three_methods(runs: list[Run]):
     assert [title.split(":")[0] for title in panels(at_work)] == [run.name for run in runs]
 
 
+@pytest.mark.slow
 def test_rows_agree_with_the_records(runs: list[Run]):
     curves = score_curves(runs)
     for run in runs:
@@ -248,6 +249,7 @@ def test_a_fleet_that_takes_no_time(runs: list[Run]):
 # ------------------------------------------------------------------------------------------------------------ files
 
 
+@pytest.mark.slow
 def test_files_are_png_svg_and_a_table(runs: list[Run], tmp_path: Path):
     drawing = score_curves(runs)
     written = save(drawing, tmp_path / "new folder" / "figures")

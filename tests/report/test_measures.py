@@ -246,6 +246,7 @@ def ahead_in(column, **methods: Sequence[Sequence[float]]) -> str | None:
     return first and first.method
 
 
+@pytest.mark.slow
 def test_ahead_is_who_leads_by_more_than_a_deviation():
     assert ahead_in(FINAL_SCORE, a=[[0.80], [0.82]], b=[[0.70], [0.72]]) == "a"
     assert ahead_in(FINAL_SCORE, a=[[0.80], [0.82]], b=[[0.60], [0.80]]) is None, "b's deviation is .14"

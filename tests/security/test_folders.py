@@ -12,6 +12,8 @@ import pytest
 import yaml
 from stage import Crowd, Setting, set_up
 
+pytestmark = pytest.mark.slow
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 

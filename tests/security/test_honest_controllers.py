@@ -20,6 +20,8 @@ from archipel.federation.wire import codec as speech
 from archipel.simulation.simulate import prepare
 from archipel.study.schema import METHODS
 
+pytestmark = pytest.mark.slow
+
 LEARNERS = 4
 ENDING = Ending(rounds=12)
 MIXTURES: dict[str, Algorithm] = {

@@ -16,6 +16,8 @@ from archipel.federation.wire import federation_pb2 as pb
 from archipel.study.federate import host
 from archipel.study.files import study_of
 
+pytestmark = pytest.mark.slow
+
 GLOBAL = study(data={"standardise": "global"}, ending={"commits": 1_000_000})
 LIAR = "site-2"
 

@@ -13,6 +13,8 @@ from scene import scene
 from archipel.core.types import Metrics, Progress
 from archipel.federation.wire import federation_pb2 as pb
 
+pytestmark = pytest.mark.slow
+
 COUNTS = pb.Scored(count=20, loss=1.0, classes=2, confusion=[20, 0, 0, 0])
 
 

@@ -28,6 +28,8 @@ from archipel.shares import cap
 from archipel.study.federate import host
 from archipel.study.files import study_of
 
+pytestmark = pytest.mark.slow
+
 MANY = 10_000_000
 """As many as the study lets anybody claim."""
 amounts = st.lists(st.just(0.0) | st.floats(1e-3, 1e12), min_size=1, max_size=8)

@@ -12,6 +12,8 @@ from scene import Scene, scene
 from archipel.core.records import Handed, Membership
 from archipel.core.types import Evaluate, Evaluated, Failed, Left
 
+pytestmark = pytest.mark.slow
+
 VICTIM = "site-2"
 
 

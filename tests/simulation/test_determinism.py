@@ -89,6 +89,7 @@ def test_in_a_new_process():
     assert json.loads(told.stdout) == all_fingerprints()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_another_seed_is_another_run(name, way):
@@ -133,6 +134,7 @@ def test_global_generators_are_untouched(name, way):
     assert traces() == before
 
 
+@pytest.mark.slow
 def test_global_generators_are_untouched_by_workers():
     data = images(small_islands(6))
     before = traces()

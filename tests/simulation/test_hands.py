@@ -207,6 +207,7 @@ def test_an_errand_whose_process_dies_is_done_here() -> None:
     assert errand.result(1) == os.getpid()
 
 
+@pytest.mark.slow
 def test_opinions_from_another_process_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(worth: int) -> Any:
         monkeypatch.setattr(simulator, "WORTH_AN_ERRAND", worth)

@@ -197,6 +197,7 @@ def test_every_plan(plan: Plan) -> None:
     against_plain(Native(at_hand), learners(at_hand.x, SIZES), [plan] * len(SIZES))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(
     inner=st.lists(st.integers(1, 70), max_size=3),
@@ -366,6 +367,7 @@ def test_no_model_is_tried_before_its_end() -> None:
 # ------------------------------------------------------------------------------------------------ always the same bits
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is nowhere to count threads")
 def test_neither_threads_nor_neighbours_nor_repetition_change_a_bit() -> None:
     at_hand = case(20, 33, 7, examples=1000)
@@ -517,6 +519,7 @@ def test_gradients_of_extreme_scores(classes: int) -> None:
     torch.testing.assert_close(after_a_step(at_hand).double(), truth, rtol=1e-6, atol=2e-7)
 
 
+@pytest.mark.slow
 def test_likelihoods_are_right_to_some_units_in_the_last_place() -> None:
     below = -torch.linspace(0, 86, 4001)
     at_hand = of_scores(torch.stack((torch.zeros_like(below), below), dim=1))

@@ -370,6 +370,7 @@ def test_dc_of_a_run_by_hand():
     assert record.dc == pytest.approx(float((ended.model - central).norm() / central.norm()), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_shadow_changes_nothing_but_the_records():
     data = small_islands(4)
     settings = {"ending": ap.Ending(rounds=6)}
@@ -417,6 +418,7 @@ def test_dl_grows_between_the_aggregations_of_a_relay():
     assert last > 1.5 * first
 
 
+@pytest.mark.slow
 def test_dc_is_told_for_a_relay_and_for_fedavg(record_property):
     """RADFed claims a smaller DC than FedAvg's; which is smaller on digits is reported, not asserted."""
     data = islands(10, classes=3)
@@ -542,6 +544,7 @@ def test_a_relay_may_have_more_hops_than_tries_may_be_in_vain():
     assert ended.rounds == 240
 
 
+@pytest.mark.slow
 def test_a_server_optimiser_takes_statistics_as_they_are():
     """Momentum on a running variance would make it negative: statistics are averaged, not stepped."""
     data = images(small_islands(3))

@@ -64,6 +64,7 @@ def test_a_runs_folder_holds_all_of_it(done: Results) -> None:
     assert told["fingerprint"] == done[5].fingerprint()
 
 
+@pytest.mark.slow
 def test_a_runs_own_study_gives_the_same_bits(done: Results, tmp_path: Path) -> None:
     for run, place in ((done[1], "fedavg/seed-1"), (done[2], "async_dvw/seed-0")):
         (again,) = run_study(done.folder / place / "study.toml", tmp_path / place)
