@@ -20,11 +20,11 @@ from scene import scene
 
 from archipel.core.metrics import metric, pooled
 from archipel.core.records import Capped, Committed, Record, Scores
+from archipel.core.shares import cap
 from archipel.core.types import Scored
 from archipel.federation.storage.durable_controller import CODEC
 from archipel.federation.storage.journal import Journal
 from archipel.federation.wire import federation_pb2 as pb
-from archipel.shares import cap
 from archipel.study.federate import host
 from archipel.study.files import study_of
 

@@ -30,6 +30,7 @@ from archipel.core.parts.protocol import Commit, Count, Decision, GiveUp, Later,
 from archipel.core.parts.weighting import Weight
 from archipel.core.randomness import derive
 from archipel.core.records import Capped, Committed, Handed, Membership, Record, Refused, Returned, Scores
+from archipel.core.shares import cap
 from archipel.core.state import (
     Assignment,
     Evidence,
@@ -70,7 +71,6 @@ from archipel.core.types import (
     Wake,
     Woke,
 )
-from archipel.shares import cap
 
 TIME_IS_UP = "time is up"
 SCORE_NOW = "score now"

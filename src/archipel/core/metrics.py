@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from archipel.core.checks import one_of, require
+from archipel.core.shares import cap
 from archipel.core.types import Counts, Scored, Tallies
-from archipel.shares import cap
 
 Floats = npt.NDArray[np.float64]
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from archipel.core.checks import share
 from archipel.core.layout import chunks, part
 from archipel.core.parts.part import Part
+from archipel.core.shares import cap
 from archipel.core.state import Models, Update, View
 from archipel.kernels.native.merge import add_rows, add_rows_at, commit
-from archipel.shares import cap
 
 CHUNK = 1 << 19
 """Numbers of a model that are read from a file at a time."""

@@ -7,13 +7,13 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from archipel.core.shares import cap
 from archipel.core.types import Joined
 from archipel.data.standardise import Moments, combine
 from archipel.federation.controller.terms import Rejected
 from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.body import Bad
-from archipel.shares import cap
 
 if TYPE_CHECKING:
     from archipel.federation.controller.engine import Federation
