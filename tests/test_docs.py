@@ -63,6 +63,7 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PROGRAMS, ids=name)
 def test_programs_run_from_top_to_bottom(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -92,19 +93,22 @@ def commands(path: Path, program: str) -> list[list[str]]:
     return [command for command in found if command[0] == program]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in COMMANDS if commands(path, "archipel")], ids=name)
 def test_commands_run_one_after_the_other(path: Path, tmp_path: Path) -> None:
     """In an empty folder, with runs cut short: `archipel run` in full is what `make demo` does."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     for command in commands(path, "archipel"):
-        short = ["-s", "ending={rounds=2}"] if command[1] == "run" and "--resume" not in command else []
+        # in one process: others would import torch for a second of work
+        cut = ["-s", "ending={rounds=2}", "--jobs", "1"]
+        short = cut if command[1] == "run" and "--resume" not in command else []
         ran = subprocess.run(
             [sys.executable, "-m", "archipel.cli", *command[1:], *short],
             cwd=tmp_path,
             capture_output=True,
             text=True,
             env={**os.environ, "COLUMNS": "80"},
-            timeout=300,
+            timeout=600,
         )
         assert ran.returncode == 0, f"{shlex.join(command)} gave {ran.returncode}: {ran.stdout}{ran.stderr}"
         assert ran.stdout
@@ -123,6 +127,7 @@ def shell(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_federation_by_copy_and_paste(shell: Path) -> None:
     """The lines of the README as they stand, but for the port, which may be somebody's here."""
     (block,) = (block for block in code(README) if side_by_side(block))
@@ -139,7 +144,7 @@ def test_a_federation_by_copy_and_paste(shell: Path) -> None:
         capture_output=True,
         text=True,
         env={**os.environ, "PATH": f"{shell / 'bin'}:{os.environ['PATH']}", "COLUMNS": "120", "OMP_NUM_THREADS": "1"},
-        timeout=240,
+        timeout=600,
     )
     assert ran.returncode == 0, ran.stderr
     ended = sorted((shell / "codes.txt").read_text().splitlines())
@@ -289,6 +294,7 @@ def seen_by(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["; ".join(seen), layers, ", ".join(beside), of_a_version.get(size, str(size))]
 
 
+@pytest.mark.slow
 def test_who_sees_whose_model_is_as_the_controller_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     page = (DOCS / "privacy.md").read_text()
     table: dict[str, list[str]] = {}

@@ -104,6 +104,7 @@ def test_shakespeare(real: Path, tmp_path: Path) -> None:
     learned(results, above=0.1)
 
 
+@pytest.mark.slow
 def test_own_weighting(tmp_path: Path) -> None:
     results = run_short(copied("own_weighting", tmp_path), "seeds=[0]", "ending={rounds=6}")
     assert ["ByPower(power=0.5)" in run.algorithm for run in results] == [False, True, False]
@@ -112,6 +113,7 @@ def test_own_weighting(tmp_path: Path) -> None:
     learned(results, above=0.4)
 
 
+@pytest.mark.slow
 def test_mixtures(tmp_path: Path) -> None:
     results = run_short(copied("mixtures", tmp_path), "seeds=[0]", "ending={seconds=14}", "evaluation.seconds=2")
     radfed, relay, hdafl, stream, divided, periodic = results

@@ -155,6 +155,7 @@ def test_only_engines_know_of_time_and_other_processes() -> None:
     assert not found
 
 
+@pytest.mark.slow
 def test_nothing_that_was_read_is_ever_run() -> None:
     assert not {str(path): names for path, tree in MODULES.items() if (names := dangers(tree))}
 
@@ -165,10 +166,12 @@ def test_the_controller_and_its_parts_draw_from_no_global_generator(part: str) -
     assert not {str(path): names for path, tree in mine.items() if (names := global_draws(tree))}
 
 
+@pytest.mark.slow
 def test_torchs_generator_is_seeded_only_where_it_is_put_back() -> None:
     assert not {str(path): lines for path, tree in MODULES.items() if (lines := seeds_without_fork(tree))}
 
 
+@pytest.mark.slow
 def test_the_global_generators_of_python_and_numpy_are_nowhere_used() -> None:
     found = {
         str(path): names

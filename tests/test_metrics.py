@@ -111,6 +111,7 @@ def test_auc_leaves_out_classes_that_have_no_pairs():
 # ------------------------------------------------------------------------------------------- against scikit-learn
 
 
+@pytest.mark.slow
 @few
 @given(predictions())
 @example(([0, 0], [0, 0], 2))
@@ -139,6 +140,7 @@ def test_binary_f1_agrees_with_scikit_learn(data):
         assert math.isnan(found)  # scikit-learn has to be told what to say here
 
 
+@pytest.mark.slow
 @few
 @given(st.integers(2, 5), st.data())
 def test_auc_agrees_with_scikit_learn(classes, data):

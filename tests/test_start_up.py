@@ -51,6 +51,7 @@ def test_the_front_door_loads_torch_and_nothing_else_that_is_slow() -> None:
     assert modules.isdisjoint(SLOW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"]])
 def test_help_needs_no_torch(arguments: list[str]) -> None:
     assert loaded_by(*arguments).isdisjoint(SLOW - TYPERS | {"torch", "numpy"})

@@ -13,6 +13,8 @@ from torch import Tensor
 
 import archipel as ap
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = (64, 32, 24, 16, 10)
 NAMES = ("fc1", "fc2", "fc3", "head")
 PREPASS, ROUNDS, FRACTION = 2, 7, 0.6

@@ -16,6 +16,8 @@ from torch import Tensor
 
 import archipel as ap
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = (64, 32, 16, 10)
 SHALLOW, DEEP = [0], [1, 2]
 """Without convolutions the layers behind the first are the deep ones."""

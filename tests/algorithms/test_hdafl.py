@@ -56,6 +56,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(METHODS))
 def test_private_layers(name: str) -> None:
     algorithm, generic, by_gradient_norm, private = METHODS[name]
@@ -80,6 +81,7 @@ def test_private_layers_come_once_and_never_leave() -> None:
     assert found.traffic["train down bytes"] == tasks * generic + len(took_part) * specific
 
 
+@pytest.mark.slow
 def test_the_score_is_the_mean_of_the_learners_own() -> None:
     """Section 5: each client tests the generic layers with its own specific layer on its own data."""
     net, data = Net(*WIDTHS), islands(6)

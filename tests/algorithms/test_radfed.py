@@ -13,6 +13,8 @@ from torch import Tensor
 import archipel as ap
 from archipel.core.randomness import generator
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = (64, 32, 10)
 C, S, T, E = 0.5, 3, 3, 1
 LOCAL = {"batch": 16, "rate": 0.1}

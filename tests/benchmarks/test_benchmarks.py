@@ -69,6 +69,7 @@ def elsewhere(program: str) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["W2", "tiny-images"])
 def test_workloads_are_the_same_in_every_process(name: str) -> None:
     imports = "import hashlib, numpy as np; from benchmarks.workloads import *"
@@ -96,6 +97,7 @@ def test_workloads_are_what_their_record_says(name: str) -> None:
 # --------------------------------------------------------------------------------------------------- contenders
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny", "tiny-images"])
 def test_contenders_do_the_same_work(run: Run, name: str) -> None:
     """Batches are drawn by each contender itself, so only losses are compared here."""
@@ -111,6 +113,7 @@ def test_contenders_do_the_same_work(run: Run, name: str) -> None:
         assert told["imported"] <= told["ready"] < told["rounds"][0] < told["rounds"][-1] <= told["stopped"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["plain", "workers", "stacked", NATIVE])
 def test_archipel_and_the_bare_loop_agree_where_batches_have_no_order(
     run: Run, monkeypatch: pytest.MonkeyPatch, execution: str
@@ -135,6 +138,7 @@ def test_a_contender_says_what_it_cannot_do(run: Run) -> None:
     assert ended.value.code == 0
 
 
+@pytest.mark.slow
 def test_a_lap_is_watched_from_outside() -> None:
     (entry,) = (entry for entry in ENTRIES if entry.name == "bare, 1 thread")
     told = lap(entry, "tiny-images", rounds=1)
@@ -227,6 +231,7 @@ def test_commits_keep_the_community_model() -> None:
     assert torch.allclose(federation.models.read("merge/sum"), expected)
 
 
+@pytest.mark.slow
 def test_aggregation_in_miniature() -> None:
     threads = torch.get_num_threads()
     cases = aggregation.cases(2000, [2, 4], 2, aggregation.Bandwidth(2**12))

@@ -43,6 +43,7 @@ def test_the_list_as_data() -> None:
     assert methods["radfed_i"]["parts"]["selection"] == "ByImportance()"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", algorithms.__all__)
 def test_everything_about_one(name: str) -> None:
     constructor = getattr(ap, name)
@@ -95,6 +96,7 @@ def test_expressions_leave_defaults_out(part: object, text: str) -> None:
     assert eval(text, {name: getattr(ap, name) for name in ap.__all__}) == part
 
 
+@pytest.mark.slow
 def test_in_a_pipe_of_80_columns() -> None:
     done = program("algorithms")
     assert (done.returncode, done.stderr) == (0, "")

@@ -118,12 +118,14 @@ def test_nonsense_is_refused_with_the_way_out(arguments: list[str], message: str
     assert [path.name for path in Path("ca").iterdir()] == ["authority"]
 
 
+@pytest.mark.slow
 def test_an_error_is_a_line_and_an_exit_code() -> None:
     done = program("learner", "ca", "a")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: ca: has no authority (ca/authority/certificate.pem is not there). Make one:")
 
 
+@pytest.mark.slow
 def test_what_is_missing_without_the_extra_is_told() -> None:
     done = program("init", "ca", before="sys.modules['cryptography'] = None")
     assert done.returncode == 2
@@ -131,6 +133,7 @@ def test_what_is_missing_without_the_extra_is_told() -> None:
     assert not Path("ca").exists()
 
 
+@pytest.mark.slow
 def test_it_needs_neither_torch_nor_grpc() -> None:
     done = program("init", "ca", before="import atexit; atexit.register(lambda: print(*sys.modules))")
     assert done.returncode == 0

@@ -173,6 +173,7 @@ def test_a_table_of_ones_own_without_classes(empty: Path) -> None:
     assert "00-a" in said(*arguments)
 
 
+@pytest.mark.slow
 def test_a_picture(empty: Path) -> None:
     pytest.importorskip("matplotlib")
     split = json.loads(said(*SPLIT, "--out", str(empty / "split.png"), "--json"))
@@ -261,6 +262,7 @@ def test_what_comes_with_the_installation_needs_no_file() -> None:
     assert json.loads(said("get", "digits", "--json"))["files"] == []
 
 
+@pytest.mark.slow
 def test_without_a_network_the_error_says_which_file_to_put_where(empty: Path) -> None:
     nobody = "http://127.0.0.1:9"
     done = program("data", "get", "cifar100", XDG_CACHE_HOME=str(empty), https_proxy=nobody)

@@ -46,6 +46,7 @@ def broken(result: Result) -> dict[str, str]:
     return wrong
 
 
+@pytest.mark.slow
 def test_a_machine_that_is_well(places: Path) -> None:
     result = asked("--json")
     assert broken(result) == {}
@@ -62,6 +63,7 @@ def test_a_machine_that_is_well(places: Path) -> None:
     assert not (places / "cache").exists(), "looking leaves nothing behind"
 
 
+@pytest.mark.slow
 def test_in_words_for_a_pipe(places: Path) -> None:
     done = program("doctor", ARCHIPEL_DATA=str(places / "nowhere"))
     assert (done.returncode, done.stderr) == (1, "")
@@ -121,6 +123,7 @@ def test_the_c_library_and_why_it_is_absent(monkeypatch: pytest.MonkeyPatch) -> 
     assert "C library: not loaded, torch is used instead: avx2.so was not compiled" in " ".join(asked().stdout.split())
 
 
+@pytest.mark.slow
 def test_training_that_does_not_repeat_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = iter(range(3))
 

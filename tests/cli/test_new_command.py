@@ -52,13 +52,15 @@ def test_as_data(tmp_path: Path) -> None:
     assert told["next"] == [f"cd {tmp_path / 'a'}", "archipel run study.toml", "python -m pytest"]
 
 
+@pytest.mark.slow
 def test_its_own_test_passes(project: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_its_study_runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     short = ["--set", "ending={rounds=2}", "--set", "seeds=[0]", "--jobs", "1", "--json"]

@@ -10,10 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from archipel.papers.catalogue import NAMES
 
+pytestmark = pytest.mark.slow
+
 ARCHIPEL = [sys.executable, "-m", "archipel.cli"]
+HELD = str(Path(__file__).with_name("held.py"))
 PLAIN = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR", "ARCHIPEL_DATA")}
 QUICK = ("hdafl-table4", "--scale", "smoke", "--jobs", "1")
 """Of digits, which come with the installation."""
@@ -26,7 +30,7 @@ def reproduce(*arguments: str | Path, cwd: Path, **env: str) -> subprocess.Compl
         text=True,
         cwd=cwd,
         env=PLAIN | env,
-        timeout=240,
+        timeout=600,
     )
 
 
@@ -114,24 +118,22 @@ def test_data_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_stopped_by_ctrl_c_and_gone_on_with(tmp_path: Path) -> None:
+    held = tmp_path / "held"
+    held.mkdir()
     process = subprocess.Popen(
-        [*ARCHIPEL, "reproduce", *QUICK, "--out", "my folder"],
+        [sys.executable, HELD, "reproduce", *QUICK, "--out", "my folder"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env=PLAIN,
+        env=PLAIN | {"HELD": str(held)},
     )
-    assert process.stderr is not None
-    told = ""
-    while "running" not in told:
-        line = process.stderr.readline()
-        assert line, told
-        told += line
+    until(lambda: any(held.iterdir()) or process.poll() is not None, "a run that is under way")
     process.send_signal(signal.SIGINT)
-    printed, rest = process.communicate(timeout=240)
-    assert process.returncode == 130, told + rest
-    assert "stopped; go on with: archipel reproduce hdafl-table4 --scale smoke --out 'my folder'" in rest
+    printed, told = process.communicate(timeout=600)
+    assert "running" in told
+    assert process.returncode == 130, told
+    assert "stopped; go on with: archipel reproduce hdafl-table4 --scale smoke --out 'my folder'" in told
     assert not printed
     on = reproduce(*QUICK, "--out", "my folder", cwd=tmp_path)
     assert on.returncode == 0, on.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -12,24 +13,29 @@ import struct
 import subprocess
 import sys
 import termios
-import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 import archipel as ap
-from archipel.report.measures import last_score
+from archipel.cli import main
+
+pytestmark = pytest.mark.slow
 
 ARCHIPEL = [sys.executable, "-m", "archipel.cli"]
+HELD = str(Path(__file__).with_name("held.py"))
 QUICK = ["--set", "ending.seconds=4"]
+SHORT = [*QUICK, "-a", "fedavg", "-a", "fedasync", "--jobs", "2"]
 PLAIN = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR")} | {"TERM": "xterm"}
 
 
 def archipel(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """The command in a pipe."""
     return subprocess.run(
-        [*ARCHIPEL, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=PLAIN | (env or {}), timeout=240
+        [*ARCHIPEL, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=PLAIN | (env or {}), timeout=600
     )
 
 
@@ -51,7 +57,7 @@ def in_terminal(*arguments: str, cwd: Path, columns: int = 80) -> tuple[int, str
             break
         written += some
     os.close(here)
-    return process.wait(timeout=240), written.decode()
+    return process.wait(timeout=600), written.decode()
 
 
 def seen(text: str) -> str:
@@ -70,7 +76,7 @@ def fingerprints(folder: Path) -> dict[str, str]:
 def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a short study has run in a pipe."""
     folder = tmp_path_factory.mktemp("run")
-    done = archipel("run", *QUICK, "-a", "fedavg", "-a", "fedasync", "-o", "results", cwd=folder)
+    done = archipel("run", *SHORT, "-o", "results", cwd=folder)
     assert done.returncode == 0, done.stderr
     (folder / "stdout").write_text(done.stdout)
     (folder / "stderr").write_text(done.stderr)
@@ -110,15 +116,15 @@ def test_no_color_means_no_colour(tmp_path: Path) -> None:
 
 
 def test_json_is_for_programs(tmp_path: Path) -> None:
-    done = archipel("run", *QUICK, "-a", "fedavg", "-s", "seeds=[0,1]", "--json", cwd=tmp_path)
+    done = archipel("run", *QUICK, "-a", "fedavg", "-s", "seeds=[0,1]", "-j", "1", "--json", cwd=tmp_path)
     assert done.returncode == 0
     told = json.loads(done.stdout)
     assert told["folder"] == "results/digits"
     (method,) = told["methods"]
     assert method["method"] == "fedavg"
     assert method["seeds"] == [0, 1]
-    scores = [last_score(ap.load_run(tmp_path / "results" / "digits" / "fedavg" / f"seed-{s}")) for s in (0, 1)]
-    assert method["last"]["mean"] == pytest.approx(sum(scores) / 2)
+    scores = [ap.load_run(tmp_path / "results" / "digits" / "fedavg" / f"seed-{s}").final_score for s in (0, 1)]
+    assert method["final"]["mean"] == pytest.approx(sum(scores) / 2)
     assert Path(tmp_path, told["page"]).exists()
 
 
@@ -130,56 +136,67 @@ def test_a_second_study_does_not_touch_the_first(there: Path) -> None:
     assert fingerprints(there / "results") == before
 
 
-def test_ctrl_c_keeps_what_is_done_and_resume_ends_with_the_same_bits(tmp_path: Path) -> None:
-    study = ["-a", "fedasync", "-a", "async_dvw", "-s", "ending.seconds=60"]
-    whole = archipel("run", *study, "-o", "whole", cwd=tmp_path)
-    assert whole.returncode == 0, whole.stderr
+@contextlib.contextmanager
+def held(*arguments: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], Callable[[], int]]]:
+    """The command in a session of its own, with runs that stay at work until they are stopped, and how many are."""
+    place = cwd / "held"
+    place.mkdir()
     process = subprocess.Popen(
-        [*ARCHIPEL, "run", *study, "-o", "cut"],
-        cwd=tmp_path,
-        env=PLAIN,
+        [sys.executable, HELD, *arguments],
+        cwd=cwd,
+        env=PLAIN | {"HELD": str(place)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    while not (tmp_path / "cut" / "fedasync" / "seed-0" / "split.safetensors").exists():
-        time.sleep(0.05)
-        assert process.poll() is None
-    time.sleep(0.3)
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
-    _, err = process.communicate(timeout=60)
+    try:
+        yield process, lambda: len(list(place.iterdir()))
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # there only after a failure
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal."""
+    caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+def test_ctrl_c_keeps_what_is_done_and_resume_ends_with_the_same_bits(there: Path, tmp_path: Path) -> None:
+    with held("run", *SHORT, "-o", "cut", cwd=tmp_path) as (process, at_work):
+        until(lambda: at_work() == 2 or process.poll() is not None, "two runs under way")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
+        _, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "go on with: archipel run --resume cut" in err
-    assert fingerprints(tmp_path / "cut").keys() < fingerprints(tmp_path / "whole").keys()
+    assert not fingerprints(tmp_path / "cut")
     assert (tmp_path / "cut" / "fedasync" / "seed-0" / "checkpoint.safetensors").exists()
     resumed = archipel("run", "--resume", "cut", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
-    assert fingerprints(tmp_path / "cut") == fingerprints(tmp_path / "whole")
+    assert fingerprints(tmp_path / "cut") == fingerprints(there / "results")
     again = archipel("run", "--resume", "cut", cwd=tmp_path)  # nothing is left to do: the table is shown again
     assert again.returncode == 0
     assert again.stdout.splitlines()[:-1] == resumed.stdout.splitlines()[:-1]
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_all_processes_stops_cleanly_from_the_first_moment_on(sign: signal.Signals, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sign", "runs"),
+    [(signal.SIGINT, 0), (signal.SIGTERM, 0), (signal.SIGTERM, 2)],
+    ids=["Ctrl-C while workers start", "SIGTERM while workers start", "SIGTERM while runs are at work"],
+)
+def test_a_signal_to_all_processes_stops_cleanly_from_the_first_moment_on(
+    sign: signal.Signals, runs: int, tmp_path: Path
+) -> None:
     """A terminal's Ctrl-C and a cluster's SIGTERM reach the workers too, perhaps before they have begun."""
-    process = subprocess.Popen(
-        [*ARCHIPEL, "run", "-a", "fedasync", "-a", "fed2a", "-s", "ending.seconds=2000", "-o", "cut"],
-        cwd=tmp_path,
-        env=PLAIN,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    while not (tmp_path / "cut" / "machine.json").exists():
-        time.sleep(0.02)
-        assert process.poll() is None
-    time.sleep(0.3)
-    os.killpg(process.pid, sign)
-    _, err = process.communicate(timeout=90)
+    study = ["-a", "fedasync", "-a", "fed2a", "-j", "2"]
+    with held("run", *study, "-o", "cut", cwd=tmp_path) as (process, at_work):
+        # python handles Ctrl-C from its start on, but SIGTERM only once the study does
+        ready = lambda: handles(process.pid, signal.SIGTERM) and at_work() >= runs  # noqa: E731
+        until(lambda: ready() or process.poll() is not None, f"a study with {runs} runs at work")
+        os.killpg(process.pid, sign)
+        _, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "failed" not in err
@@ -196,7 +213,7 @@ def test_a_label_may_look_like_markup(tmp_path: Path) -> None:
 
 def test_a_run_that_fails_is_told_once_and_the_exit_code_says_so(tmp_path: Path) -> None:
     half_bad = ["-s", "grid.data.split.learners=[10,7]", "-s", "seeds=[0,1]"]  # the fleet has ten
-    done = archipel("run", *QUICK, "-a", "fedavg", *half_bad, cwd=tmp_path)
+    done = archipel("run", *QUICK, "-a", "fedavg", *half_bad, "-j", "1", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.count("Fleet: it has 10 learners") == 1
     assert len(re.findall(r"failed: fedavg, learners=7, seed [01]: the same", done.stderr)) == 1
@@ -222,14 +239,26 @@ def test_a_run_that_fails_is_told_once_and_the_exit_code_says_so(tmp_path: Path)
         (["runn"], "No such command 'runn'"),
     ],
 )
-def test_mistakes_are_a_line_or_two_and_exit_with_2(arguments: Sequence[str], told: str, tmp_path: Path) -> None:
-    done = archipel(*arguments, cwd=tmp_path, env={"COLUMNS": "200"})
-    assert done.returncode == 2
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
+def test_mistakes_are_a_line_or_two_and_exit_with_2(
+    arguments: Sequence[str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In this process: none of them gets as far as to begin something."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "argv", ["archipel", *arguments])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command sets its own
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert told in said
     assert not list(tmp_path.iterdir())
-    if not any(word in done.stderr for word in ("Usage:",)):
-        assert len(done.stderr.strip().splitlines()) <= 2
+    if "Usage:" not in said:
+        assert len(said.strip().splitlines()) <= 2
 
 
 def test_debug_shows_where_it_arose(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ import safetensors.torch
 import torch
 from replay import Log, crash, crash_at_every_event, difference, logged, other_arrivals
 from torch import nn
+from waiting import until
 from ways import NATIVE
 
 from archipel import algorithms
@@ -127,6 +128,7 @@ every = pytest.mark.parametrize("name", ALGORITHMS)
 # ------------------------------------------------------------------------------------------------- the controller
 
 
+@pytest.mark.slow
 @both
 @every
 def test_a_controller_goes_on_from_wherever_it_was_cut_off(name: str, lost: float, tmp_path: Path) -> None:
@@ -137,6 +139,7 @@ def test_a_controller_goes_on_from_wherever_it_was_cut_off(name: str, lost: floa
     assert crash(ALGORITHMS[name], log, points, tmp_path) is None
 
 
+@pytest.mark.slow
 @both
 @every
 def test_a_controller_that_is_cut_off_before_every_event(name: str, lost: float, tmp_path: Path) -> None:
@@ -157,6 +160,7 @@ def test_the_logs_hold_what_may_go_wrong() -> None:
     assert Finish in commands("async_dvw")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -273,6 +277,7 @@ def with_weighting(weighting: Callable[[], Weighting]) -> tuple[Make, Log]:
     return make, logged(simulator(make()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting", [ByNumpysDice, ByPythonsDice, ByTheClock, OnItself, InTheModule])
 def test_a_part_that_breaks_the_law_is_caught(weighting: Callable[[], Weighting], tmp_path: Path) -> None:
     make, log = with_weighting(weighting)
@@ -357,6 +362,7 @@ def assert_same(one: Simulator, other: Simulator) -> None:
         assert difference(mine, theirs, f"the private layers of {name}") is None
 
 
+@pytest.mark.slow
 @every
 def test_a_simulation_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> None:
     settings = settings_of(name, 0.2)
@@ -368,6 +374,7 @@ def test_a_simulation_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> Non
         assert_same(whole, resumed(ALGORITHMS[name], tmp_path, point, **settings))
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("execution", ["stacked", "plain"])
 def test_a_simulation_goes_on_to_the_same_bits_executed_otherwise(execution: str, name: str, tmp_path: Path) -> None:
@@ -386,6 +393,7 @@ def test_with_a_shadow_run_beside_it(make: Make, tmp_path: Path) -> None:
         assert_same(whole, resumed(make, tmp_path, point, shadow=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["stacked", "plain", "workers", NATIVE])
 def test_with_adaptive_tasks_in_mid_flight(execution: str, tmp_path: Path) -> None:
     make = partial(async_dvw, batch=8, at_most=5, recall_after=1, momentum=0.5)
@@ -438,6 +446,7 @@ OUT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["stacked", NATIVE])
 @pytest.mark.parametrize(
     "make",
@@ -471,6 +480,7 @@ def test_with_opinions_that_are_out(make: Make, execution: str, tmp_path: Path) 
         assert_same(whole, resumed(make, tmp_path, point, **settings))
 
 
+@pytest.mark.slow
 def test_with_dropout_and_an_optimiser_that_remembers(tmp_path: Path) -> None:
     def drops() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Dropout(0.3), nn.ReLU(), nn.Linear(8, 10))
@@ -482,6 +492,7 @@ def test_with_dropout_and_an_optimiser_that_remembers(tmp_path: Path) -> None:
         assert_same(whole, resumed(make, tmp_path, point, model=drops))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_cut_off_again_and_again(tmp_path: Path) -> None:
     # a slow learner's task that is one epoch ahead of the clock and then called back reports the epoch before
     make = partial(async_dvw, batch=8, at_most=8, recall_after=1, evaluators=1, tombstones=8)
@@ -621,6 +632,7 @@ def test_a_damaged_checkpoint_is_refused(what: str, tmp_path: Path) -> None:
         checkpoint.load(simulator(fedavg(batch=8)))
 
 
+@pytest.mark.slow
 def test_one_wrong_bit_is_damage(tmp_path: Path) -> None:
     checkpoint = saved_run(tmp_path)
     whole = checkpoint.path.read_bytes()
@@ -694,7 +706,20 @@ def test_another_process_that_hashes_otherwise_comes_to_the_same_bits() -> None:
 
 KILLED = """
 import sys
+import threading
 import archipel as ap
+from archipel.simulation.checkpoint import Checkpoint
+
+if sys.argv[2:] == ["held"]:
+    save, saved = Checkpoint.save, []
+
+    def held(self, simulator):
+        save(self, simulator)
+        saved.append(simulator)
+        if len(saved) == 3:  # to be killed by now
+            threading.Event().wait(600)
+
+    Checkpoint.save = held
 
 run = ap.simulate(
     ap.async_dvw(batch=8, at_most=4, recall_after=3),
@@ -708,14 +733,14 @@ print(run.fingerprint(), len(run.records))
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     """`kill -9` at a moment nobody chose, then the same command again."""
     command = [sys.executable, "-c", KILLED]
     whole = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    victim = subprocess.Popen([*command, str(tmp_path)], stdout=subprocess.DEVNULL)
+    victim = subprocess.Popen([*command, str(tmp_path), "held"], stdout=subprocess.DEVNULL)
     saved = tmp_path / "checkpoint.safetensors"
-    while not saved.exists() and victim.poll() is None:
-        pass
+    until(lambda: saved.exists() or victim.poll() is not None, "a checkpoint")
     victim.kill()
     assert victim.wait() == -signal.SIGKILL, "it was to be killed before it had ended"
     resumed = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=True).stdout

@@ -414,6 +414,7 @@ def live(name: str, history: list[tuple[str, int]]) -> Engine:
     return engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @quickly
 @given(history=histories)
@@ -429,6 +430,7 @@ def test_the_laws_hold_in_many_histories(name: str, history: list[tuple[str, int
     live(name, history)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @settings(quickly, max_examples=4)
 @given(history=histories, share=st.floats(0, 1))
@@ -447,6 +449,7 @@ def test_a_quiet_history_reaches_its_end() -> None:
         live(name, [])
 
 
+@pytest.mark.slow
 def test_histories_hold_what_may_go_wrong() -> None:
     """Not vacuous: every command is given, and updates are refused, come late and are left behind."""
     draw = np.random.default_rng(0)

@@ -1052,12 +1052,32 @@ def test_at_the_learners_own_test_parts(mean: str, accuracy: float) -> None:
 
 @pytest.mark.parametrize(("at", "site"), [("held-out test", "t"), ("held-out validation", "v")])
 def test_at_learners_held_out(at: str, site: str) -> None:
-    Hand(fedavg(), learners=1, evaluation=Evaluation(at=at)).play(
+    Hand(fedavg(), learners=1, evaluation=Evaluation(at=at, validation=False)).play(
         (joined("t", role="test", test=5),),
         (joined("v", role="validation", test=5),),
         (joined("a", test=5), f"score {site} v0", "train 0 a v0"),
         (tried("v0"), "scored v0"),
     )
+
+
+@pytest.mark.parametrize(("at", "site"), [("held-out test", "t"), ("home", "home")])
+def test_validation_learners_are_scored_beside_and_kept_apart(at: str, site: str) -> None:
+    hand = Hand(fedavg(), learners=1, ending=Ending(commits=2), evaluation=Evaluation(at=at)).play(
+        (joined("t", role="test", test=5),),
+        (joined("v", role="validation", test=5),),
+        (joined("w", role="validation", test=0),),
+        (joined("a", test=5), f"score {site} v v0", "train 0 a v0"),
+        (tried("v0", (4, 1), (1, 3)), "scored v0"),
+        (trained(0), "v1 <- 0", f"score {site} v v1", "train 1 a v1"),
+        (tried("v1", None, (1, 3)),),  # a version without a test score is not recorded
+        (left("v"),),
+        (trained(1), "v2 <- 1", f"score {site} v2"),
+        (tried("v2", (5, 0)), "scored v2", "stop 2 commits made"),
+    )
+    first, last = hand.all(Scores)
+    assert (first.metrics["accuracy"], first.examples, first.sites) == (0.8, 5, 1)
+    assert first.validation["accuracy"] == 0.25
+    assert (last.metrics["accuracy"], last.validation) == (1.0, {})
 
 
 @pytest.mark.parametrize("answer", [tried("v1", None, None), untried("v1")], ids=["of each", "as a whole"])

@@ -42,6 +42,7 @@ def test_balanced_classes(learners: int, classes: int, x: int, sizes: str, seed:
     assert sorted(table.sum(1), reverse=True) == table.sum(1).tolist()
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 80), min_size=1, max_size=6), st.data(), shapes, seeds)
 @settings(max_examples=25, deadline=None)
 def test_any_supply_and_one_number_per_learner(supply: list[int], data: st.DataObject, sizes: str, seed: int):
@@ -55,6 +56,7 @@ def test_any_supply_and_one_number_per_learner(supply: list[int], data: st.DataO
         assert (table.sum(0) > 0).all()
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 8), shapes, seeds)
 @settings(max_examples=25, deadline=None)
 def test_iid_uses_everything_in_proportion(supply: list[int], learners: int, sizes: str, seed: int):
@@ -87,6 +89,7 @@ def test_an_allocation_is_found_whenever_there_is_one(rows: list[list[bool]], su
         assert not table[~mask].any()
 
 
+@pytest.mark.slow
 @given(st.integers(1, 8), st.integers(1, 3), shapes, seeds)
 @settings(max_examples=12, deadline=None)
 def test_examples_are_dealt_once_at_most(learners: int, x: int, sizes: str, seed: int):
@@ -219,6 +222,7 @@ def test_hdafl_disjoint_by_hand():
     assert table[0].nonzero()[0].tolist() == [0, 1]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 60), min_size=1, max_size=6),
     st.integers(1, 9),

@@ -119,6 +119,7 @@ def test_configurations_are_the_combinations_that_there_are():
     assert far[0].tolist() == [1, 0, 1]
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 12),
     st.sampled_from(["uniform", "powerlaw", "dirichlet(1)"]),

@@ -13,6 +13,7 @@ matplotlib = pytest.importorskip("matplotlib")
 SPLIT = digits().split(4, "powerlaw", 3)
 
 
+@pytest.mark.slow
 def test_png_and_svg(tmp_path: Path):
     written = heat_map(SPLIT, tmp_path / "new folder" / "classes")
     assert [path.name for path in written] == ["classes.png", "classes.svg"]
@@ -21,6 +22,7 @@ def test_png_and_svg(tmp_path: Path):
     assert heat_map(SPLIT, str(tmp_path / "one.svg")) == [tmp_path / "one.svg"]
 
 
+@pytest.mark.slow
 def test_the_same_islands_are_the_same_bytes(tmp_path: Path):
     first, second = heat_map(SPLIT, tmp_path / "a"), heat_map(digits().split(4, "powerlaw", 3), tmp_path / "b")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
@@ -33,6 +35,7 @@ def words(islands: Islands, path: Path, **arguments: str) -> set[str]:
     return {part.text or "" for part in ET.parse(path).iter() if part.tag.endswith("text")}
 
 
+@pytest.mark.slow
 def test_axes_have_names_and_units(tmp_path: Path):
     shown = words(SPLIT, tmp_path / "a.svg")
     assert {"learner", "class", "examples", "training examples (grey: none)", "digits: 4 learners, 10 classes"} <= shown
@@ -43,6 +46,7 @@ def test_axes_have_names_and_units(tmp_path: Path):
     assert {"part of the learner's examples (grey: none)", "Digits"} <= shown
 
 
+@pytest.mark.slow
 def test_many_learners_and_classes_stay_legible(tmp_path: Path):
     many = Source(torch.zeros(3000, 1), torch.arange(3000) % 60, 60, "many").split(120, classes=5)
     shown = words(many, tmp_path / "many.svg")

@@ -98,6 +98,7 @@ def test_a_broken_law_is_refused(message: str):
 # ------------------------------------------------------------------------------------- own test parts of own data
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 12),
     st.sampled_from(["uniform", "powerlaw"]),

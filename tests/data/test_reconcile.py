@@ -61,6 +61,7 @@ def test_formula_1_is_solved_by_the_first_projection(monkeypatch: pytest.MonkeyP
     assert optimum(margins, wanted[:1], np.random.default_rng(1)) == pytest.approx(exact, abs=1e-6)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 4), st.integers(1, 5), st.booleans())
 @settings(max_examples=30, deadline=None)
 def test_margins_are_exact(seed: int, learners: int, classes: int, categories: int, blocks: bool):

@@ -1,6 +1,5 @@
 """Scores by hand numbers, and RADFed's Table I on the real sets."""
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -135,9 +134,7 @@ def test_table_one_of_covertype(real: Path, name: str, features: str | None, pap
 
 @pytest.mark.slow
 @needs("covertype")
-def test_all_of_covertype_is_split_in_seconds(real: Path):
+def test_all_of_covertype_is_split(real: Path):
     forest = ap.data.covertype()
-    start = time.perf_counter()
     islands = forest.split(100, "dirichlet(1)", "dirichlet(0.1)", features="dirichlet(0.1)", test="none")
-    assert time.perf_counter() - start < 60  # about 2 s; other work on the machine may slow it down
     assert sum(islands.sizes()) == 581_012

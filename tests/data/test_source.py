@@ -40,6 +40,7 @@ def test_the_first_program():
     assert torch.bincount(islands.y[islands.stimuli]).tolist() == [5] * 10
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 15),
     st.sampled_from(["uniform", "skewed", "powerlaw"]),
@@ -92,6 +93,7 @@ SPLITS = (
 )
 
 
+@pytest.mark.slow
 def test_a_new_process_splits_the_same(capsys: pytest.CaptureFixture[str]):
     program = (
         "import torch; from archipel.data import Source\n"
@@ -149,6 +151,7 @@ def test_settings_can_be_flags():
     assert fingerprint(DIGITS.split(4)) == fingerprint(DIGITS.split(4, "uniform"))
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 15),
     st.sampled_from([None, "10-90", "dirichlet(1)", "powerlaw(2)"]),

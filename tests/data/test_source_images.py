@@ -87,6 +87,7 @@ def test_mnist(real: Path):
     assert cache() == ["decoded"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (DEBIAN / "fashion-mnist").is_dir(), reason="no Debian package dataset-fashion-mnist")
 def test_fmnist(alone: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fetch, "DEBIAN", DEBIAN)

@@ -78,6 +78,7 @@ def test_any_islands_come_back(tmp_path: Path, examples: int, seed: int, dtype: 
     assert same(load_split(source, str(tmp_path / "any")), islands)
 
 
+@pytest.mark.slow
 def test_a_new_process_reads_and_writes_the_same(tmp_path: Path):
     here, there = tmp_path / "here", tmp_path / "there"
     source = from_arrays(torch.arange(400.0).reshape(200, 2), torch.arange(200) % 5)

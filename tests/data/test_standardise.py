@@ -51,6 +51,7 @@ def some_islands(draw: st.DrawFn) -> Islands:
     return islands.with_own_test() if draw(st.booleans()) else islands
 
 
+@pytest.mark.slow
 @given(some_islands())
 @settings(max_examples=60, deadline=None)
 def test_global_statistics_are_those_of_the_pool(islands: Islands):
@@ -68,6 +69,7 @@ def test_global_statistics_are_those_of_the_pool(islands: Islands):
     assert torch.equal(islands.x, before)
 
 
+@pytest.mark.slow
 @given(some_islands())
 @settings(max_examples=60, deadline=None)
 def test_local_statistics_are_every_learners_own(islands: Islands):
@@ -263,6 +265,7 @@ def same_as_simulated(islands: Islands) -> None:
         assert same_bits(test, new.x[learner.test])
 
 
+@pytest.mark.slow
 @given(some_islands(), st.sampled_from([torch.float16, torch.float32, torch.float64]), st.sampled_from([1, 20, 2**22]))
 @settings(max_examples=60, deadline=None)
 def test_learners_with_tables_of_their_own_get_the_same_bits(islands: Islands, dtype: torch.dtype, chunk: int):
@@ -277,6 +280,7 @@ def test_learners_of_digits_get_the_same_bits(learners: int):
     same_as_simulated(digits().split(learners, test="own"))
 
 
+@pytest.mark.slow
 def test_large_tables_get_the_same_bits():
     # enough rows for several threads and several chunks
     x = torch.randn(60_000, 90, generator=torch.Generator().manual_seed(0)) * 3 + 1000

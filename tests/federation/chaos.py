@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from checker import Findings, check
-from stage import COMMAND, Crowd, Process, Setting, Stage, set_up
+from stage import COMMAND, LONGEST, Crowd, Process, Setting, Stage, set_up
 
 from archipel.federation.controller.keeper import TRIES
 
@@ -59,8 +59,6 @@ UPDATES = {"rounds": 5, "stream": 1, "relay": 9}
 """Of a commit."""
 A_LIFE = {"rounds": 3, "stream": 12, "relay": 2}
 """Commits that a controller may make before it is killed, so that the run outlasts all kills."""
-LONGEST = 120.0
-"""Seconds that one process may take to listen, and the last one to end."""
 
 Trigger = Callable[[Stage, Crowd, Process], bool]
 """Is this the moment?"""
@@ -108,7 +106,7 @@ def wait_for(moment: Moment, stage: Stage, crowd: Crowd, process: Process, budge
         return
     first = crowd.kept
     over = lambda: process.ended or crowd.kept >= budget  # noqa: E731
-    _until(lambda: over() or crowd.kept > first + moment.updates, time.monotonic() + 4)
+    _until(lambda: over() or crowd.kept > first + moment.updates, time.monotonic() + LONGEST)
     moved = _moves(moment.kind, stage.state)
     _until(lambda: over() or moved(), time.monotonic() + 1)
     _until(over, time.monotonic() + moment.after)
@@ -233,11 +231,12 @@ def campaign(
         with Crowd(stage) as crowd:
             while True:
                 before, forked = crowd.kept, process.restarts > 0
+                crowd.most = budget * (outcome.kills + 1) if outcome.kills < kills else None
                 if outcome.kills < kills:
                     moment = moments(generator, opening[forked])
                     wait_for(moment, stage, crowd, process, budget * (outcome.kills + 1))
                 elif crime is not None:
-                    _until(lambda: crowd.kept > before + 5 or process.ended, time.monotonic() + 10)  # noqa: B023
+                    _until(lambda: crowd.kept > before + 5 or process.ended, time.monotonic() + LONGEST)  # noqa: B023
                 else:
                     code = process.wait(LONGEST)
                     assert code == 0, f"The controller ended with {code}:\n{process.last_words()}"

@@ -17,6 +17,7 @@ import grpc
 import numpy as np
 import torch
 from light import Light
+from waiting import LIMIT, reached
 
 from archipel.core.types import Failed, Trained
 from archipel.federation.controller.engine import Federation
@@ -30,8 +31,6 @@ from archipel.federation.wire.body import fingerprint
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import study_of
 
-SECONDS = 60.0
-"""After which a federation in a test hangs."""
 NAMES = ("site-0", "site-1", "site-2")
 BAD = "site-2"
 """The one that is up to something."""
@@ -52,7 +51,7 @@ def study(**sections: Any) -> dict[str, Any]:
             "example": [6],
             "classes": 2,
             "heartbeat": 0.3,
-            "silence": 10.0,
+            "silence": 5 * LIMIT,
             "keep_updates": True,
         },
     }
@@ -124,8 +123,7 @@ class Bad(Steady):
 
     async def _act(self, acts: list[Act], otherwise: Callable[[Any], Awaitable[None]], order: Any) -> None:
         if not acts:
-            while self.acting:  # the run must not be over before
-                await asyncio.sleep(0.01)
+            await reached(lambda: not self.acting, "the acts before")  # the run must not be over before
             await otherwise(order)
             return
         self.at.add(order.task)
@@ -153,12 +151,12 @@ class Bad(Steady):
 
     async def reply(self, head: pb.Head, body: bytes = b"") -> pb.Receipt:
         """The same in one message."""
-        receipt: pb.Receipt = await self.link._reply(pb.Portion(head=head, data=body), metadata=METADATA, timeout=20)
+        receipt: pb.Receipt = await self.link._reply(pb.Portion(head=head, data=body), metadata=METADATA, timeout=LIMIT)
         self.told.append(receipt)
         return receipt
 
     async def send_portions(self, said: Sequence[pb.Portion] | Iterator[pb.Portion]) -> pb.Receipt:
-        receipt: pb.Receipt = await self.link._answer(iter(said), metadata=METADATA, timeout=20)
+        receipt: pb.Receipt = await self.link._answer(iter(said), metadata=METADATA, timeout=LIMIT)
         self.told.append(receipt)
         return receipt
 
@@ -166,7 +164,7 @@ class Bad(Steady):
         """A call whose message is just these bytes."""
         stub = getattr(self.link.channel, kind)(f"/archipel.v1.Federation/{method}")
         message = iter([data]) if kind.startswith("stream") else data
-        answer = stub(message, metadata=METADATA, timeout=20)
+        answer = stub(message, metadata=METADATA, timeout=LIMIT)
         if kind.endswith("stream"):
             return b"".join([piece async for piece in answer])
         return bytes(await answer)
@@ -274,7 +272,7 @@ async def _run(
     beside = [asyncio.create_task(light.run()) for light in lights[:-1]]
     beside += [asyncio.create_task(takes_part()), asyncio.create_task(watches())]
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(LIMIT):
             over = asyncio.create_task(federation.run())
             done, _ = await asyncio.wait({over, *beside}, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:

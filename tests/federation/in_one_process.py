@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from waiting import LIMIT
+
 from archipel.federation.controller.engine import Federation
 from archipel.federation.controller.service import serve
 from archipel.federation.learner.agent import Agent
@@ -16,9 +18,6 @@ from archipel.federation.learner.memory import Folder
 from archipel.runs.run import Run
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash, take_part
 from archipel.study.files import study_of
-
-SECONDS = 120.0
-"""After which a federation in a test hangs."""
 
 
 @dataclass
@@ -37,7 +36,7 @@ def study(**sections: Any) -> dict[str, Any]:
         "algorithms": "fedavg",
         "data": {"source": "digits", "split": {"learners": 3}},
         "ending": {"rounds": 3},
-        "federation": {"keep_updates": True, "heartbeat": 0.5, "silence": 20.0},
+        "federation": {"keep_updates": True, "heartbeat": 0.5, "silence": 5 * LIMIT},
     }
     for name, section in sections.items():
         raw[name] = {**raw[name], **section} if isinstance(raw.get(name), dict) else section
@@ -64,7 +63,7 @@ def hold(
         if meanwhile is not None:
             beside.append(asyncio.create_task(meanwhile(held)))  # type: ignore[arg-type]
         try:
-            async with asyncio.timeout(SECONDS):
+            async with asyncio.timeout(LIMIT):
                 await federation.run()
                 held.run = hosting.run(federation)
                 await asyncio.gather(*beside)

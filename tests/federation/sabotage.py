@@ -3,6 +3,8 @@
 acknowledge-first   the receipt leaves before the update is in the journal
 payload-last        the receipt leaves before the update's file is on disk
 apply-twice         the first update after a restart is told and taken in twice
+
+The first two are committed in the first life, which then stands still until it is killed; later ones are honest.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ import copy
 import hashlib
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -22,74 +23,72 @@ from archipel.federation.storage import blobs
 from archipel.federation.storage.durable_controller import CODEC, Book, Course, Entry, Note, Taken
 from archipel.federation.storage.journal import Line
 
-GAP = 0.1
-"""Seconds between the receipt and what should have come before it."""
+
+def in_the_first_life(commit: Callable[[], None]) -> None:
+    """Have the crime begin when a journal without events is opened."""
+    opened = Book._open
+
+    def open_(self: Book, make: Any) -> Course:
+        if self.number == 0:
+            commit()
+        return opened(self, make)
+
+    Book._open = open_  # type: ignore[method-assign]
+
+
+def stand_still() -> None:
+    threading.Event().wait()
 
 
 def acknowledge_first() -> None:
-    """`take` says that all is well and only remembers; the journal hears of it a little later, in `handle`."""
+    """`take` says that all is well, and the journal never hears of it."""
     take, handle = Book.take, Book.handle
-    remembered: list[tuple[Sequence[Entry], Sequence[Note], float]] = []
+    acknowledged: list[Entry] = []
 
     def take_later(self: Book, entries: Sequence[Entry], notes: Sequence[Note], now: float) -> list[Taken]:
         if not any(isinstance(entry.event, Trained) for entry in entries):
             return take(self, entries, notes, now)
-        remembered.append((entries, notes, now))
+        acknowledged.extend(entries)
         return [Taken("kept") for _ in entries]
 
     def handle_later(self: Book) -> Any:
-        if remembered:
-            time.sleep(GAP)
-        for entries, notes, now in remembered:
-            take(self, entries, notes, now)
-        remembered.clear()
+        if acknowledged:
+            stand_still()
         return handle(self)
 
     Book.take, Book.handle = take_later, handle_later  # type: ignore[method-assign]
 
 
 def payload_last() -> None:
-    """An update's file comes to the disk only after the journal and the receipt."""
+    """An update is in the journal and acknowledged, and its file never comes to the disk."""
     finish, packed, tell = blobs.Parcel.finish, Book._packed, Course.tell
-    waiting: set[str] = set()
+    missing: set[str] = set()
 
-    def later(self: blobs.Blobs, name: str, content: bytes) -> str:
-        waiting.add(name)
-
-        def write() -> None:
-            time.sleep(GAP)
-            self.path(name).write_bytes(content)
-            waiting.discard(name)
-
-        threading.Thread(target=write, daemon=True).start()
-        return name
-
-    def finish_later(self: blobs.Parcel, name: str) -> None:
+    def finish_never(self: blobs.Parcel, name: str) -> None:
         if self.path.name.startswith("own."):
             finish(self, name)
             return
-        content = self.path.read_bytes()
         self.discard()
-        later(self.blobs, name, content)
+        missing.add(name)
 
-    def put_later(self: blobs.Blobs, pieces: Sequence[blobs.Buffer]) -> str:
-        content = b"".join(pieces)
-        return later(self, hashlib.sha256(content).hexdigest(), content)
+    def put_never(pieces: Sequence[blobs.Buffer]) -> str:
+        name = hashlib.sha256(b"".join(pieces)).hexdigest()
+        missing.add(name)
+        return name
 
-    def packed_later(self: Book, entries: Sequence[Entry]) -> Sequence[Entry]:
-        self.blobs.put = partial(put_later, self.blobs)  # type: ignore[method-assign]
+    def packed_never(self: Book, entries: Sequence[Entry]) -> Sequence[Entry]:
+        self.blobs.put = put_never  # type: ignore[method-assign]
         try:
             return packed(self, entries)
         finally:
             del self.blobs.put
 
-    def tell_later(self: Course, line: Line) -> Any:
-        """As a controller would that still has the update in memory."""
-        while waiting:
-            time.sleep(0.001)
+    def tell_never(self: Course, line: Line) -> Any:
+        if missing:
+            stand_still()
         return tell(self, line)
 
-    blobs.Parcel.finish, Book._packed, Course.tell = finish_later, packed_later, tell_later  # type: ignore[method-assign]
+    blobs.Parcel.finish, Book._packed, Course.tell = finish_never, packed_never, tell_never  # type: ignore[method-assign]
 
 
 def apply_twice() -> None:
@@ -129,8 +128,8 @@ def apply_twice() -> None:
 
 
 CRIMES: dict[str, Callable[[], None]] = {
-    "acknowledge-first": acknowledge_first,
-    "payload-last": payload_last,
+    "acknowledge-first": partial(in_the_first_life, acknowledge_first),
+    "payload-last": partial(in_the_first_life, payload_last),
     "apply-twice": apply_twice,
 }
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 import os
 import select
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ from typing import Any
 from in_one_process import agent
 from light import Light
 from stage import zygote
+from waiting import LIMIT, reached
 
 from archipel.core.records import Committed, Record
 from archipel.core.types import Event, Trained
@@ -34,14 +37,21 @@ from archipel.federation.wire import federation_pb2 as pb
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import study_of
 
+HELD_LOSS = f"{Path(__file__).with_name('held_loss.py')}:loss"
+"""The loss of studies whose sites can be held."""
+
 
 class Site:
     """`archipel learner` in a process of its own."""
 
-    def __init__(self, folder: Path, raw: dict[str, Any], name: str, port: int) -> None:
+    def __init__(self, folder: Path, raw: dict[str, Any], name: str, port: int, held: bool) -> None:
         self.folder = folder / name
         self.name = name
         self.log = folder / f"{name}.log"
+        self._hold = folder / f"{name}.hold"
+        if held:
+            assert raw.get("loss") == HELD_LOSS
+            self.hold()
         study = folder / f"{name}.json"
         study.write_text(json.dumps(raw))
         self.pid = zygote(
@@ -50,6 +60,7 @@ class Site:
                 *("--state", str(self.folder), "--json-log"),
             ],
             self.log,
+            self._hold,
         )
         self._handle = os.pidfd_open(self.pid)
 
@@ -57,14 +68,24 @@ class Site:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._handle, number)
 
+    def hold(self) -> None:
+        """From now on it does not get through a step of training."""
+        self._hold.with_suffix(".reached").unlink(missing_ok=True)
+        self._hold.touch()
+
+    async def held(self) -> None:
+        """Wait until it is in the middle of a step."""
+        await reached(self._hold.with_suffix(".reached").exists, lambda: f"{self.name} to train:\n{self.said}")
+
+    def release(self) -> None:
+        self._hold.unlink()
+
     async def kill(self) -> None:
         self.send(signal.SIGKILL)
-        await self.end(10)
+        await self.end()
 
-    async def end(self, seconds: float = 30) -> None:
-        async with asyncio.timeout(seconds):
-            while not self.ended:
-                await asyncio.sleep(0.01)
+    async def end(self) -> None:
+        await reached(lambda: self.ended, lambda: f"{self.name} to end:\n{self.said}")
 
     @property
     def ended(self) -> bool:
@@ -107,8 +128,9 @@ class Scene:
         self.beside.append(asyncio.create_task(one.run()))
         return one
 
-    def site(self, name: str, port: int | None = None) -> Site:
-        self.sites.append(Site(self.folder, self.raw, name, port or self.port))
+    def site(self, name: str, port: int | None = None, held: bool = False) -> Site:
+        """held: its first step of training waits for `release`."""
+        self.sites.append(Site(self.folder, self.raw, name, port or self.port, held))
         return self.sites[-1]
 
     def link(self, who: str) -> Link:
@@ -159,19 +181,30 @@ class Scene:
         rows = await self.federation.in_clerk(lambda: [*self.federation.book.journal.audit()])
         return [(who, what, json.loads(detail)) for _, _, who, what, detail, _ in rows]
 
-    async def until(self, done: Callable[[], Any], seconds: float = 30) -> float:
+    async def until(self, done: Callable[[], Any]) -> float:
         """Wait for it; the federation's time then."""
-        async with asyncio.timeout(seconds):
-            while True:
-                found = done()
-                if asyncio.iscoroutine(found):
-                    found = await found
-                if found:
-                    return self.federation.now
-                if self.running.done():
-                    self.running.result()
-                    assert done(), "the run is over"
-                await asyncio.sleep(0.02)
+        end = time.monotonic() + LIMIT
+        while True:
+            found = done()
+            if asyncio.iscoroutine(found):
+                found = await found
+            if found:
+                return self.federation.now
+            if self.running.done():
+                self.running.result()
+                assert done(), "the run is over"
+            assert time.monotonic() < end, f"waited {LIMIT:g} s for:\n{inspect.getsource(done)}"
+            await asyncio.sleep(0.02)
+
+    async def lose(self, name: str) -> None:
+        """Wait until one that says nothing more is taken for gone, without waiting as long as the study does."""
+        federation, seat = self.federation, self.federation.seats[name]
+
+        def gone() -> bool:
+            seat.seen = federation.now - 2 * federation.terms.silence
+            return not seat.orders and not federation.book.controller.state.members[name].active
+
+        await self.until(gone)
 
     async def at_work(self, name: str) -> int:
         """Wait until it has been told to train and has not answered yet; the task."""

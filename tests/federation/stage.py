@@ -16,14 +16,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from kept import controllers_of
-from light import Light
+from light import Answer, Light
 
 from archipel.federation.learner.link import Link
 from archipel.federation.security.authority import create_authority, issue_controller, issue_learner
@@ -34,6 +34,8 @@ from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import read_study
 
 HERE = Path(__file__).parent
+LONGEST = 120.0
+"""Seconds after which a process is taken to hang."""
 COMMAND = (sys.executable, "-c", "from archipel.cli import main; main()")
 
 
@@ -193,7 +195,7 @@ class Process:
             signal.pidfd_send_signal(self._keeper, signal.SIGSTOP)
             at = time.monotonic()
             signal.pidfd_send_signal(controller, number)
-            assert _over(controller, 10), f"the controller, {pid}, does not end"
+            assert _over(controller, LONGEST), f"the controller, {pid}, does not end"
         self._killed = pid
         self._read()
         self._before = len(self.said)
@@ -213,8 +215,8 @@ class Process:
             at = time.monotonic()
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._keeper, signal.SIGKILL)
-            self.wait(10)
-            assert controller is None or _over(controller, 10), f"the controller, {pid}, outlives its keeper"
+            self.wait(LONGEST)
+            assert controller is None or _over(controller, LONGEST), f"the controller, {pid}, outlives its keeper"
         return at
 
     def wait(self, seconds: float) -> int:
@@ -261,12 +263,15 @@ def _zygote() -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def zygote(arguments: Sequence[str], log: Path) -> int:
-    """Have a learner forked; its process's id. The one who forks ends with this process, whose line it reads."""
+def zygote(arguments: Sequence[str], log: Path, hold: Path) -> int:
+    """Have a learner forked; its process's id. The one who forks ends with this process, whose line it reads.
+
+    hold: a file that holds its training while it exists, if the study's loss is that of held_loss.py.
+    """
     one = _zygote()
     assert one.stdin is not None
     assert one.stdout is not None
-    one.stdin.write(json.dumps({"arguments": arguments, "log": str(log)}) + "\n")
+    one.stdin.write(json.dumps({"arguments": arguments, "log": str(log), "hold": str(hold)}) + "\n")
     one.stdin.flush()
     return int(one.stdout.readline())
 
@@ -280,19 +285,23 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 class Wire:
-    """A line between learners and a controller that can be cut, and is whole again at once."""
+    """A line between learners and a controller that breaks now and then, and is whole again at once."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, breaks: Iterable[int]) -> None:
+        """breaks: bytes from the learners after which it breaks, one number for each time."""
         self.behind = stage.port
         self.cuts = 0
+        self._breaks = iter(breaks)
+        self._left = next(self._breaks)
         self._ends: set[asyncio.StreamWriter] = set()
         self.port = asyncio.run_coroutine_threadsafe(self._listen(), loop()).result()
 
-    def cut(self) -> None:
-        """Break off all connections."""
-        loop().call_soon_threadsafe(self._cut)
-
-    def _cut(self) -> None:
+    def _count(self, size: int) -> None:
+        """So much goes up; break off all connections if it is enough."""
+        self._left -= size
+        if self._left > 0:
+            return
+        self._left = next(self._breaks, sys.maxsize)
         self.cuts += len(self._ends) // 2
         for end in self._ends:
             end.transport.abort()
@@ -308,15 +317,34 @@ class Wire:
             writer.close()
             return
         self._ends |= {writer, back}
-        await asyncio.gather(self._pass(reader, back), self._pass(onward, writer))
+        await asyncio.gather(self._pass(reader, back, self._count), self._pass(onward, writer))
         self._ends -= {writer, back}
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        count: Callable[[int], None] = lambda _: None,
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
+                count(len(data))
                 writer.write(data)
                 await writer.drain()
         writer.close()
+
+
+@dataclass
+class Member(Light):
+    """One of a crowd."""
+
+    crowd: Crowd | None = None
+
+    async def _work_at(self, order: pb.Train) -> Answer:
+        answer = await super()._work_at(order)
+        assert self.crowd is not None
+        await self.crowd.may_send()
+        return answer
 
 
 @dataclass
@@ -326,6 +354,8 @@ class Crowd:
     stage: Stage
     kept_at: list[float] = field(default_factory=list)
     """When they were told that an update is safe."""
+    most: int | None = None
+    """Once so many are safe they send no other, so that a run does not end before a test is done with it."""
     _gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __enter__(self) -> Crowd:
@@ -365,9 +395,13 @@ class Crowd:
         try:
             async with asyncio.TaskGroup() as everybody:
                 for name, link in links.items():
-                    everybody.create_task(Light(name, link, layout, hello, self._seen, delay=delay).run())
+                    everybody.create_task(Member(name, link, layout, hello, self._seen, delay=delay, crowd=self).run())
         finally:
             self._gone.set()
+
+    async def may_send(self) -> None:
+        while self.most is not None and self.kept >= self.most:
+            await asyncio.sleep(0.005)
 
     def _seen(self, name: str, head: pb.Head, receipt: pb.Receipt) -> None:
         told = {

@@ -15,20 +15,18 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
+from waiting import LIMIT, until
 
 from archipel.cli import app
 from archipel.runs.folder import load_run
-
-T = TypeVar("T")
 
 NETWORK = '''
 import os
@@ -104,15 +102,6 @@ def refused(*arguments: str | Path) -> str:
     return str(result.exception)
 
 
-def until(found: Callable[[], T | None], seconds: float = 60.0) -> T:
-    """Look until there is something."""
-    end = time.monotonic() + seconds
-    while not (there := found()):
-        assert time.monotonic() < end, "it takes too long"
-        time.sleep(0.1)
-    return there
-
-
 def a_port() -> int:
     with socket.socket() as asked:
         asked.bind(("127.0.0.1", 0))
@@ -157,7 +146,7 @@ class Started:
 
     def ended(self) -> tuple[int, str]:
         """Its exit code and all it said, once it has ended by itself."""
-        self.process.join(60)
+        self.process.join(LIMIT)
         assert self.process.exitcode is not None, "it does not end"
         return self.process.exitcode, self.out.read_text() + self.errors.read_text()
 
@@ -246,10 +235,11 @@ def wards(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 # ------------------------------------------------------------------------------------------------------- a whole life
 
 
+@pytest.mark.slow
 def test_from_certificates_to_a_report(wards: Wards) -> None:
     wards.hold.touch()
     controller = wards.controller()
-    until(lambda: "listening" in controller.errors.read_text())
+    until(lambda: "listening" in controller.errors.read_text(), "a controller that listens")
     assert "waits for 3 learners" in said("status", *wards.asks())
     assert "paused" not in wards.states().values()
 
@@ -269,7 +259,7 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
 
     # the first round: one is withdrawn from it, and one paused, whose update still comes
     learners = {name: wards.learner(name) for name in ("north", "south", "west")}
-    until(lambda: sum(bool(one["training"]) for one in wards.status()["learners"]) == 3)
+    until(lambda: sum(bool(one["training"]) for one in wards.status()["learners"]) == 3, "three learners at work")
     told = said("status", *wards.asks())
     assert told.startswith("version 0, 0 local rounds")
     assert all(name in told for name in learners)
@@ -283,7 +273,7 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
     code, told = learners["west"].ended()
     assert code == 2
     assert "west has been withdrawn from this federation" in told
-    until(lambda: wards.status()["version"] == 1)
+    until(lambda: wards.status()["version"] == 1, "the first commit")
 
     # with one learner less than a round needs it rests; both sides are stopped, and go on
     code, told = controller.end(signal.SIGTERM)
@@ -294,8 +284,8 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
     assert code == 130
     assert "Stopped; the same command goes on." in told
     controller, learners["south"] = wards.controller(), wards.learner("south")
-    until(lambda: "joined" in learners["south"].errors.read_text())
-    until(wards.answers)
+    until(lambda: "joined" in learners["south"].errors.read_text(), "south to join again")
+    until(wards.answers, "the controller to answer again")
     assert wards.states() == {"north": "paused", "south": "there", "west": "withdrawn"}
     assert wards.status()["version"] == 1
     assert refused("learner", wards.study, *wards.asks("south"), "--data", "south.csv").startswith(
@@ -325,6 +315,7 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
     assert again["audit"] > again["events"]
 
 
+@pytest.mark.slow
 def test_killed_and_started_again(wards: Wards) -> None:
     """Both sides at once, in the middle of a round; without TLS, as one tries it on one machine."""
     wards.hold.touch()
@@ -345,7 +336,7 @@ def test_killed_and_started_again(wards: Wards) -> None:
         return result.exit_code == 0 and all(one["training"] for one in json.loads(result.stdout)["learners"])
 
     first = start()
-    until(training)
+    until(training, "both learners at work")
     for one in first:
         assert one.end(signal.SIGKILL)[0] == -signal.SIGKILL
     wards.hold.unlink()
@@ -359,6 +350,7 @@ def test_killed_and_started_again(wards: Wards) -> None:
 # ----------------------------------------------------------------------------------------------------- errors in words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -380,6 +372,7 @@ def test_what_cannot_be_done_is_said(wards: Wards, arguments: list[str], words: 
     assert not (wards.folder / "state").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -411,6 +404,7 @@ def test_what_a_controller_cannot_do_is_said(wards: Wards, arguments: list[str],
     assert not (wards.folder / "state").exists()
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_begin_ends_with_two(wards: Wards) -> None:
     command = [sys.executable, "-m", "archipel.cli", "controller", "study.toml"]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=wards.folder, env={**os.environ, "NO_COLOR": "1"})
@@ -419,6 +413,7 @@ def test_a_process_that_cannot_begin_ends_with_two(wards: Wards) -> None:
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken(wards: Wards) -> None:
     with socket.socket() as there:
         there.bind(("127.0.0.1", wards.port))
@@ -427,6 +422,7 @@ def test_a_port_that_is_taken(wards: Wards) -> None:
     assert f"Nobody can listen at 127.0.0.1:{wards.port}: is another process there" in told
 
 
+@pytest.mark.slow
 def test_the_state_of_another_study(wards: Wards) -> None:
     listen = ["--tls", "ca/controller", "--listen", f"127.0.0.1:{wards.port}"]
     with socket.socket() as there:  # begun, and stopped at once
@@ -438,13 +434,14 @@ def test_the_state_of_another_study(wards: Wards) -> None:
 
 
 def test_a_dry_run_tells_of_the_data_and_sends_nothing(wards: Wards) -> None:
-    told = said("learner", "study.toml", "--tls", "ca/north", "--data", "north.csv", "--dry-run")
+    told = said("learner", "study.toml", "--tls", "ca/north", "--data", "north.csv", "--dry-run", "--allow-code")
     assert "data: 30 examples to train on, 0 to validate, 10 to test, each of shape (3,)" in told
     assert "training: one step took the loss from" in told
     assert told.endswith("nothing was sent; leave --dry-run out to take part\n")
     assert not (wards.folder / "learner-north").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -461,4 +458,5 @@ def test_a_dry_run_tells_of_the_data_and_sends_nothing(wards: Wards) -> None:
 )
 def test_a_dry_run_finds_what_is_not_as_the_study_says(wards: Wards, changes: Any, words: str) -> None:
     table(wards.folder / "wrong.csv", **changes)
-    assert words in refused("learner", "study.toml", "--tls", "ca/north", "--data", "wrong.csv", "--dry-run")
+    dry_run = ("--data", "wrong.csv", "--dry-run", "--allow-code")
+    assert words in refused("learner", "study.toml", "--tls", "ca/north", *dry_run)

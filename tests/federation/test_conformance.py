@@ -21,6 +21,8 @@ from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.federate import one_run
 from archipel.study.files import study_of
 
+pytestmark = pytest.mark.slow
+
 SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},
     "fedprox": {"name": "fedprox", "mu": 0.1},

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from in_one_process import study
+from waiting import LIMIT
 
 from archipel.core.types import Failed
 from archipel.federation.storage import stored_models
@@ -100,13 +101,16 @@ def test_whoever_gives_up_waiting_leaves_when_the_thread_is_done(tmp_path: Path)
 
         def write() -> None:
             begun.set()
-            go_on.wait(10)
+            go_on.wait(LIMIT)
             done.set()
 
         waiting = asyncio.create_task(federation.in_hand(write))
-        await asyncio.to_thread(begun.wait, 10)
+        await asyncio.to_thread(begun.wait, LIMIT)
         waiting.cancel()
-        asyncio.get_running_loop().call_later(0.05, go_on.set)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert done.is_set()

@@ -7,6 +7,7 @@ import hashlib
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from hand_made import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from waiting import LIMIT, reached
 
 from archipel.core.types import Failed, Joined
 from archipel.federation.learner.link import Link, TurnedAway
@@ -241,6 +243,7 @@ MALFORMED: dict[str, tuple[Spoil, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["in one message", "in pieces"])
 @pytest.mark.parametrize("kind", MALFORMED)
 def test_a_malformed_update_is_a_task_that_failed(kind: str, way: str, without: Left, tmp_path: Path) -> None:
@@ -328,6 +331,7 @@ def test_only_the_one_that_goes_too_far_is_refused(without: Left, tmp_path: Path
 # ------------------------------------------------------------------------------------------ answers to nothing of ours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [2**63 - 1, -(2**63), 10**6, -1, -(1 << 62)])
 @pytest.mark.parametrize("result", ["trained", "failed", "none"])
 def test_unknown_tasks(task: int, result: str, undisturbed: Left, tmp_path: Path) -> None:
@@ -495,29 +499,28 @@ async def broken_off(bad: Bad, update: Update, body: bytes) -> int:
 
     async def said() -> Any:
         yield pb.Portion(head=update.head, data=body[:CHUNK])
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
-    def begin() -> Any:
-        return bad.link._answer(said(), metadata=bad.link._metadata, timeout=20)
-
-    call = begin()
+    assert bad.federation is not None
+    call = bad.link._answer(said(), metadata=bad.link._metadata, timeout=LIMIT)
     parcel = pb.Parcel(task=update.head.task, sha256=update.head.sha256)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT):
         while not (known := await bad.link._stored(parcel, metadata=bad.link._metadata)).offset:
             await asyncio.sleep(0.01)
-            if call.done():  # the controller had not seen yet that the call before is dead
-                call = begin()
-        call.cancel()
-        return int(known.offset)
+    call.cancel()
+    bringing = bad.federation.answers._bringing
+    await reached(lambda: BAD not in bringing, "the controller to see that the call is dead")
+    return int(known.offset)
 
 
+@pytest.mark.slow
 def test_an_upload_that_broke_off_is_gone_on_with(large: Left, tmp_path: Path) -> None:
     async def act(bad: Bad, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         assert await broken_off(bad, update, body) == CHUNK
         update.head.offset = CHUNK
-        await eventually(lambda: bad.send_portions(portions(update.head, body[CHUNK:])))
+        await bad.send_portions(portions(update.head, body[CHUNK:]))
         assert bad.told[-1].verdict == pb.Receipt.KEPT
 
     left = run(tmp_path, act, raw=BIG)
@@ -525,18 +528,7 @@ def test_an_upload_that_broke_off_is_gone_on_with(large: Left, tmp_path: Path) -
     assert len(left.trained()) == 3
 
 
-async def eventually(call: Callable[[], Any]) -> Any:
-    """The controller may not have seen yet that the call before is dead."""
-    for _ in range(100):
-        try:
-            return await call()
-        except grpc.aio.AioRpcError as error:
-            if error.code() != grpc.StatusCode.ABORTED:
-                raise
-            await asyncio.sleep(0.02)
-    raise TimeoutError
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [1, CHUNK - 1, CHUNK + 1, 2**64 - 1])
 def test_an_upload_from_where_nothing_is(offset: int, large: Left, tmp_path: Path) -> None:
     """It is told so and may come again: the call before it may have brought more than it knew of."""
@@ -547,17 +539,17 @@ def test_an_upload_from_where_nothing_is(offset: int, large: Left, tmp_path: Pat
         for here in (0, CHUNK):
             if here:
                 await broken_off(bad, update, body)
-                await asyncio.sleep(0.2)
             update.head.offset = offset
             with pytest.raises(grpc.aio.AioRpcError, match=f"Data from byte {offset:,} on, and {here:,} are here"):
                 await bad.send_portions(portions(update.head, body[offset : offset + 100]))
             update.head.offset = 0
-        await eventually(lambda: bad.send(update.head, body))
+        await bad.send(update.head, body)
         assert bad.told[-1].verdict == pb.Receipt.KEPT
 
     assert torch.equal(run(tmp_path, act, raw=BIG).model, large.model)
 
 
+@pytest.mark.slow
 def test_an_upload_that_ends_too_early(large: Left, tmp_path: Path) -> None:
     """A line that broke looks like that too, so what has come is kept, and the rest may follow."""
 
@@ -573,6 +565,7 @@ def test_an_upload_that_ends_too_early(large: Left, tmp_path: Path) -> None:
     assert torch.equal(run(tmp_path, act, raw=BIG).model, large.model)
 
 
+@pytest.mark.slow
 def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Path) -> None:
     """As after a sudden end of the controller's machine: what was not acknowledged may be anything."""
 
@@ -580,8 +573,7 @@ def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Pa
         update = await bad.update(order)
         body = update.sign()
         await broken_off(bad, update, body)
-        await asyncio.sleep(0.2)
-        (path,) = (tmp_path / "blobs" / "unfinished").iterdir()
+        (path,) = (tmp_path / "blobs" / "unfinished").glob(f"{BAD}.*")
         path.write_bytes(bytes(CHUNK))
         receipt = await bad.link.answer(update.head, body)
         assert receipt.verdict == pb.Receipt.KEPT
@@ -590,8 +582,7 @@ def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Pa
         update = await bad.update(order)
         body = update.sign()
         await broken_off(bad, update, body)
-        await asyncio.sleep(0.2)
-        (path,) = (tmp_path / "blobs" / "unfinished").iterdir()
+        (path,) = (tmp_path / "blobs" / "unfinished").glob(f"{BAD}.*")
         path.write_bytes(bytes(CHUNK))
         update.head.offset = CHUNK
         with pytest.raises(grpc.aio.AioRpcError, match="begin at byte 0") as caught:
@@ -603,6 +594,7 @@ def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Pa
     assert torch.equal(run(tmp_path, act, by_hand, raw=BIG).model, large.model)
 
 
+@pytest.mark.slow
 def test_nobody_fills_the_disk_with_beginnings(large: Left, tmp_path: Path) -> None:
     async def act(bad: Bad, order: pb.Train) -> None:
         update = await bad.update(order)
@@ -610,14 +602,14 @@ def test_nobody_fills_the_disk_with_beginnings(large: Left, tmp_path: Path) -> N
             update.head.sha256 = hashlib.sha256(bytes([number])).digest()
             update.head.size = len(update.body)
             await broken_off(bad, update, update.body)
-        await asyncio.sleep(0.3)
-        assert len([*(tmp_path / "blobs" / "unfinished").iterdir()]) <= 1
+        assert len([*(tmp_path / "blobs" / "unfinished").glob(f"{BAD}.*")]) <= 1
         body = update.sign()
-        await eventually(lambda: bad.send(update.head, body))
+        await bad.send(update.head, body)
 
     assert torch.equal(run(tmp_path, act, raw=BIG).model, large.model)
 
 
+@pytest.mark.slow
 def test_what_others_have_brought_is_not_told(tmp_path: Path) -> None:
     async def act(bad: Bad, order: pb.Train) -> None:
         update = await bad.update(order)
@@ -630,7 +622,7 @@ def test_what_others_have_brought_is_not_told(tmp_path: Path) -> None:
             parcel = pb.Parcel(task=-(2**63), sha256=sha256)
             assert (await bad.link._stored(parcel, metadata=bad.link._metadata)).offset == 0
         await other.close()
-        await eventually(lambda: bad.send(update.head, body))
+        await bad.send(update.head, body)
 
     run(tmp_path, act, raw=BIG)
 
@@ -676,6 +668,7 @@ def no_opinion(tmp_path_factory: pytest.TempPathFactory) -> Left:
     return run(tmp_path_factory.mktemp("none"), raw=ASKS, opinions=[act] * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NO_OPINION)
 def test_a_malformed_opinion_is_no_opinion(kind: str, no_opinion: Left, tmp_path: Path) -> None:
     spoil, reason = NO_OPINION[kind]
@@ -774,6 +767,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 def test_messages_that_are_too_large(undisturbed: Left, tmp_path: Path) -> None:
     async def act(bad: Bad, order: pb.Train) -> None:
         update = await bad.update(order)
@@ -791,6 +785,7 @@ def test_messages_that_are_too_large(undisturbed: Left, tmp_path: Path) -> None:
     assert torch.equal(run(tmp_path, act).model, undisturbed.model)
 
 
+@pytest.mark.slow
 def test_random_bytes(undisturbed: Left, tmp_path: Path) -> None:
     """To every method, as whole messages and as the head of an answer to a task that is out."""
     tries: list[tuple[str, bytes]] = []
@@ -810,7 +805,7 @@ def test_random_bytes(undisturbed: Left, tmp_path: Path) -> None:
             if method == "Steer" and b"withdraw" in data:
                 continue
             try:
-                await asyncio.wait_for(bad.raw(method, data, METHODS[method]), 10)
+                await bad.raw(method, data, METHODS[method])
                 answered += 1
             except grpc.aio.AioRpcError as error:
                 if error.code() == grpc.StatusCode.UNAVAILABLE:
@@ -868,6 +863,7 @@ def too_many(said: pb.Hello) -> None:
     said.validation = 2**64 - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -903,6 +899,7 @@ def test_an_operator_is_no_learner(tmp_path: Path) -> None:
     run(tmp_path, before=act)
 
 
+@pytest.mark.slow
 def test_moments_that_are_nonsense(tmp_path: Path) -> None:
     good = moments()
     wrong = {
@@ -925,7 +922,7 @@ def test_moments_that_are_nonsense(tmp_path: Path) -> None:
             with pytest.raises(TurnedAway, match=reason):
                 await bad.link.join(bad.hello)
         bad.hello.moments.CopyFrom(good)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(LIMIT):
             while (welcome := await bad.link.join(bad.hello)).wait:
                 assert "of 3 learners have told the moments" in welcome.wait
                 await asyncio.sleep(0.1)
@@ -939,13 +936,16 @@ def test_moments_that_are_nonsense(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- late, and refused
 
 
+@pytest.mark.slow
 def test_who_answers_when_the_round_is_closed_is_late(without: Left, tmp_path: Path) -> None:
     async def act(bad: Bad, order: pb.Train) -> None:
         assert bad.federation is not None
         update = await bad.update(order)
-        async with asyncio.timeout(20):
-            while order.task in bad.federation.book.out:
-                await asyncio.sleep(0.05)
+        book = bad.federation.book
+        await reached(lambda: {task for task in book.out if task >= 0} == {order.task}, "the others' updates")
+        (deadline,) = book.course.alarms
+        book.course.alarms[:] = [replace(deadline, due=0.0)]  # it has come
+        await reached(lambda: order.task not in book.out, "the round to be closed")
         receipt = await bad.send(update.head, update.sign())
         assert (receipt.verdict, receipt.reason) == (pb.Receipt.LATE, LATE)
         said.set()
@@ -956,7 +956,7 @@ def test_who_answers_when_the_round_is_closed_is_late(without: Left, tmp_path: P
         assert (await bad.send(update.head, update.sign())).verdict == pb.Receipt.KEPT
 
     said = asyncio.Event()
-    raw = study(algorithms={"name": "fedavg", "deadline": 1.0})
+    raw = study(algorithms={"name": "fedavg", "deadline": 5 * LIMIT})
     left = run(tmp_path, act, wait, raw=raw)
     assert torch.equal(left.model, without.model)
     assert [failed.reason for failed in left.failed()] == [LATE]
@@ -966,6 +966,7 @@ def test_who_answers_when_the_round_is_closed_is_late(without: Left, tmp_path: P
     assert len(left.trained()) == 2
 
 
+@pytest.mark.slow
 def test_an_operator_who_refuses_probes(no_opinion: Left, tmp_path: Path) -> None:
     """The federation goes on without this learner's opinions; its own updates are weighed by the others'."""
 
@@ -1001,9 +1002,8 @@ def test_a_list_that_got_shorter(tmp_path: Path) -> None:
     async def again() -> None:
         federation = host(study_of(raw)).open(tmp_path)
         running = asyncio.create_task(federation.run())
-        async with asyncio.timeout(10):
-            while federation.book.controller.state.members[BAD].active:
-                await asyncio.sleep(0.05)
+        members = federation.book.controller.state.members
+        await reached(lambda: not members[BAD].active, f"{BAD} to be taken for gone")
         assert set(federation.book.out) <= {-1, 0, 1}
         assert not running.done()
         running.cancel()

@@ -63,6 +63,7 @@ def test_what_is_no_message_is_an_error(message: bytes) -> None:
         hear_portion(message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", [0, 1, 9, 10, 11, CHUNK, 2 * CHUNK + 5, 3 * CHUNK + 9, 3 * CHUNK + 10])
 def test_a_body_in_parts_goes_out_as_if_it_were_one(offset: int) -> None:
     parts = data(10), memoryview(data(3 * CHUNK))

@@ -66,6 +66,7 @@ def test_a_full_disk_leaves_the_audit_whole(tmp_path: Path) -> None:
     assert journal.look_at_audit() == 2
 
 
+@pytest.mark.slow
 def test_a_journal_that_lacks_events_does_not_pass_for_whole(tmp_path: Path) -> None:
     held = hold(study(), tmp_path)
     journal = Journal(tmp_path / "state" / "journal.sqlite")
@@ -95,6 +96,7 @@ def test_a_part_that_fails_names_the_event_and_goes_on_when_it_is_mended(
     mended.book.close()
 
 
+@pytest.mark.slow
 def test_the_score_is_known_after_a_new_start(tmp_path: Path) -> None:
     held = hold(study(), tmp_path)
     assert held.run is not None
@@ -212,6 +214,7 @@ def test_a_folder_that_a_controller_is_at_is_not_replayed(tmp_path: Path) -> Non
         replay(tmp_path / "study.toml", tmp_path / "state")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells where code lies in memory")
 def test_code_of_the_start_goes_back_and_comes_again() -> None:
     program = (

@@ -159,6 +159,7 @@ def test_opinions_that_are_none(said: pb.Scored, bins: int, reason: str) -> None
 counts = st.integers(0, 2**64 - 1) | st.integers(0, 6)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, database=None)
 @given(
     st.builds(
@@ -183,18 +184,19 @@ def test_what_is_heard_counts_what_was_registered(said: pb.Scored) -> None:
 def test_metrics() -> None:
     mine = Metrics(2.5, (1.0, 0.5), Scored(5, 1.0, np.array([[5, 0], [0, 0]])), 3.0)
     said = speech.say_metrics(mine, [], 7)
-    heard = speech.hear_metrics(said, validation=5, classes=2, bins=0)
+    plan = Plan(epochs=3, batch=10, reports=("losses", "validation", "gradient norm per batch"))
+    heard = speech.hear_metrics(said, plan, examples=25, validation=5, classes=2)
     assert (heard.epochs, heard.losses, heard.gradient_norm) == (2.5, (1.0, 0.5), 3.0)
     assert said.steps == 7
-    assert speech.hear_metrics(pb.Trained(), validation=5, classes=2, bins=0) == Metrics()
+    assert speech.hear_metrics(pb.Trained(), plan, examples=25, validation=5, classes=2) == Metrics()
     for wrong, reason in (
         (pb.Trained(epochs=np.inf), "inf epochs"),
         (pb.Trained(steps=2**63), "9223372036854775808 steps"),
-        (pb.Trained(losses=[0.0] * 10_001), "10001 losses"),
+        (pb.Trained(losses=[0.0] * 5), "5 losses, at most 4 of 3 epochs are taken"),
         (pb.Trained(validation=scored(count=4)), "counts of 4 examples"),
     ):
         with pytest.raises(Bad, match=reason):
-            speech.hear_metrics(wrong, validation=5, classes=2, bins=0)
+            speech.hear_metrics(wrong, plan, examples=25, validation=5, classes=2)
 
 
 # ------------------------------------------------------------------------------------------- plans, layers and moments

@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import pytest
 from cryptography import x509
+from waiting import LIMIT
 
 from archipel import ArchipelWarning
 from archipel.federation.security.authority import (
@@ -123,7 +124,7 @@ async def call(channel: grpc.aio.Channel, kind: str, metadata: Any = None) -> st
     stub = getattr(channel, kind)(f"/test.Echo/{kind}")
     request = iter([b"a", b"b"]) if kind.startswith("stream") else b"a"
     # a refused handshake is an answer: nobody waits for a better one
-    made = stub(request, timeout=10, metadata=metadata)
+    made = stub(request, timeout=LIMIT, metadata=metadata)
     if "_stream" in kind:
         return " ".join([response.decode() async for response in made])
     return (await made).decode()
@@ -245,7 +246,7 @@ def test_a_stream_whose_caller_goes_away_is_closed(ca: Path) -> None:
             stream = channel.unary_stream("/test.Echo/endless")(b"a")
             assert await anext(aiter(stream)) == b"learner/hospital-1 a"
             stream.cancel()
-            await asyncio.wait_for(site.echo.closed.wait(), 10)
+            await asyncio.wait_for(site.echo.closed.wait(), LIMIT)
 
     asyncio.run(scene())
 
@@ -255,7 +256,7 @@ def test_a_method_that_is_not_there_is_none_of_the_gates_business(ca: Path) -> N
         async with serving(Site(), server_credentials(ca / "controller")) as site:
             async with dial(site.port, channel_credentials(ca / "hospital-1")) as channel:
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await channel.unary_unary("/test.Echo/nothing")(b"a", timeout=10)
+                    await channel.unary_unary("/test.Echo/nothing")(b"a", timeout=LIMIT)
             assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
     asyncio.run(scene())
@@ -328,6 +329,7 @@ def test_without_a_valid_certificate_of_this_authority_nobody_connects(
 # -------------------------------------------------------------------------------------- who connects and is turned away
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "names",

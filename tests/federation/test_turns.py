@@ -5,18 +5,25 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from waiting import LIMIT
 
 from archipel.federation.controller.limiter import Turns
 
 
 async def refused(turns: Turns) -> None:
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(turns.begin(), 0.05)
+    """One more does not get a turn, as often as the loop goes round."""
+    waiting = asyncio.create_task(turns.begin())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
 
 
 def test_a_turn_is_free_again_when_it_ends() -> None:
     async def go() -> None:
-        turns = Turns(1, 60)
+        turns = Turns(1, 10 * LIMIT)
         first = await turns.begin()
         await refused(turns)
         first.end()
@@ -31,7 +38,7 @@ def test_who_is_slow_loses_its_turn_and_who_stays_keeps_it() -> None:
     async def go() -> None:
         turns = Turns(1, 0.01)
         await turns.begin()
-        second = await asyncio.wait_for(turns.begin(), 5)
+        second = await asyncio.wait_for(turns.begin(), LIMIT)
         second.stay()
         await refused(turns)
         second.end()

@@ -1,7 +1,7 @@
 """Has imported all that a learner needs, and forks one for every line it reads: a start takes no second then.
 
-What the learner does from there on is what the command does. A line is a JSON object: arguments of the command, and a
-file for what it says. The answer is the process's id.
+What the learner does from there on is what the command does. A line is a JSON object: arguments of the command, a file
+for what it says, and one that holds its training while it exists (held_loss.py). The answer is the process's id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ for module in ("cli.learner", "study.federate", "study.files", "federation.proce
     importlib.import_module(f"archipel.{module}")
 
 
-def live(arguments: list[str], log: str) -> int:
+def live(arguments: list[str], log: str, hold: str) -> int:
     """In the new process: its exit code."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it does not outlive whoever forked it
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -29,6 +29,7 @@ def live(arguments: list[str], log: str) -> int:
     for stream, end in ((0, nothing), (1, nothing), (2, said)):
         os.dup2(end, stream)
     sys.argv[1:] = arguments
+    os.environ["HOLD"] = hold
     try:
         main()
     except SystemExit as end:

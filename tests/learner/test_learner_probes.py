@@ -314,6 +314,7 @@ def loop(work, vector, examples, batch) -> float:
     return sum(norms) / len(norms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_squared_gradient_norms_agree_with_a_plain_loop(network):
     torch.manual_seed(0)

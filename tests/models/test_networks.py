@@ -54,6 +54,7 @@ def test_every_network_is_tested() -> None:
     assert {name.split(",")[0].split()[0] for name in NETWORKS} == set(models.__all__)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("build", "batch", "classes"), NETWORKS.values(), ids=NETWORKS)
 def test_a_batch_goes_through_and_back_and_layers_run_as_they_are_listed(
     build: Callable[[], nn.Module], batch: Callable[[], Tensor], classes: int
@@ -77,6 +78,7 @@ def test_a_batch_goes_through_and_back_and_layers_run_as_they_are_listed(
         assert gradient.any(), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_same_seed_gives_the_same_weights(name: str) -> None:
     build = NETWORKS[name][0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from archipel.papers.catalogue import NAMES, reproduction
 from archipel.papers.document import document
 from archipel.papers.evidence import Evidence
+from archipel.papers.outcome import SCORING
 
 
 def test_a_name_that_is_not_there_says_the_nearest() -> None:
@@ -16,6 +18,7 @@ def test_a_name_that_is_not_there_says_the_nearest() -> None:
         reproduction("dwv-table1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_reproduction_has_studies_that_are_valid_at_every_scale(name: str) -> None:
     one = reproduction(name)
@@ -31,6 +34,27 @@ def test_every_reproduction_has_studies_that_are_valid_at_every_scale(name: str)
             for column in table.columns:
                 part, _, _ = table.picked(row, column)
                 assert not part or part in known
+
+
+def test_outcomes_that_were_scored_in_another_way_say_so(tmp_path: Path) -> None:
+    stored = Path(__file__).parents[2] / "docs" / "papers"
+    for name, scored in (("hdafl-table3", True), ("dvw-fig9", False)):
+        told = json.loads((stored / f"{name}.json").read_text())
+        for scoring, earlier in ((None, scored), ("in some other way", scored), (SCORING, False)):
+            (tmp_path / f"{name}.json").write_text(json.dumps({**told, "scoring": scoring}))
+            page = document(tmp_path)
+            assert ("holds (earlier scoring) |" in page) == earlier
+            assert (f"**Not scored so yet**: [{name}](#{name}). Their" in page) == earlier
+            assert page.count("has to be run again") == earlier
+        (tmp_path / f"{name}.json").unlink()
+
+
+def test_a_table_that_an_outcome_does_not_have_says_so(tmp_path: Path) -> None:
+    told = json.loads((Path(__file__).parents[2] / "docs" / "papers" / "dvw-fig9.json").read_text())
+    (title, *_) = told["tables"]
+    del told["tables"][title]
+    (tmp_path / "dvw-fig9.json").write_text(json.dumps(told))
+    assert f"{title}: not in this outcome; it has to be run again." in document(tmp_path)
 
 
 def test_the_page_of_all_papers_is_the_one_that_was_generated() -> None:

@@ -17,7 +17,7 @@ from archipel.core.layout import Layout
 from archipel.papers.evidence import Evidence
 from archipel.papers.hdafl import table3, table4, table5
 from archipel.papers.outcome import reproduce
-from archipel.report.measures import MEGABYTE, history, last_score
+from archipel.report.measures import MEGABYTE, history
 from archipel.simulation.simulate import prepare
 from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.grid import cells
@@ -68,8 +68,8 @@ def test_costs_are_counted_as_the_paper_counts_them(tmp_path: Path) -> None:
         assert costs.ours("50 of 100", f"{column}, MB") == pytest.approx(rounds * 5 * size)
         met = [point.rounds for point in history(run) if point.score >= table4.target(evidence, 0)]
         assert rounds == met[0]
-    lasts = [last_score(run) for method in table4.METHODS for run in evidence.runs("noniid-50", method)]
-    assert outcome.figures[1].ours("lowest of all settings", "target") == pytest.approx(100 * min(lasts))
+    finals = [run.final_score for method in table4.METHODS for run in evidence.runs("noniid-50", method)]
+    assert outcome.figures[1].ours("lowest of all settings", "target") == pytest.approx(100 * min(finals))
 
 
 # ------------------------------------------------------------------------------------------------------- Table 3
@@ -162,7 +162,7 @@ def test_gains_fall_with_the_rounds_and_losses_are_against_the_same_seed(tmp_pat
     evidence = Evidence(table5.REPRODUCTION, "smoke", tmp_path)
     (pooled,) = evidence.runs("traffic", "centralised")
     (fedavg,) = evidence.runs("traffic", "fedavg")
-    assert losses.ours("4 rounds", "FedAvg") == pytest.approx(100 * (fedavg.score - last_score(pooled)))
+    assert losses.ours("4 rounds", "FedAvg") == pytest.approx(100 * (fedavg.score - pooled.final_score))
     assert losses.ours("8 rounds", "FedAvg") is None, "four rounds were run"
     shared, whole = (4 * 2 * megabytes * MEGABYTE for megabytes in sizes(models.mlp(23, 10, hidden=[32, 32])))
     data = table5.data_bytes(evidence)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
+from made_runs import written
 
 from archipel.core.records import Shadow
 from archipel.papers import claims
 from archipel.papers.evidence import Evidence
-from archipel.papers.measures import gain_over
+from archipel.papers.measures import at_share, gain_over
 from archipel.papers.radfed import fig6_7, table3
 from archipel.runs.run import Run
 
@@ -51,41 +52,27 @@ def test_hops_are_those_of_table_2() -> None:
 # ------------------------------------------------------------------------------------------------------ by hand numbers
 
 
-@dataclass
-class Scored:
-    """As much of a run as scores are taken from."""
-
-    seed: int
-    score: float
-    fold: int = 0
-    rounds: int = 2
-    metric: str = "accuracy"
-
-    @property
-    def scores(self) -> list[Any]:
-        """One at half of the rounds, and one at the end."""
-        return [
-            (time, type("Scores", (), {"metrics": {"accuracy": score}, "rounds": rounds, "version": rounds}))
-            for time, rounds, score in ((0.5, 1, 0.1), (1.0, 2, 2 * self.score - 0.1))
-        ]
+def scored(seed: int, score: float) -> Run:
+    """A run of five rounds that has this score in the last one, and .1 before."""
+    return written([0.1, 0.1, 0.1, 0.1, 0.1, score], seed=seed, fold=0)
 
 
 @dataclass
 class Made:
     """Evidence that was never run."""
 
-    by_method: dict[str, list[Scored]] = field(default_factory=dict)
+    by_method: dict[str, list[Run]] = field(default_factory=dict)
 
     def has(self, part: str) -> bool:
         return part == "there"
 
-    def runs(self, part: str, method: str) -> list[Scored]:
+    def runs(self, part: str, method: str) -> list[Run]:
         return self.by_method[method]
 
 
 def made(**by_method: list[float]) -> Evidence:
     """Scores by seed; the other method's runs lie in another order."""
-    found = {name: [Scored(seed, score) for seed, score in enumerate(scores)] for name, scores in by_method.items()}
+    found = {name: [scored(seed, score) for seed, score in enumerate(scores)] for name, scores in by_method.items()}
     found["fedavg"].reverse()
     return cast(Evidence, Made(found))
 
@@ -94,7 +81,7 @@ def test_a_gain_is_taken_run_by_run() -> None:
     spread = gain_over("fedavg")(made(fedavg=[0.5, 0.8], radfed=[0.6, 0.8]), "there", "radfed")
     assert spread.mean == pytest.approx(10.0)  # 20 % and 0 %
     assert spread.n == 2
-    halfway = gain_over("fedavg", 0.5)(made(fedavg=[0.5, 0.8], radfed=[0.6, 0.8]), "there", "radfed")
+    halfway = gain_over("fedavg", at_share(0.5))(made(fedavg=[0.5, 0.8], radfed=[0.6, 0.8]), "there", "radfed")
     assert halfway.mean == pytest.approx(0.0), "until then all had the same score"
 
 

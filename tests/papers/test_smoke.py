@@ -10,6 +10,8 @@ from real_files import CLOTHES, needs
 from archipel.papers.catalogue import NAMES, reproduction
 from archipel.papers.outcome import reproduce
 
+pytestmark = pytest.mark.slow
+
 NEEDS = {
     "dvw-table1": [needs("cifar10"), CLOTHES],
     "dvw-fig9": [needs("cifar10")],

@@ -51,6 +51,7 @@ def written(records: Sequence[tuple[float, Record]], name: str = "fedavg", **oth
         "scored_at": "home",
         "scored_mean": "examples",
         "rounds": 0,
+        "budget": "seconds",
         "traffic": {},
         "layers": {},
     } | others

@@ -88,6 +88,7 @@ def panels(drawing: Drawing) -> list[str]:
     return [panel.get_title(loc="left") for panel in drawing.figure.axes]
 
 
+@pytest.mark.slow
 def test_all_figures_of_three_methods(runs: list[Run]):
     drawings = draw_all(runs)
     assert [drawing.name for drawing in drawings] == ALL
@@ -99,6 +100,7 @@ def test_all_figures_of_three_methods(runs: list[Run]):
     assert [title.split(":")[0] for title in panels(at_work)] == [run.name for run in runs]
 
 
+@pytest.mark.slow
 def test_rows_agree_with_the_records(runs: list[Run]):
     curves = score_curves(runs)
     for run in runs:
@@ -124,6 +126,7 @@ def test_rows_agree_with_the_records(runs: list[Run]):
     assert sum(row[0] == "fedavg" and row[6] != "commit" for row in at_work.rows) == len(handed) > 0
 
 
+@pytest.mark.slow
 def test_one_run_alone(runs: list[Run]):
     drawings = draw_all(runs[1:2])
     told = runs[1].divergences  # only if two learners come back at once
@@ -141,6 +144,7 @@ def many(runs: list[Run], count: int) -> list[Run]:
     ]
 
 
+@pytest.mark.slow
 def test_25_methods_with_long_names(runs: list[Run]):
     methods = many(runs, 25)
     curves, at_work, exchanged = score_curves(methods), gantt(methods), traffic(methods)
@@ -163,6 +167,7 @@ def test_methods_are_told_apart_by_colour_then_dashes():
     assert len({colour for colour, _ in looks[: len(COLOURS)]}) == len(COLOURS)
 
 
+@pytest.mark.slow
 def test_100_learners_are_sampled(crowd: Run):
     at_work, stale, held = gantt([crowd]), staleness([crowd]), class_heat_maps([crowd])
     assert at_work is not None
@@ -179,6 +184,7 @@ def test_100_learners_are_sampled(crowd: Run):
     assert len(held.rows) == 200
 
 
+@pytest.mark.slow
 def test_one_learner():
     data = ap.data.digits().split(learners=1)
     alone = [
@@ -193,6 +199,7 @@ def test_one_learner():
         look_at(drawing)
 
 
+@pytest.mark.slow
 def test_a_task_without_classes_has_no_heat_map():
     x = np.random.default_rng(0).normal(size=(80, 2)).astype(np.float32)
     data = ap.data.from_arrays(x, x[:, :1] * 3).split(learners=3)
@@ -210,6 +217,7 @@ def test_a_task_without_classes_has_no_heat_map():
         look_at(drawing)
 
 
+@pytest.mark.slow
 def test_long_names_of_learners_are_not_cut_off():
     sites = ("St. John's University Hospital of Reykjavik", "Ulm", "Centre hospitalier universitaire Grenoble")
     source = Source(
@@ -241,6 +249,7 @@ def test_a_fleet_that_takes_no_time(runs: list[Run]):
 # ------------------------------------------------------------------------------------------------------------ files
 
 
+@pytest.mark.slow
 def test_files_are_png_svg_and_a_table(runs: list[Run], tmp_path: Path):
     drawing = score_curves(runs)
     written = save(drawing, tmp_path / "new folder" / "figures")
@@ -254,6 +263,7 @@ def test_files_are_png_svg_and_a_table(runs: list[Run], tmp_path: Path):
     assert b"\r" not in written[2].read_bytes()
 
 
+@pytest.mark.slow
 def test_the_same_runs_are_the_same_bytes(runs: list[Run], tmp_path: Path):
     def saved(drawings: Iterable[Drawing], folder: str) -> list[bytes]:
         return [path.read_bytes() for drawing in drawings for path in save(drawing, tmp_path / folder)]
@@ -279,6 +289,7 @@ def test_without_matplotlib_one_error_says_what_to_install(runs: list[Run], monk
         draw_all(runs)
 
 
+@pytest.mark.slow
 def test_a_name_is_no_formula(runs: list[Run], tmp_path: Path) -> None:
     """Two dollar signs are matplotlib's sign for mathematics, and this would be a broken formula."""
     for drawing in draw_all([replace(run, name=f"{run.name} $5_{{ and $6^") for run in runs]):
@@ -286,6 +297,7 @@ def test_a_name_is_no_formula(runs: list[Run], tmp_path: Path) -> None:
     assert "fedavg $5_{ and $6^" in (tmp_path / "score-curves.svg").read_text()
 
 
+@pytest.mark.slow
 def test_wide_ranges_have_plain_numbers_along_their_axes(runs: list[Run], tmp_path: Path) -> None:
     """A logarithmic axis has formulas for labels unless it is told otherwise."""
     wide = Divergence(1, ("fc1", "head"), (0.0001, 1.0), "cosine", None)

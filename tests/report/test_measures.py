@@ -6,14 +6,12 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
-import torch
-from torch import nn
+from made_runs import written
 
 import archipel as ap
-from archipel.core.records import Committed, Scores, Stamped
 from archipel.report.measures import (
     COLUMNS,
     Measured,
@@ -28,69 +26,6 @@ from archipel.report.measures import (
     scoring,
     shown,
 )
-from archipel.runs.run import Participant
-
-MB = 2**20
-
-
-def written(
-    scores: Sequence[float],
-    *,
-    name: str = "fedavg",
-    seed: int = 0,
-    metric: str = "accuracy",
-    every: float = 10.0,
-    rounds: int = 1,
-    stale: int = 0,
-    **others: object,
-) -> ap.Run:
-    """A run scored at every commit: scores[v] at second v * every and round v * rounds, 2 MB up and 1 MB down by each.
-
-    A score of NaN is left out of the record, as the controller does it.
-    """
-    records: list[Stamped] = []
-    for version, score in enumerate(scores):
-        if version > 0:
-            traffic = {
-                "train up bytes": 2 * version * MB,
-                "train up models": 2 * version,
-                "train down bytes": version * MB,
-                "train down models": version,
-                "evaluate down bytes": version * MB // 2,
-                "evaluate down models": version,
-                "score down bytes": 100 * version * MB,
-                "score down models": 100 * version,
-            }
-            commit = Committed(
-                version, version * rounds, ("a",), (("a",),), (version,), ((1.0,),), (stale,), (stale,), (0,), traffic
-            )
-            records.append(Stamped(version * every, commit))
-        metrics = {} if math.isnan(score) else {metric: score}
-        records.append(Stamped(version * every, Scores(version, version * rounds, metrics, 100, 1)))
-    last = len(scores) - 1
-    layout = ap.Layout.of(nn.Linear(1, 1))
-    return ap.Run(
-        **{
-            "name": name,
-            "algorithm": f"Algorithm(name={name!r}, protocol=Rounds(0.5))",
-            "seed": seed,
-            "participants": (Participant("a", "fast", "train", 60), Participant("b", "slow", "train", 40)),
-            "layout": layout,
-            "model": torch.zeros(layout.size),
-            "private": {},
-            "records": tuple(records),
-            "seconds": last * every,
-            "reason": "it was written so",
-            "execution": "by hand",
-            "metric": metric,
-            "scored_at": "home",
-            "scored_mean": "examples",
-            "rounds": last * rounds,
-            "traffic": records[-2].record.traffic if last else {},
-            "layers": {},
-            **others,
-        }
-    )
 
 
 def one(runs: Sequence[ap.Run], **asked: float) -> Measured:
@@ -101,16 +36,22 @@ def one(runs: Sequence[ap.Run], **asked: float) -> Measured:
 # --------------------------------------------------------------------------------------------------------- one run
 
 
-def test_the_last_score_is_the_mean_of_the_last_five_and_the_swing_their_width():
-    found = one([written([0.0, 0.9, 0.1, 0.2, 0.3, 0.4, 0.5])])
-    assert found.last == Spread(pytest.approx(0.3), pytest.approx(math.nan, nan_ok=True), 1)
-    assert found.swing.mean == pytest.approx(0.4)
-    assert found.best.mean == 0.9
+def test_the_final_score_is_over_the_last_fifth_and_the_swing_its_width():
+    found = one([written([0.0, 0.9, 0.1, 0.2, 0.3, 0.4, 0.8, 0.5])])  # the last two of seven rounds
+    assert found.final == Spread(pytest.approx(0.65), pytest.approx(math.nan, nan_ok=True), 1)
+    assert found.swing.mean == pytest.approx(0.3)
+    assert (found.last.mean, found.best.mean) == (0.5, 0.9)
+    assert found.stretch == "the last fifth of a run's local rounds"
+    assert found.validated.n == 0, "there are no validation learners"
 
 
-def test_the_untrained_model_is_no_last_score_unless_there_is_no_other():
-    assert one([written([0.0, 0.4, 0.6])]).last.mean == pytest.approx(0.5)
-    assert one([written([0.1])]).last.mean == pytest.approx(0.1)
+def test_final_scores_over_different_budgets_are_not_ranked():
+    runs = [written([0.0, top], name=name, seed=seed) for name, top in (("a", 0.5), ("b", 0.9)) for seed in (0, 1)]
+    assert ahead(measure(runs, marks(runs)), FINAL_SCORE).method == "b"
+    runs[2:] = [replace(run, budget="seconds") for run in runs[2:]]
+    assert ahead(measure(runs, marks(runs)), FINAL_SCORE) is None
+    with pytest.raises(ValueError, match=r"the runs named 'b' were scored differently: .* local rounds; .* seconds"):
+        one([runs[2], replace(runs[3], budget="rounds")])
 
 
 def test_scores_at_a_time_and_at_local_rounds_are_the_last_by_then():
@@ -152,16 +93,16 @@ def test_of_loss_the_lower_is_the_better():
     assert found.target_commits.mean == 1
 
 
-def test_a_run_that_diverged_has_no_last_score_instead_of_an_older_one():
+def test_a_run_that_diverged_has_no_final_score_instead_of_an_older_one():
     for lost in (math.nan, math.inf):
         found = one([written([2.0, 0.5, 0.4, 0.3, lost], metric="loss")])
-        assert found.last.n == found.swing.n == found.at_seconds.n == 0
+        assert found.final.n == found.last.n == found.swing.n == found.at_seconds.n == 0
         assert found.best.mean == 0.3
 
 
 def test_a_run_without_commits_or_scores_measures_nothing_and_breaks_nothing():
     found = one([written([math.nan])])
-    assert found.last.n == found.best.n == found.target_seconds.n == found.staleness.n == 0
+    assert found.final.n == found.last.n == found.best.n == found.target_seconds.n == found.staleness.n == 0
     assert math.isnan(found.target)
     assert found.commits.mean == 0
 
@@ -174,7 +115,7 @@ def test_means_and_sample_deviations_are_over_the_runs_of_a_method():
     found = one(runs)
     assert found.runs == 3
     assert found.seeds == (0, 1, 2)
-    assert found.last == Spread(pytest.approx(0.6), pytest.approx(0.1), 3)
+    assert found.final == Spread(pytest.approx(0.6), pytest.approx(0.1), 3)
 
 
 def test_runs_that_miss_the_target_are_left_out_and_counted():
@@ -200,7 +141,9 @@ def test_settings_make_methods_and_folds_make_runs():
 
 def test_runs_of_one_name_that_are_no_repetitions_are_not_averaged():
     home, away = written([0.0, 0.5]), written([0.0, 0.5], seed=1, scored_at="learners")
-    with pytest.raises(ValueError, match="'fedavg' were scored differently: accuracy on the global test set; accuracy"):
+    with pytest.raises(
+        ValueError, match="'fedavg' were scored differently: accuracy on the global test set, over the last fif"
+    ):
         measure([home, away], marks([home, away]))
     other = written([0.0, 0.5], seed=1, algorithm="Algorithm(name='fedavg', protocol=Rounds(1.0))")
     with pytest.raises(ValueError, match=r"different algorithms: .*Rounds\(0\.5\)\); .*Rounds\(1\.0\)\)\. Report them"):
@@ -287,8 +230,8 @@ def test_nothing_is_compared_with_nothing():
 
 # ------------------------------------------------------------------------------------------------------ who is ahead
 
-LAST_SCORE, SECONDS_TO_TARGET, COMMITS = (
-    next(column for column in COLUMNS if column.name == name) for name in ("last", "target_seconds", "commits")
+FINAL_SCORE, SECONDS_TO_TARGET, COMMITS = (
+    next(column for column in COLUMNS if column.name == name) for name in ("final", "target_seconds", "commits")
 )
 
 
@@ -303,15 +246,16 @@ def ahead_in(column, **methods: Sequence[Sequence[float]]) -> str | None:
     return first and first.method
 
 
+@pytest.mark.slow
 def test_ahead_is_who_leads_by_more_than_a_deviation():
-    assert ahead_in(LAST_SCORE, a=[[0.80], [0.82]], b=[[0.70], [0.72]]) == "a"
-    assert ahead_in(LAST_SCORE, a=[[0.80], [0.82]], b=[[0.60], [0.80]]) is None, "b's deviation is .14"
-    assert ahead_in(LAST_SCORE, a=[[0.80], [0.82]], b=[[0.70], [0.72]], c=[[0.81], [0.805]]) is None
+    assert ahead_in(FINAL_SCORE, a=[[0.80], [0.82]], b=[[0.70], [0.72]]) == "a"
+    assert ahead_in(FINAL_SCORE, a=[[0.80], [0.82]], b=[[0.60], [0.80]]) is None, "b's deviation is .14"
+    assert ahead_in(FINAL_SCORE, a=[[0.80], [0.82]], b=[[0.70], [0.72]], c=[[0.81], [0.805]]) is None
 
 
 def test_one_run_tells_no_deviation_so_nobody_is_ahead():
-    assert ahead_in(LAST_SCORE, a=[[0.8]], b=[[0.1]]) is None
-    assert ahead_in(LAST_SCORE, a=[[0.8], [0.8]]) is None, "nor is who is alone"
+    assert ahead_in(FINAL_SCORE, a=[[0.8]], b=[[0.1]]) is None
+    assert ahead_in(FINAL_SCORE, a=[[0.8], [0.8]]) is None, "nor is who is alone"
 
 
 def test_to_a_target_only_those_compete_whose_every_run_reaches_it():
@@ -327,13 +271,13 @@ def test_more_or_fewer_commits_are_neither_better_nor_worse():
 def test_who_was_not_scored_alike_is_not_compared():
     runs = [written([0.0, 0.8], seed=seed) for seed in (0, 1)]
     runs += [written([0.0, 0.1], name="hdafl", seed=seed, scored_at="learners") for seed in (0, 1)]
-    assert ahead(measure(runs, marks(runs)), LAST_SCORE) is None
+    assert ahead(measure(runs, marks(runs)), FINAL_SCORE) is None
 
 
 def test_a_lower_loss_is_ahead():
     runs = [written([9.0, 9.0 - seed / 100], name="a", seed=seed, metric="loss") for seed in (0, 1)]
     runs += [written([9.0, 1.0 - seed / 100], name="b", seed=seed, metric="loss") for seed in (0, 1)]
-    first = ahead(measure(runs, marks(runs)), LAST_SCORE)
+    first = ahead(measure(runs, marks(runs)), FINAL_SCORE)
     assert first is not None
     assert first.method == "b"
 
@@ -355,8 +299,8 @@ def test_marks_are_told_in_few_digits(value: float, text: str):
 
 def test_a_columns_numbers_have_the_digits_that_tell_them_apart():
     scores = [one([written([0.0, score])]) for score in (1.0, 0.5)]
-    assert decimals(LAST_SCORE, scores) == 3
-    assert decimals(LAST_SCORE, [one([written([1.0, 0.000321], metric="loss")])]) == 6
+    assert decimals(FINAL_SCORE, scores) == 3
+    assert decimals(FINAL_SCORE, [one([written([1.0, 0.000321], metric="loss")])]) == 6
     assert decimals(COMMITS, scores) == 0
     traffic = next(column for column in COLUMNS if column.name == "weighing")
     assert decimals(traffic, scores) == 2, "0.50 MB"
@@ -370,7 +314,7 @@ def test_numbers_are_shown_with_their_deviation_where_there_is_one():
 
 def test_measures_are_json():
     told = plain(one([written([math.nan])]))
-    assert json.loads(json.dumps(told, allow_nan=False))["last"] == {"mean": None, "deviation": None, "n": 0}
+    assert json.loads(json.dumps(told, allow_nan=False))["final"] == {"mean": None, "deviation": None, "n": 0}
 
 
 # ---------------------------------------------------------------------------------------------------- by simulations
@@ -394,8 +338,9 @@ def test_a_simulation_measures_as_its_own_summary_tells(simulated: dict[str, ap.
     for name, run in simulated.items():
         found = one([run])
         assert run.summary().splitlines()[:3] == [
-            f"{name}: accuracy {run.score:.4f} (best {found.best.mean:.4f}) after {found.seconds.mean:,.1f} s",
-            f"  {found.commits.mean:.0f} commits, {found.rounds.mean:.0f} local rounds, "
+            f"{name}: accuracy {found.final.mean:.4f} over the last fifth of 9 local rounds "
+            f"(last version {found.last.mean:.4f}, best {found.best.mean:.4f})",
+            f"  {found.commits.mean:.0f} commits, {found.rounds.mean:.0f} local rounds in {found.seconds.mean:,.1f} s, "
             f"{len(run.of(ap.records.Handed))} tasks handed out, 0 not applied",
             f"  {found.models.mean:.0f} models moved: {found.down.mean:.2f} MB to learners, "
             f"{found.up.mean:.2f} MB back, {found.weighing.mean:.2f} MB for weighing",

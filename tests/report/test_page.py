@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_measures import written
+from made_runs import written
 
 import archipel as ap
 from archipel.report.measures import marks, measure
@@ -127,10 +127,10 @@ def test_all_that_tuning_chose_is_shown():
 
 def test_bold_is_who_is_ahead():
     read = told([*rising("a", 0.5), *rising("b", 0.8)])
-    last, _, best, at_seconds, at_rounds = read.texts["td"][5:10]
-    assert (last, best) == ("0.805 ± 0.007", "0.805 ± 0.007")
+    final, _, last, best, at_seconds, at_rounds = read.texts["td"][6:12]
+    assert (final, last, best) == ("0.805 ± 0.007",) * 3
     bold = read.texts["strong"]
-    assert bold.count("0.805") == len([last, best, at_seconds, at_rounds])
+    assert bold.count("0.805") == len([final, last, best, at_seconds, at_rounds])
     assert "0.505" not in bold
 
 
@@ -155,10 +155,14 @@ def test_a_fair_comparison_has_no_cautions():
             "not scored alike, so their scores do not compare: a by accuracy on the global test set; "
             "b by accuracy averaged over the learners' own test parts.",
         ),
-        ([written([0.0, 0.1, 0.2, 0.3, 0.4, 0.5], name="b", every=18)], "so rarely that their last 5 scores begin in"),
         (
             [written([0.0, 0.5, 0.6], name="b", every=45)],
-            "scored so rarely that their last 5 scores begin in the first",
+            "have a single score in the last fifth of their budget, and single scores swing: b (1 of 1).",
+        ),
+        (
+            rising("b", 0.8, budget="seconds"),
+            "Final scores are taken over different budgets, so they do not compare: a over the last fifth of a run's "
+            "local rounds; b over the last fifth of a run's seconds.",
         ),
         (
             rising("a", 0.5, 1),
@@ -193,6 +197,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(runs, tmp_path_factory.mktemp("reports") / "report", title=HOSTILE)
 
 
+@pytest.mark.slow
 def test_all_links_lead_to_files_and_nothing_is_loaded_from_elsewhere(report: Path):
     read = Read(report.read_text(encoding="utf-8"))
     links = [one["href"] for one in read.all("a") if not one["href"].startswith("#")]
@@ -244,7 +249,7 @@ class Browser:
 
     def hear(self) -> dict[str, Any]:
         while b"\0" not in self.heard:
-            assert select.select([self.back], [], [], 30)[0], "Chromium says nothing"
+            assert select.select([self.back], [], [], 120)[0], "Chromium says nothing"
             more = os.read(self.back, 2**16)
             assert more, "Chromium has ended"
             self.heard += more
@@ -276,7 +281,7 @@ class Browser:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=120)
         os.close(self.to)
         os.close(self.back)
 
@@ -293,12 +298,14 @@ def browser(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         opened.close()
 
 
+@pytest.mark.slow
 def test_a_browser_shows_every_picture(browser: Browser):
     widths = browser.evaluate("[...document.images].map(image => image.complete ? image.naturalWidth : 0)")
     assert len(widths) > 3
     assert min(widths) > 300
 
 
+@pytest.mark.slow
 def test_a_browser_complains_of_nothing_and_asks_nothing_of_any_network(browser: Browser, report: Path):
     # each message of the console would be one of these events: see that the first of them is noticed
     browser.evaluate("console.error('a first one')")
@@ -315,6 +322,7 @@ def test_a_browser_complains_of_nothing_and_asks_nothing_of_any_network(browser:
     assert [url for url in requests if not url.startswith("data:")] == [report.as_uri()]
 
 
+@pytest.mark.slow
 def test_a_browser_runs_nothing_that_a_user_wrote(browser: Browser):
     assert browser.evaluate("document.title") == HOSTILE
 
@@ -323,6 +331,7 @@ COLUMN = "[...document.querySelectorAll('table')[0].tBodies[0].rows].map(row => 
 HEAD = "document.querySelectorAll('table')[0].tHead.rows[0].cells[1]"
 
 
+@pytest.mark.slow
 def test_a_click_on_a_head_sorts_by_it_and_another_the_other_way(browser: Browser):
     before = list(map(float, browser.evaluate(COLUMN)))
     assert len(before) == 3
@@ -335,6 +344,7 @@ def test_a_click_on_a_head_sorts_by_it_and_another_the_other_way(browser: Browse
     assert sorted(before) != sorted(before, reverse=True)
 
 
+@pytest.mark.slow
 def test_the_keyboard_sorts_too(browser: Browser):
     browser.evaluate("document.querySelectorAll('table')[0].tHead.rows[0].cells[0].firstElementChild.focus()")
     browser.press("Tab")
@@ -344,6 +354,7 @@ def test_the_keyboard_sorts_too(browser: Browser):
     assert browser.evaluate(f"{HEAD}.ariaSort") in {"ascending", "descending"} - {before}
 
 
+@pytest.mark.slow
 def test_what_is_missing_stays_below(browser: Browser):
     table = "document.querySelectorAll('table')[1]"
     column = f"[...{table}.tBodies[0].rows].map(row => row.cells[2].textContent)"
@@ -354,12 +365,14 @@ def test_what_is_missing_stays_below(browser: Browser):
         assert cells[-1] == "not reached"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 400])
 def test_the_page_is_no_wider_than_its_window(browser: Browser, width: int):
     browser.show(width)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
 
 
+@pytest.mark.slow
 def test_dark_and_light_are_as_the_reader_prefers_and_pictures_are_on_white(browser: Browser):
     shades = {}
     for scheme in ("light", "dark"):
@@ -370,6 +383,7 @@ def test_dark_and_light_are_as_the_reader_prefers_and_pictures_are_on_white(brow
     assert shades == {"light": "rgb(255, 255, 255)", "dark": "rgb(21, 25, 29)"}
 
 
+@pytest.mark.slow
 def test_paper_is_white_and_has_nothing_to_click_on(browser: Browser):
     browser.show(794, "dark", "print")
     assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

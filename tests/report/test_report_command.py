@@ -6,17 +6,19 @@ import csv
 import io
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import typer
+from made_runs import written
 from matplotlib.figure import Figure
 from rich.console import Console
-from test_measures import written
 from typer.testing import CliRunner, Result
 
 import archipel as ap
 from archipel.cli.report import report, table
+from archipel.core.records import Scores
 from archipel.drawing.drawing import Drawing
 from archipel.report import write
 from archipel.report.measures import COLUMNS, marks, measure
@@ -79,7 +81,9 @@ def test_the_table_is_csv_with_all_measures(saved: Path):
     ]
     assert float(rows[0]["best"]) == pytest.approx(0.65)
     assert (rows[1]["target_seconds (s)"], rows[1]["target_seconds deviation"]) == ("10.0", "0.0")
-    assert len(rows[0]) == 4 + 3 * len(COLUMNS)
+    assert rows[0]["final over"] == "the last fifth of a run's local rounds"
+    assert float(rows[0]["final"]) == float(rows[0]["last"]) == pytest.approx(0.65)
+    assert len(rows[0]) == 5 + 3 * len(COLUMNS)
 
 
 def test_where_it_goes_what_it_is_called_and_where_methods_meet_can_be_asked_for(saved: Path, tmp_path: Path):
@@ -107,10 +111,10 @@ def test_it_prints_a_table(saved: Path):
     *lines, _, _ = command(saved, "--target", 0.65).stdout.splitlines()
     assert lines[0].strip() == "accuracy on the global test set"
     assert [line.split() for line in lines[1:5]] == [
-        ["last", "best", "reached", "s", "to", "MB", "to", "MB"],
+        ["final", "last", "reached", "s", "to", "MB", "to", "MB"],
         ["method", "score", "score", "0.65", "0.65", "0.65", "in", "all"],
-        ["fedavg", "0.575", "±", "0.035", "0.650", "1", "of", "2", "20", "7.0", "7"],
-        ["radfed", "0.850", "±", "0.000", "0.900", "2", "of", "2", "10", "3.5", "7"],
+        ["fedavg", "0.650", "±", "0.071", "0.650", "1", "of", "2", "20", "7.0", "7"],
+        ["radfed", "0.900", "±", "0.000", "0.900", "2", "of", "2", "10", "3.5", "7"],
     ]
 
 
@@ -138,9 +142,26 @@ def test_long_names_give_way_and_numbers_are_whole(width: int):
     text = printed(runs, width)
     assert "…" not in text
     assert all(len(line) <= width for line in text.splitlines())
-    for number in ("0.686 ± 0.051", "0.871", "0 of 2", "1 of 2", "1,308,643.8", "7"):
+    for number in ("0.871 ± 0.101", "0.871", "0 of 2", "1 of 2", "1,308,643.8", "7"):
         assert number in text
     assert long in "".join(line.split(" ")[0] for line in text.splitlines())
+
+
+def test_the_test_score_at_the_best_validation_stands_there_if_there_is_one():
+    run = written([0.0, 0.7, 0.6])
+    assert "valid." not in printed([run], 80)
+    judged = [
+        replace(one, record=replace(one.record, validation={"accuracy": 1 / (1 + abs(one.record.version - 1))}))
+        if isinstance(one.record, Scores)
+        else one
+        for one in run.records
+    ]
+    lines = [line.split() for line in printed([replace(run, records=judged)], 80).splitlines()[1:4]]
+    assert [line[:6] for line in lines] == [
+        ["final", "last", "at", "best", "reached", "s"],
+        ["method", "score", "score", "valid.", "0.7", "0.7"],
+        ["fedavg", "0.600", "0.600", "0.700", "1", "of"],
+    ]
 
 
 def test_a_terminal_does_not_take_names_for_markup():

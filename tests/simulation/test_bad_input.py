@@ -192,6 +192,7 @@ def test_wrong_input_is_one_clear_error(name):
 # ------------------------------------------------------------------------------------------ what goes on all the same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["stacked", "plain", NATIVE])
 @pytest.mark.parametrize("place", ["first", "some"])
 def test_a_learner_with_nan_in_its_data_is_refused_and_the_others_go_on(way, place):

@@ -58,6 +58,7 @@ def all_fingerprints() -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_twice_in_a_row(name, way):
@@ -88,6 +89,7 @@ def test_in_a_new_process():
     assert json.loads(told.stdout) == all_fingerprints()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_another_seed_is_another_run(name, way):
@@ -123,6 +125,7 @@ def traces() -> dict[str, int]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_global_generators_are_untouched(name, way):
@@ -131,6 +134,7 @@ def test_global_generators_are_untouched(name, way):
     assert traces() == before
 
 
+@pytest.mark.slow
 def test_global_generators_are_untouched_by_workers():
     data = images(small_islands(6))
     before = traces()

@@ -101,6 +101,7 @@ def test_steps_instead_of_epochs_last_so_many_steps():
     assert times(run) == pytest.approx([7 * 0.01])
 
 
+@pytest.mark.slow
 def test_a_task_may_take_another_time_than_the_one_before():
     def lasted(seed: int) -> np.ndarray:
         group = Group("all", 2, varies=0.5)

@@ -60,6 +60,7 @@ def told(jobs: list[Job]) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
     [
@@ -137,7 +138,7 @@ def test_processes_go_when_nobody_needs_them(two_a_stack: Work) -> None:
     assert len(mine) == 1
     del way
     for process in mine:
-        process.join(timeout=30)
+        process.join(timeout=120)
         assert not process.is_alive()
 
 
@@ -206,6 +207,7 @@ def test_an_errand_whose_process_dies_is_done_here() -> None:
     assert errand.result(1) == os.getpid()
 
 
+@pytest.mark.slow
 def test_opinions_from_another_process_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(worth: int) -> Any:
         monkeypatch.setattr(simulator, "WORTH_AN_ERRAND", worth)

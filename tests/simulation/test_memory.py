@@ -126,6 +126,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch):
     assert torch.equal(models.read("a"), numbers(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [ap.fedavg(batch=20), ap.async_fedavg(batch=20)], ids=["rounds", "stream"])
 def test_a_run_does_not_depend_on_where_its_vectors_lie(algorithm, monkeypatch):
     stores = []

@@ -106,6 +106,7 @@ def in_a_fork(call: Callable[[], Any], seconds: float = 60) -> Any:
 # ------------------------------------------------------------------------------------------------ it means the same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [PLAN, MORE], ids=["plain", "with more"])
 @pytest.mark.parametrize(
     "widths",
@@ -196,6 +197,7 @@ def test_every_plan(plan: Plan) -> None:
     against_plain(Native(at_hand), learners(at_hand.x, SIZES), [plan] * len(SIZES))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(
     inner=st.lists(st.integers(1, 70), max_size=3),
@@ -365,6 +367,7 @@ def test_no_model_is_tried_before_its_end() -> None:
 # ------------------------------------------------------------------------------------------------ always the same bits
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is nowhere to count threads")
 def test_neither_threads_nor_neighbours_nor_repetition_change_a_bit() -> None:
     at_hand = case(20, 33, 7, examples=1000)
@@ -516,6 +519,7 @@ def test_gradients_of_extreme_scores(classes: int) -> None:
     torch.testing.assert_close(after_a_step(at_hand).double(), truth, rtol=1e-6, atol=2e-7)
 
 
+@pytest.mark.slow
 def test_likelihoods_are_right_to_some_units_in_the_last_place() -> None:
     below = -torch.linspace(0, 86, 4001)
     at_hand = of_scores(torch.stack((torch.zeros_like(below), below), dim=1))
@@ -538,6 +542,7 @@ def test_the_first_of_equal_scores_is_the_class() -> None:
 # -------------------------------------------------------------------------------------------------------- not a number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30], ids=str)
 @pytest.mark.parametrize("widths", [(12, 3), (12, 17, 7), (12, 17, 16, 33, 16)], ids=str)
 def test_what_is_not_finite_is_not_hidden(widths: tuple[int, ...], value: float) -> None:
@@ -844,6 +849,7 @@ def test_there_may_be_more_kinds_of_plans_than_are_kept() -> None:
     against_plain(Native(at_hand), who, plans)
 
 
+@pytest.mark.slow
 def test_examples_of_ever_other_sites_do_not_pile_up() -> None:
     """As many tensors as are kept on purpose, however many subsets of sites were asked."""
     at_hand = case(12, 3)
@@ -876,6 +882,7 @@ def begun(at_hand: Work, count: int = 20) -> tuple[Native, list[Job]]:
     return way, made
 
 
+@pytest.mark.slow
 def test_what_is_dropped_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory goes when no thread works on it any more."""
     done: list[tuple[bool, int]] = []
@@ -917,6 +924,7 @@ print("alive")
 """
 
 
+@pytest.mark.slow
 def test_a_process_may_drop_what_is_under_way_and_end() -> None:
     told = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", DROPPED],
@@ -924,7 +932,7 @@ def test_a_process_may_drop_what_is_under_way_and_end() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert (told.returncode, told.stdout) == (0, "alive\n"), told.stderr
 
@@ -942,6 +950,7 @@ def test_a_forked_process_trains_too() -> None:
     assert torch.equal(ours, train())
 
 
+@pytest.mark.slow
 def test_a_fork_does_not_wait_for_what_its_parent_has_begun() -> None:
     """Nobody will do it there."""
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import time
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from waiting import until
 
-from archipel.study.worker_pool import Began, Broke, Ended, Message, Told, cores, work_through
+from archipel.study.worker_pool import Began, Broke, Ended, Message, Told, cores, deaf, stopped_by_hand, work_through
 
 
 def twice(job: Any, tell: Callable[[Any], bool]) -> Any:
@@ -28,11 +30,9 @@ def twice(job: Any, tell: Callable[[Any], bool]) -> Any:
         case "who":
             return os.getpid()
         case "long":
-            count = 0
-            while tell(count) and count < 2000:
-                count += 1
-                time.sleep(0.005)
-            return count
+            counted = itertools.count()
+            until(lambda: not tell(next(counted)), "a request to stop")
+            return "stopped"
     tell(f"half of {job}")
     return 2 * job
 
@@ -42,6 +42,7 @@ def heard(jobs: list[Any], processes: int, threads: int = 1) -> tuple[bool, list
     return work_through(twice, jobs, processes, threads, messages.append), messages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2, 5])
 def test_every_job_is_answered_once(processes: int) -> None:
     jobs = [3, "fail", 5, "refuse", 7]
@@ -64,6 +65,7 @@ def test_every_job_is_answered_once(processes: int) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_costs_one_job() -> None:
     whole, messages = heard(["die", 2, "die", 4, 5], 2)
     assert whole
@@ -73,6 +75,7 @@ def test_a_process_that_dies_costs_one_job() -> None:
     assert {message.job: message.result for message in messages if isinstance(message, Ended)} == {1: 4, 3: 8, 4: 10}
 
 
+@pytest.mark.slow
 def test_processes_stay_for_the_next_job_and_have_their_threads() -> None:
     _, messages = heard(["who"] * 6, 2)
     assert len({message.result for message in messages if isinstance(message, Ended)}) <= 2
@@ -80,6 +83,7 @@ def test_processes_stay_for_the_next_job_and_have_their_threads() -> None:
     assert [message.result for message in messages if isinstance(message, Ended)] == [3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_signal_asks_to_stop(processes: int) -> None:
     before = signal.getsignal(signal.SIGINT)
@@ -96,8 +100,15 @@ def test_a_signal_asks_to_stop(processes: int) -> None:
     ended = [message for message in messages if isinstance(message, Ended)]
     begun = [message for message in messages if isinstance(message, Began)]
     assert len(ended) == len(begun) <= processes  # those at work came to an end, no other was begun
-    assert all(message.result < 2000 for message in ended)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_signal_is_not_lost_while_a_process_is_started() -> None:
+    stop = threading.Event()
+    with stopped_by_hand(stop):
+        with deaf():
+            os.kill(os.getpid(), signal.SIGINT)
+        until(stop.is_set, "the signal that was sent while signals were blocked")
 
 
 def test_the_cores_at_hand_are_those_this_process_may_use() -> None:

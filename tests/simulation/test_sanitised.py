@@ -12,6 +12,8 @@ import torch
 
 import archipel.kernels.native
 
+pytestmark = pytest.mark.slow
+
 SOURCES = Path(archipel.kernels.native.__file__).parent
 DRIVERS = Path(__file__).parent
 

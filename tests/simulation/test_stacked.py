@@ -150,6 +150,7 @@ def as_chosen_and_plain(work: Work, plan: Plan = PLAN) -> None:
 # ------------------------------------------------------------------------------------------------ it means the same
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_network_that_stacks(network):
     at_hand = case(network)
@@ -457,6 +458,7 @@ DECISIONS: list[tuple[str, Callable[[], nn.Module], tuple[int, ...], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "shape", "way"), [row[1:] for row in DECISIONS], ids=[row[0] for row in DECISIONS])
 def test_the_way_is_chosen_from_the_network(make, shape, way):
     module = make()

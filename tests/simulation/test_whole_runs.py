@@ -14,6 +14,8 @@ import archipel as ap
 from archipel.core.records import Committed, Handed, Membership, Refused, Returned
 from archipel.models import mlp
 
+pytestmark = pytest.mark.slow
+
 ALGORITHMS = {
     "fedavg": ap.fedavg(fraction=0.5, epochs=2),
     "async_dvw": ap.async_dvw(batch=16, at_most=6),

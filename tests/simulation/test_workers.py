@@ -62,6 +62,7 @@ def assert_alike(convolves: str, network: str, mine: Tensor, theirs: Tensor) -> 
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(
     "plan",
@@ -87,6 +88,7 @@ def test_workers_are_plain(network, plan, convolves):
         assert_alike(convolves, network, *(torch.tensor(job.losses).nan_to_num() for job in (a, b)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_epoch_by_epoch_on_workers_is_all_at_once(network, convolves):
     at_hand = case(network)
@@ -195,6 +197,7 @@ def test_workers_leave_the_module_they_were_given_alone():
     assert all(torch.equal(before[name], tensor) for name, tensor in at_hand.module.state_dict().items())
 
 
+@pytest.mark.slow
 def test_workers_leave_the_global_generator_alone():
     """Every worker forks the one generator of torch; two that overlap must not leave each other's state behind."""
     at_hand = case("small_cnn")

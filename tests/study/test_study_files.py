@@ -202,16 +202,22 @@ def test_several_mistakes_are_told_together(tmp_path: Path) -> None:
         ("ending.seconds=-1", "seconds should be more than 0"),
         ("fedavg.weighting=ByExample()", "name 'ByExample' is not known. Did you mean 'ByExamples'?"),
         ("fedavg.weighting=ByFreshness('invv')", "Did you mean 'inv'?"),
-        ("fedavg.weighting=__import__('os').system('x')", "neither a part nor a number"),
+        ("fedavg.weighting=__import__('os').system('x')", "should make a Weighting"),
+        ("fedavg.weighting=Product(__import__('os').system('x'), 1)", "neither a part nor a number"),
         ("fedavg.weighting=ByFreshness(", "is no expression"),
         ("model=small_mlpp", "Did you mean 'small_mlp'?"),
         ("loss=cross_entropyy", "did you mean 'cross_entropy'?"),
         ("model='nowhere.py:Net'", "There is no file"),
-        ("model='no_such_package:Net'", "Install the package, or name a file"),
+        ("model='no_such_package:Net'", "is code that is not run unasked"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told(change: str, told: str) -> None:
     assert told in refused(changes=[change])
+
+
+def test_a_package_that_is_not_installed_is_told() -> None:
+    told = refused(changes=["model='no_such_package:Net'"], code="any")
+    assert "Install the package, or name a file beside the study" in told
 
 
 def test_parts_that_make_no_sense_together_are_refused_before_anything_runs() -> None:

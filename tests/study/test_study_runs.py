@@ -17,7 +17,6 @@ from torch import nn
 
 import archipel as ap
 from archipel.core.records import Scores, Stamped
-from archipel.report.measures import last_score
 from archipel.runs.run import Run
 from archipel.storage.lock import alone_in
 from archipel.study import execute as executing
@@ -49,6 +48,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Results:
 # --------------------------------------------------------------------------------------------- what a study leaves
 
 
+@pytest.mark.slow
 def test_a_runs_folder_holds_all_of_it(done: Results) -> None:
     assert [(run.name, run.seed) for run in done] == [
         *(("fedavg", 0), ("fedavg", 1), ("async_dvw", 0), ("async_dvw", 1), ("hdafl", 0), ("hdafl", 1))
@@ -64,6 +64,7 @@ def test_a_runs_folder_holds_all_of_it(done: Results) -> None:
     assert told["fingerprint"] == done[5].fingerprint()
 
 
+@pytest.mark.slow
 def test_a_runs_own_study_gives_the_same_bits(done: Results, tmp_path: Path) -> None:
     for run, place in ((done[1], "fedavg/seed-1"), (done[2], "async_dvw/seed-0")):
         (again,) = run_study(done.folder / place / "study.toml", tmp_path / place)
@@ -116,6 +117,7 @@ def test_records_read_alike_from_json_lines_and_parquet(done: Results) -> None:
             assert line["traffic"]["train up bytes"] == row["traffic.train up bytes"]
 
 
+@pytest.mark.slow
 def test_the_model_loads_with_torch_alone(done: Results, tmp_path: Path) -> None:
     """In a process that does not have Archipel: the user's own module, the plain state_dict."""
     program = f"""
@@ -150,6 +152,7 @@ def test_private_layers_are_saved_for_each_learner(done: Results) -> None:
 # -------------------------------------------------------------------------------------------- processes and crashes
 
 
+@pytest.mark.slow
 def test_several_processes_give_the_same_bits(done: Results, tmp_path: Path) -> None:
     results = run_study(study("seeds=[0,1]"), tmp_path / "there", processes=2)
     assert bits(results) == bits(done)
@@ -157,6 +160,7 @@ def test_several_processes_give_the_same_bits(done: Results, tmp_path: Path) -> 
     assert machine["processes"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "async_dvw", "hdafl"])
 def test_a_run_that_is_stopped_at_every_look_ends_with_the_same_bits(
     method: str, done: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -173,6 +177,7 @@ def test_a_run_that_is_stopped_at_every_look_ends_with_the_same_bits(
     assert bits([ap.load_run(tmp_path)]) == bits([run for run in done if (run.name, run.seed) == (method, 0)])
 
 
+@pytest.mark.slow
 def test_bits_do_not_depend_on_how_many_runs_there_are(tmp_path: Path) -> None:
     """A large network with dropout runs one by one, and sums of several threads have other last bits."""
     (tmp_path / "own.py").write_text(
@@ -272,6 +277,7 @@ def test_mistakes_show_before_anything_is_written(change: str, told: str, tmp_pa
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.slow
 def test_a_broken_run_costs_only_itself(tmp_path: Path) -> None:
     """Of the grid's settings one has fewer learners than the fleet: it is told, and the others end."""
     heard: list[Message] = []
@@ -297,6 +303,7 @@ def test_a_broken_run_costs_only_itself(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------------- grids and tuning
 
 
+@pytest.mark.slow
 def test_a_grid_runs_all_combinations_and_says_which_is_which(tmp_path: Path) -> None:
     given = study("grid={training={rate=[0.1, 0.3]}, fedprox={mu=[0.1, 1]}}", algorithms=["fedavg", "fedprox"])
     found = [(cell.name, dict(cell.settings)) for cell in cells(given)]
@@ -315,6 +322,7 @@ def test_a_grid_runs_all_combinations_and_says_which_is_which(tmp_path: Path) ->
     assert len({run.fingerprint() for run in results}) == 6
 
 
+@pytest.mark.slow
 def test_folds_are_repetitions(tmp_path: Path) -> None:
     given = study(
         "data.folds={count=3, rotations=1}", "evaluation={at='held-out test'}", "fleet='none'", algorithms=["fedavg"]
@@ -326,6 +334,7 @@ def test_folds_are_repetitions(tmp_path: Path) -> None:
     assert sum(map(len, tested)) == 10  # every learner is once among those it is tested on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folds", [False, True])
 def test_tuning_chooses_on_validation_data_and_never_sees_the_test_set(folds: bool, tmp_path: Path) -> None:
     changes = ["tune.training.rate=[0.0001, 0.2]", "seeds=[0,1]", "ending={rounds=5}", "data.split={learners=10}"]
@@ -349,7 +358,7 @@ def test_tuning_chooses_on_validation_data_and_never_sees_the_test_set(folds: bo
             # all that validation learners have; or what the training learners, who have the rest, have reserved
             expected = parts["validation"] if folds else 1438 - parts["train"]
             assert {scores.examples for _, scores in run.scores} == {expected}
-        means = {rate: sum(map(last_score, runs)) / 2 for rate, runs in tried.items()}
+        means = {rate: sum(run.final_score for run in runs) / 2 for rate, runs in tried.items()}
         assert means[0.2] > means[0.0001]
     assert {run.scored_at for run in results} == {"held-out test" if folds else "home"}
     assert {run.tuned["training.rate"] for run in results} == {0.2}

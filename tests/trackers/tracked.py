@@ -125,7 +125,8 @@ def charts_of(run: ap.Run) -> dict[str, dict[int, float]]:
 def final_of(run: ap.Run) -> dict[str, float]:
     moved = sum(run.traffic.get(f"{kind} bytes", 0) for kind in ("train down", "train up", "evaluate down"))
     return {
-        "final/score": run.scores[-1][1].metrics["accuracy"],
+        "final/score": run.final_score,
+        "final/last score": run.scores[-1][1].metrics["accuracy"],
         "final/seconds": run.seconds,
         "final/rounds": run.rounds,
         "final/commits": len(run.commits),

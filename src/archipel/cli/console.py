@@ -16,6 +16,13 @@ told = Console(stderr=True)
 """Progress, warnings and errors: they never get into a pipe of results."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for other programs.")]
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Let the study run any code it names: installed modules and other folders too. For studies you trust.",
+    ),
+]
 
 
 def nearby(path: Path) -> str:

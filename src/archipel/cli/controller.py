@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from archipel.cli.console import nearby, out, told
+from archipel.cli.console import AllowCode, nearby, out, told
 from archipel.cli.federation import AsJsonLines, Changes, Method, listening
 from archipel.cli.loading import loading
 from archipel.core.checks import require
@@ -35,6 +35,7 @@ def controller(
     ] = None,
     algorithm: Method = None,
     change: Changes = None,
+    allow_code: AllowCode = False,
     json_log: AsJsonLines = False,
 ) -> None:
     """Hold a real federation: learners elsewhere train, and nothing that they sent is ever lost.
@@ -47,15 +48,17 @@ def controller(
         from archipel.federation.processes import run_controller
         from archipel.runs.folder import save_run
         from archipel.simulation.executors.choice import threads
-        from archipel.storage.lock import alone_in
+        from archipel.storage.lock import alone_in, closed
         from archipel.study.federate import host
         from archipel.study.files import read_study
+        from archipel.study.own_code import Code
 
     say_on_stderr(json_log)
     life = keep(state / "journal.sqlite")
     credentials = listening(listen, papers, insecure)
     meters = None if metrics is None else _place(metrics)
-    hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or []))
+    code: Code = "any" if allow_code else "beside"
+    hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code))
     place = results or state / "run"
 
     def when_over(federation: Federation) -> None:
@@ -64,7 +67,7 @@ def controller(
         out.print(escape(run.summary()), highlight=False)
         out.print(f"Run: {escape(nearby(place))}", soft_wrap=True, highlight=False)
 
-    with alone_in(state), threads(hosting.study.simulation.threads):
+    with alone_in(closed(state)), threads(hosting.study.simulation.threads):
         federation = run_controller(
             lambda: hosting.open(state),
             listen,

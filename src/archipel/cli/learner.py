@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from archipel.cli.console import nearby, out, told
+from archipel.cli.console import AllowCode, nearby, out, told
 from archipel.cli.federation import Address, AsJsonLines, Changes, Insecure, Method, Papers, identity, link, on_the_line
 
 
@@ -34,7 +34,11 @@ def learner(
         typer.Option(help="Folder of private layers and answers that are owed; default: learner-NAME here."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only look at the data and train one step; nothing is sent.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Only look at the data and train one step; nothing is sent, and the study's code needs --allow-code.",
+        ),
     ] = False,
     refuse: Annotated[
         list[Probe] | None,
@@ -42,6 +46,7 @@ def learner(
     ] = None,
     algorithm: Method = None,
     change: Changes = None,
+    allow_code: AllowCode = False,
     json_log: AsJsonLines = False,
 ) -> None:
     """Take part in a real federation with one's own data, which stay here.
@@ -53,22 +58,24 @@ def learner(
     from archipel.federation.logs import say_on_stderr
     from archipel.federation.processes import run_learner
     from archipel.simulation.executors.choice import threads
-    from archipel.storage.lock import alone_in
+    from archipel.storage.lock import alone_in, closed
     from archipel.study.federate import hashes_of, layout_hash, save_model, take_part, try_out
     from archipel.study.files import read_study
+    from archipel.study.own_code import Code
 
     who = identity(papers, insecure, controller)
     if who.kind != "learner":
         raise ValueError(f"--tls: is the certificate of {who}; a learner's is needed.")
     say_on_stderr(json_log)
-    chosen = read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [])
+    code: Code = "any" if allow_code else "none" if dry_run else "beside"
+    chosen = read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code)
     island, narrowed = take_part(chosen, who.name, data)
     if dry_run:
         for line in try_out(narrowed, island):
             out.print(escape(line), highlight=False, soft_wrap=True)
         return
     place = state or Path(f"learner-{who.name}")
-    with alone_in(place), threads(narrowed.simulation.threads), on_the_line(controller):
+    with alone_in(closed(place)), threads(narrowed.simulation.threads), on_the_line(controller):
         agent = run_learner(
             lambda: Agent(
                 link(controller, papers, insecure),

@@ -9,7 +9,7 @@ import typer
 from archipel.cli.console import out
 from archipel.cli.federation import Address, Insecure, Papers, identity, link, on_the_line
 
-app = typer.Typer(help="Pause, resume or withdraw a learner of a federation.", no_args_is_help=True)
+app = typer.Typer(help="Pause, resume, withdraw or readmit a learner of a federation.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="The learner; default: oneself.", metavar="NAME")]
 
@@ -34,8 +34,16 @@ def resume(
 def withdraw(
     name: Name = "", controller: Address = "127.0.0.1:9443", papers: Papers = None, insecure: Insecure = None
 ) -> None:
-    """Take a learner out of the federation for good: its tasks are given up, and it is not let in again."""
+    """Take a learner out of the federation: its tasks are given up, and it is not let in until it is readmitted."""
     _steer("withdraw", name, controller, papers, insecure)
+
+
+@app.command()
+def readmit(
+    name: Name, controller: Address = "127.0.0.1:9443", papers: Papers = None, insecure: Insecure = None
+) -> None:
+    """Let a withdrawn learner in again; it may join with other numbers of examples than before."""
+    _steer("readmit", name, controller, papers, insecure)
 
 
 def _steer(action: str, name: str, controller: str, papers: Papers, insecure: Insecure) -> None:

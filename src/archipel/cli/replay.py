@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from archipel.cli.console import AsJson, out, print_json
+from archipel.cli.console import AllowCode, AsJson, out, print_json
 from archipel.cli.federation import Changes, Method
 
 
@@ -16,6 +16,7 @@ def replay(
     state: Annotated[Path, typer.Option(help="Folder of its journal and models.")] = Path("state"),
     algorithm: Method = None,
     change: Changes = None,
+    allow_code: AllowCode = False,
     json: AsJson = False,
 ) -> None:
     """Tell a new controller the journal of a federation, and see that it comes to the same models.
@@ -29,10 +30,12 @@ def replay(
     from archipel.storage.lock import alone_in
     from archipel.study.federate import host
     from archipel.study.files import read_study
+    from archipel.study.own_code import Code
 
     if not (state / "journal.sqlite").exists():
         raise FileNotFoundError(f"{state} holds no journal; give the --state folder of a controller.")
-    hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or []))
+    code: Code = "any" if allow_code else "beside"
+    hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code))
     with alone_in(state), threads(hosting.study.simulation.threads):
         journal = Journal(state / "journal.sqlite")
         rows = journal.look_at_audit()

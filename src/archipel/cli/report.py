@@ -13,7 +13,6 @@ from rich.table import Table
 from archipel.cli.console import AsJson, nearby, out, print_json
 from archipel.report.measures import (
     COLUMNS,
-    LAST,
     Marks,
     Measured,
     decimals,
@@ -106,10 +105,13 @@ def table(methods: Sequence[Measured]) -> Table:
     """The main measures, in 80 columns; piped, it is plain text."""
     scorings, targets = {one.scoring for one in methods}, {one.target for one in methods}
     target = number(targets.pop()) if len(targets) == 1 else "target"
+    stretches = {one.stretch for one in methods}
+    stretch = stretches.pop() if len(stretches) == 1 else "the last fifth of a run's budget"
+    validated = any(one.validated.n for one in methods)
     drawn = Table(
         title=escape(scorings.pop()) if len(scorings) == 1 else "not scored alike: the page tells how",
-        caption=f"Means ± deviation over runs. Last score: mean of a run's last {LAST}. "
-        f"To {target}: mean over the runs that reached it.",
+        caption=f"Means ± deviation over runs. Final score: mean over {stretch}, each version counting as long as it "
+        f"was the current one. To {target}: mean over the runs that reached it.",
         title_justify="left",
         caption_justify="left",
         box=None,
@@ -117,23 +119,21 @@ def table(methods: Sequence[Measured]) -> Table:
         padding=(0, 2, 0, 0),
     )
     drawn.add_column("\nmethod", overflow="fold")
-    heads = ("last\nscore", "best\nscore", f"reached\n{target}", f"s to\n{target}", f"MB to\n{target}", "MB\nin all")
-    for head in heads:
+    scores = ("final\nscore", "last\nscore", *(["at best\nvalid."] if validated else []))
+    for head in (*scores, f"reached\n{target}", f"s to\n{target}", f"MB to\n{target}", "MB\nin all"):
         drawn.add_column(head, justify="right", no_wrap=True)  # a number that is cut is a wrong number
     places = {column.name: decimals(column, methods) for column in COLUMNS}
     for one in methods:
-        mean, deviation = shown(one.last, places["last"])
-        means = (
-            shown(one[name], places[name])[0] or "-" for name in ("best", "target_seconds", "target_megabytes", "total")
-        )
-        best, seconds, megabytes, total = means
+        mean, deviation = shown(one.final, places["final"])
+        told = {column.name: shown(one[column.name], places[column.name])[0] or "-" for column in COLUMNS}
         drawn.add_row(
             escape(one.method),
             f"{mean} ± {deviation}" if deviation else mean or "-",
-            best,
+            told["last"],
+            *([told["validated"]] if validated else []),
             f"{one.target_seconds.n} of {one.runs}",
-            seconds,
-            megabytes,
-            total,
+            told["target_seconds"],
+            told["target_megabytes"],
+            told["total"],
         )
     return drawn

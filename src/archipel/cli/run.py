@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from archipel.cli.console import AsJson, nearby, out, print_json, told
+from archipel.cli.console import AllowCode, AsJson, nearby, out, print_json, told
 
 if TYPE_CHECKING:
     from archipel.study.results import Results
@@ -40,6 +40,7 @@ def run(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each core.")
     ] = None,
+    allow_code: AllowCode = False,
     json: AsJson = False,
 ) -> None:
     """Run a study, watch it, and get a table and a report.
@@ -50,7 +51,7 @@ def run(
     from archipel.cli.live import Display
     from archipel.study.results import run_study
 
-    chosen, place = _chosen(study, algorithm or [], data, change or [], folder, resume)
+    chosen, place = _chosen(study, algorithm or [], data, change or [], folder, resume, allow_code)
     display = Display(told)
     try:
         results = run_study(chosen, place, processes=jobs, watcher=display)
@@ -65,7 +66,7 @@ def run(
     if results.unfinished:
         told.print(
             f"stopped with {len(results.unfinished)} runs unfinished; go on with: "
-            f"archipel run --resume {escape(shlex.quote(str(place)))}",
+            f"archipel run --resume {escape(shlex.quote(str(place)))}{' --allow-code' * allow_code}",
             soft_wrap=True,
             highlight=False,
         )
@@ -79,11 +80,14 @@ def _chosen(
     changes: list[str],
     folder: Path | None,
     resume: Path | None,
+    allow_code: bool,
 ) -> tuple[Study, Path]:
     """The study and the folder of its results."""
     from archipel.study.files import read_study
     from archipel.study.grid import slug
+    from archipel.study.own_code import Code
 
+    code: Code = "any" if allow_code else "beside"
     if resume is not None:
         if path or algorithms or data or changes or folder:
             raise ValueError("--resume goes on with the study in its folder as it is; give nothing beside it.")
@@ -91,8 +95,8 @@ def _chosen(
             raise FileNotFoundError(
                 f"{resume} holds no study that was begun; give the folder of a study's results, not that of one run."
             )
-        return read_study(resume / "study.toml"), resume
-    study = read_study(path, algorithms=algorithms, data=data, changes=changes)
+        return read_study(resume / "study.toml", code=code), resume
+    study = read_study(path, algorithms=algorithms, data=data, changes=changes, code=code)
     if folder is not None:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"{folder} is there already; give another --out, or go on with --resume {folder}.")

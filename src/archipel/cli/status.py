@@ -31,15 +31,18 @@ def status(
         f"over: {told['stopped']}" if told["stopped"] else told["waiting for"] and f"waits for {told['waiting for']}"
     )
     restarts = f"; killed and back {told['restarts']} times" if told["restarts"] else ""
-    out.print(
+    sentence = (
         f"version {told['version']}, {told['rounds']} local rounds, {told['seconds']} s, score {score}, "
-        f"{told['updates waiting']} updates waiting{'; ' + doing if doing else ''}{restarts}",
-        highlight=False,
-        soft_wrap=True,
+        f"{told['updates waiting']} updates waiting{'; ' + doing if doing else ''}{restarts}"
     )
+    out.print(escape(sentence), highlight=False, soft_wrap=True)
     table = Table("learner", "state", "examples", "training", "evaluating", "seen")
     for one in told["learners"]:
         seen = "" if one["seen"] is None else f"{one['seen']} s ago"
         cells = (one["name"], one["state"], one["examples"], one["training"] or "", one["evaluating"] or "", seen)
         table.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
     out.print(table)
+    for one in told["learners"]:
+        if one["capped"]:
+            claims = f"{one['name']} claims more than anybody's share of: {', '.join(one['capped'])}; it is cut to that"
+            out.print(f"[yellow]note:[/] {escape(claims)}", highlight=False, soft_wrap=True)

@@ -28,7 +28,8 @@ from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.protocol import Commit, Count, Decision, GiveUp, Later, Offer, Send
 from archipel.core.parts.weighting import Weight
 from archipel.core.randomness import derive
-from archipel.core.records import Committed, Handed, Membership, Record, Refused, Returned, Scores
+from archipel.core.records import Capped, Committed, Handed, Membership, Record, Refused, Returned, Scores
+from archipel.core.shares import cap
 from archipel.core.state import (
     Assignment,
     Evidence,
@@ -103,13 +104,15 @@ class Controller:
         seed: int = 0,
         kernels: Kernels,
         classes: int | None = None,
+        most_share: float = 1.0,
         initial: Tensor | None = None,
         state: State | None = None,
     ) -> None:
         """Begin with an initial model, or go on from a saved state whose vectors are in `models`.
 
         It waits until so many `learners` have joined before it hands out the first task. `classes` is what confusion
-        matrices must have; without it the first one that comes decides.
+        matrices must have; without it the first one that comes decides. Nobody's share of a merge or of a pooled score
+        exceeds `most_share`.
         """
         at_least(1, "Controller", learners=learners)
         algorithm.check(layout)
@@ -117,7 +120,7 @@ class Controller:
         if state is None and initial is not None:
             layout.check("Controller: initial model", initial)
             require(kernels.finite(initial), "Controller: the initial model holds numbers that are not finite.")
-            state = State(seed, Model("v0", ("v0",) * len(layout.layers)), classes=classes)
+            state = State(seed, Model("v0", ("v0",) * len(layout.layers)), classes=classes, most_share=most_share)
             models.write("v0", initial.clone())
         assert state is not None
         self._look_at_vectors(state, models, layout)
@@ -375,12 +378,12 @@ class Controller:
             self._ask(question, update.task, len(update.evidence))
             update.evidence.append(Evidence(probe))
 
-    def _ask(self, question: Evaluate, update: int | None, place: int) -> None:
+    def _ask(self, question: Evaluate, update: int | None, place: int, validators: int = 0) -> None:
         state, reference = self.state, question.reference
         names = (question.model.name,) if reference is None else (question.model.name, reference.name)
         bins = question.probe.bins if isinstance(question.probe, Score) else 0
         state.inquiries[question.task] = Inquiry(
-            question.task, question.sites, names, bins, update, place, state.version, state.rounds
+            question.task, question.sites, names, bins, update, place, state.version, state.rounds, validators
         )
         self._commands.append(question)
 
@@ -402,10 +405,15 @@ class Controller:
         self._count("score" if inquiry.update is None else "evaluate", traffic)
         opinions = self._sensible_ones(inquiry, results)
         if inquiry.update is None:
+            if self.state.most_share < 1 and self.evaluation is not None and self.evaluation.mean == "examples":
+                self._look_at_counts("score", inquiry.sites, opinions)
             self._scored(inquiry, opinions)
             return True
         for update in self.state.queue:
             if update.task == inquiry.update:
+                if self.state.most_share < 1:
+                    own = update.metrics.validation
+                    self._look_at_counts("opinions", (*inquiry.sites, update.learner), (*opinions, own))
                 update.evidence[inquiry.question].opinions = opinions
                 return update.ready
         return False
@@ -463,7 +471,9 @@ class Controller:
         chosen.sort(key=lambda update: (update.slot, update.learner))
         updates, weights = self._weigh(chosen)
         if updates:
+            weights = self._within_shares(updates, weights)
             proposal = self.algorithm.merge.merge(self._view("merge"), updates, weights)
+            self._note_capped("weight", proposal.cut)
             following = self.algorithm.server.step(self._view("server"), proposal)
             if following is not None:
                 self._take_version(updates, weights, proposal.layers, following)
@@ -487,6 +497,29 @@ class Controller:
                 kept.append(update)
                 weights.append(self._per_layer(weight, update))
         return kept, weights
+
+    def _within_shares(self, updates: Sequence[Update], weights: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+        if self.state.most_share >= 1:
+            return weights
+        within = self.algorithm.merge.within_shares(self._view("merge"), updates, weights)
+        for update, before, after in zip(updates, weights, within, strict=True):
+            if after != before:
+                self._note_capped("weight", update.path)
+        return within
+
+    def _note_capped(self, what: str, learners: Sequence[str]) -> None:
+        """Tell once of each learner that it claims more than anybody's share of something."""
+        for learner in learners:
+            known = self.state.capped.setdefault(what, [])
+            if learner not in known:
+                insort(known, learner)
+                self._keep(Capped(learner, what, self.state.most_share))
+
+    def _look_at_counts(self, what: str, sites: Sequence[str], answers: Opinions) -> None:
+        """See whether somebody's examples are more than anybody's share of those that are pooled."""
+        counts = [float(answer.count) if isinstance(answer, Scored) else 0.0 for answer in answers]
+        within = cap(counts, self.state.most_share)
+        self._note_capped(what, [s for s, c, w in zip(sites, counts, within, strict=True) if w < c])
 
     def _per_layer(self, weight: Weight, update: Update) -> tuple[float, ...]:
         layers = len(self.layout.layers)
@@ -556,15 +589,21 @@ class Controller:
             return
         task = state.next_score
         state.next_score -= 1
-        self._ask(Evaluate(task, tuple(sites), state.model, self.evaluation.probe, record=True), None, 0)
+        validators = self.evaluation.validators(state)
+        question = Evaluate(task, (*sites, *validators), state.model, self.evaluation.probe, record=True)
+        self._ask(question, None, 0, len(validators))
 
     def _scored(self, inquiry: Inquiry, opinions: Opinions) -> None:
         state, evaluation = self.state, self.evaluation
-        answers = [opinion for opinion in opinions if isinstance(opinion, Scored)]
+        told, tested = list(opinions), len(inquiry.sites) - inquiry.validators
+        answers = [opinion for opinion in told[:tested] if isinstance(opinion, Scored)]
+        validation = [opinion for opinion in told[tested:] if isinstance(opinion, Scored)]
         if not answers or evaluation is None:
             return
-        found = metrics_of(answers, evaluation.mean)
-        self._keep(Scores(inquiry.version, inquiry.rounds, found, sum(a.count for a in answers), len(answers)))
+        found = metrics_of(answers, evaluation.mean, state.most_share)
+        beside = metrics_of(validation, evaluation.mean, state.most_share)
+        examples = sum(answer.count for answer in answers)
+        self._keep(Scores(inquiry.version, inquiry.rounds, found, examples, len(answers), beside))
         value = found.get(evaluation.metric, math.nan)
         higher = higher_is_better(evaluation.metric)
         if not math.isnan(value) and (state.best is None or (value > state.best if higher else value < state.best)):

@@ -9,13 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from archipel.core.checks import one_of, require
+from archipel.core.shares import cap
 from archipel.core.types import Counts, Scored, Tallies
 
 Floats = npt.NDArray[np.float64]
 
 
-def pooled(*answers: Sequence[Scored] | Tallies) -> Scored:
-    """The answer as if all examples lay in one place."""
+def pooled(*answers: Sequence[Scored] | Tallies, most_share: float = 1.0) -> Scored:
+    """The answer as if all examples lay in one place; nobody's are more than `most_share` of them."""
+    if most_share < 1:
+        everybody = [answer for group in answers for answer in group]
+        counts = [float(answer.count) for answer in everybody]
+        within = cap(counts, most_share)
+        if within is not counts:
+            return _weighted(everybody, [w / c if c else 0.0 for w, c in zip(within, counts, strict=True)])
     count, losses = 0, list[float]()
     confusions, histograms = list[Counts](), list[Counts]()
     for group in answers:
@@ -32,6 +39,21 @@ def pooled(*answers: Sequence[Scored] | Tallies) -> Scored:
     return Scored(
         count,
         sum(losses),  # one after the other, whether they came in columns or not
+        np.sum(confusions, axis=0) if confusions else None,
+        np.sum(histograms, axis=0) if histograms else None,
+    )
+
+
+def _weighted(answers: Sequence[Scored], factors: Sequence[float]) -> Scored:
+    """The answers by their factors; they count as many examples together as they did before."""
+    count = sum(answer.count for answer in answers)
+    scale = count / math.fsum(f * answer.count for f, answer in zip(factors, answers, strict=True))
+    scaled = [scale * f for f in factors]
+    confusions = [f * a.confusion for f, a in zip(scaled, answers, strict=True) if a.confusion is not None]
+    histograms = [f * a.histogram for f, a in zip(scaled, answers, strict=True) if a.histogram is not None]
+    return Scored(
+        count,
+        sum(f * a.loss for f, a in zip(scaled, answers, strict=True)),
         np.sum(confusions, axis=0) if confusions else None,
         np.sum(histograms, axis=0) if histograms else None,
     )
@@ -140,9 +162,13 @@ METRICS: dict[str, Callable[[Scored], float]] = {
 }
 
 
-def metrics_of(answers: Sequence[Scored], mean: str) -> dict[str, float]:
+def metrics_of(answers: Sequence[Scored], mean: str, most_share: float = 1.0) -> dict[str, float]:
     """All metrics that these answers allow: of the pooled examples, or the mean of the sites' own."""
-    groups = [pooled(answers)] if mean == "examples" else [answer for answer in answers if answer.count]
+    groups = (
+        [pooled(answers, most_share=most_share)]
+        if mean == "examples"
+        else [answer for answer in answers if answer.count]
+    )
     found: dict[str, float] = {}
     for name in METRICS:
         first = groups[0] if groups else None

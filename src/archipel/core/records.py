@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 
@@ -38,6 +38,8 @@ class Scores:
     metrics: dict[str, float]
     examples: int
     sites: int
+    validation: dict[str, float] = field(default_factory=dict)
+    """The same metrics at the validation learners, where there are any beside those it is scored at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,17 @@ class Shadow:
     dl: float | None
 
 
-Record: TypeAlias = Committed | Scores | Handed | Returned | Refused | Divergence | Membership | Shadow
+@dataclass(frozen=True, slots=True)
+class Capped:
+    """A learner claimed more than anybody's share for the first time: from then on it is cut to that."""
+
+    learner: str
+    what: str
+    """weight, opinions or score."""
+    most_share: float
+
+
+Record: TypeAlias = Committed | Scores | Handed | Returned | Refused | Divergence | Membership | Shadow | Capped
 
 
 @dataclass(frozen=True, slots=True)

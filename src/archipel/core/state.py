@@ -92,6 +92,8 @@ class Inquiry:
     """Version of the community model when it was asked."""
     rounds: int
     """Local-training rounds by then."""
+    validators: int = 0
+    """So many of the sites, the last ones, are validation learners: their scores are kept apart."""
 
 
 @dataclass(slots=True)
@@ -177,6 +179,10 @@ class State:
     """Scores since then."""
     classes: int | None = None
     """How many classes answers count, once one has come."""
+    most_share: float = 1.0
+    """Of a merge's weights and of a pooled score, that anybody may have; 1: no limit."""
+    capped: dict[str, list[str]] = field(default_factory=dict)
+    """Learners that claimed more, by what they claimed it of."""
     traffic: dict[str, int] = field(default_factory=dict)
     """Bytes and models moved so far, by kind."""
     memory: dict[str, object] = field(default_factory=dict)

@@ -11,6 +11,11 @@ USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "tas
 """What every record has; the rest is what this one is about."""
 
 
+def printable(text: str) -> str:
+    """Replace what a terminal obeys, or that hides or turns round what it shows: the other side may have written it."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else "\ufffd" for sign in text)
+
+
 class Lines(logging.Formatter):
     """2026-01-31 12:00:00 the line broke reason='...'; as JSON, an object a line."""
 
@@ -22,7 +27,7 @@ class Lines(logging.Formatter):
         at = datetime.fromtimestamp(record.created, UTC)
         about = {name: value for name, value in vars(record).items() if name not in USUAL}
         if record.exc_info:
-            about["error"] = self.formatException(record.exc_info)
+            about["error"] = printable(self.formatException(record.exc_info))
         if self.as_json:
             told = {"at": at.isoformat(timespec="milliseconds"), "level": record.levelname.lower()}
             return json.dumps({**told, "event": record.getMessage(), **about}, default=str)

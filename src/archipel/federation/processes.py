@@ -16,12 +16,14 @@ from typing import Any
 
 import grpc
 
+from archipel.federation.controller.descriptors import raise_limit
 from archipel.federation.controller.engine import Federation
 from archipel.federation.controller.footprint import forget_holes, forget_the_start, give_memory_back
 from archipel.federation.controller.keeper import Life
 from archipel.federation.controller.service import serve
 from archipel.federation.learner.agent import Agent
 from archipel.federation.learner.link import Link
+from archipel.federation.logs import printable
 
 LINGER = 30.0
 """Seconds that a controller stays to tell learners that the run is over."""
@@ -34,6 +36,10 @@ times as long each time."""
 log = logging.getLogger("archipel.federation")
 
 
+class Broken(Exception):
+    """A controller that had begun cannot go on; the words of its cause."""
+
+
 def run_controller(
     open_federation: Callable[[], Federation],
     address: str,
@@ -42,8 +48,13 @@ def run_controller(
     metrics: tuple[str, int] | None,
     life: Life,
 ) -> Federation:
-    """Hold a federation until its run is over, or somebody ends this process; what is on disk is whole either way."""
+    """Hold a federation until its run is over, or somebody ends this process; what is on disk is whole either way.
+
+    Raises `Broken` for whatever ends it once it has listened: it is not the command that was wrong, and starting it
+    again may help.
+    """
     give_memory_back()
+    raise_limit()
     sys.setswitchinterval(SWITCH)
     return asyncio.run(_controller(open_federation, address, credentials, when_over, metrics, life))
 
@@ -71,6 +82,22 @@ async def _controller(
         about |= {"restarts": life.restarts, "seconds_down": round(time.monotonic() - life.since, 2)}
     ended = _when_asked_to_end()
     log.info("listening", extra=about)
+    try:
+        await _hold(federation, server, ended, when_over)
+    except Exception as error:
+        raise Broken(
+            f"The controller ended at version {federation.book.controller.state.version}: {error or type(error)}. "
+            "Nothing that was acknowledged is lost; the same command goes on."
+        ) from error
+    return federation
+
+
+async def _hold(
+    federation: Federation,
+    server: grpc.aio.Server,
+    ended: asyncio.Future[None],
+    when_over: Callable[[Federation], None],
+) -> None:
     run = asyncio.create_task(federation.run())
     try:
         await asyncio.wait({run, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -83,7 +110,6 @@ async def _controller(
         await server.stop(1.0)
         await federation.close()
         forget_holes()  # that connections leave; to end takes code and memory that would come on top of them
-    return federation
 
 
 async def _say_goodbye(federation: Federation) -> None:
@@ -130,8 +156,22 @@ def ask(make_link: Callable[[], Link], action: str | None = None, learner: str =
     async def call() -> Any:
         link = make_link()
         try:
-            return json.loads((await link.look()).told) if action is None else (await link.steer(action, learner)).told
+            if action is None:
+                return _printable(json.loads((await link.look()).told))
+            return printable((await link.steer(action, learner)).told)
         finally:
             await link.close()
 
     return asyncio.run(call())
+
+
+def _printable(told: Any) -> Any:
+    """A JSON document whose texts a terminal can be given."""
+    match told:
+        case str():
+            return printable(told)
+        case list():
+            return [_printable(one) for one in told]
+        case dict():
+            return {printable(name): _printable(one) for name, one in told.items()}
+    return told

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from archipel.papers.catalogue import NAMES, reproduction
+from archipel.papers.outcome import SCORING
 from archipel.papers.records import JUDGED, Cell, Reproduction, Table
 from archipel.report.measures import Spread
 
@@ -28,15 +29,18 @@ the ordering and the rough size of the gap, holds. `--scale smoke` shows in seco
 reported here, `full` is the paper's own budget and was not run here. What was begun is gone on with.
 
 At `small`, networks, samples and rounds are fewer than in the papers, so that our figures are not theirs; what is
-compared is who is ahead of whom, and by how much. Scores are the mean of each run's last five evaluations, then over
-seeds (± the sample deviation), since single rounds swing by several points where islands differ.
+compared is who is ahead of whom, and by how much. A score is a run's final one: the mean over the last fifth of its
+local rounds, or of its virtual time where it ended by time, each version counting as long as it was the current one
+([0038](decisions/0038-the-final-score.md)); then the mean over seeds (± the sample deviation).
 """
+EARLIER = "the mean of each run's last five evaluations, which disfavours methods that commit seldom"
+"""How scores were taken in outcomes that do not say it."""
 
 
 def document(folder: Path) -> str:
     """The page."""
     found = {name: json.loads(path.read_text()) for name in NAMES if (path := folder / f"{name}.json").exists()}
-    pieces = [HEAD, _summary(found)]
+    pieces = [HEAD, *_earlier(found), _summary(found)]
     paper = ""
     for name in NAMES:
         one = reproduction(name)
@@ -47,13 +51,29 @@ def document(folder: Path) -> str:
     return "\n".join(pieces)
 
 
+def stands_from_earlier(name: str, told: Mapping[str, Any]) -> bool:
+    """Whether an outcome's figures rest on scores that were taken in another way than today's."""
+    return reproduction(name).scored and told.get("scoring") != SCORING
+
+
+def _earlier(found: Mapping[str, Any]) -> list[str]:
+    names = [f"[{name}](#{name})" for name, told in found.items() if stands_from_earlier(name, told)]
+    if not names:
+        return []
+    return [
+        f"**Not scored so yet**: {', '.join(names)}. Their figures and verdicts stand from an earlier way of scoring, "
+        f"{EARLIER}, and so do their remarks. The outcomes hold no curves to score anew; they have to be run again.\n"
+    ]
+
+
 def _summary(found: Mapping[str, Any]) -> str:
     lines = ["| table | claim | |", "| --- | --- | --- |"]
     for name in NAMES:
         claims = found[name]["claims"] if name in found else []
         for place, told in enumerate(claims):
             label = f"[{name}](#{name})" if not place else ""
-            lines.append(f"| {label} | {_cell(told['claim'])} | {JUDGED[told['holds']]} |")
+            way = " (earlier scoring)" if stands_from_earlier(name, found[name]) else ""
+            lines.append(f"| {label} | {_cell(told['claim'])} | {JUDGED[told['holds']]}{way} |")
         if name not in found:
             lines.append(f"| [{name}](#{name}) | | not run at `small` yet |")
     return "\n".join(lines) + "\n"
@@ -71,8 +91,13 @@ def _section(one: Reproduction, told: Mapping[str, Any] | None, picture: bool) -
             f"{told['seconds'] / 60:.1f} minutes on {told['cores']} cores.",
             "",
         ]
+        if stands_from_earlier(one.name, told):
+            lines += [f"Scored in an earlier way, by {EARLIER}; it has to be run again.", ""]
         for table in one.tables:
-            lines += _table(table, told["tables"][table.title])
+            if table.title in told["tables"]:
+                lines += _table(table, told["tables"][table.title])
+            else:
+                lines += [f"{table.title}: not in this outcome; it has to be run again.", ""]
         for claim in told["claims"]:
             lines.append(f"* **{JUDGED[claim['holds']]}**: {claim['claim']} ({claim['why']})")
         lines.append("")

@@ -64,7 +64,7 @@ class Evidence:
         for changes in (part.changes, at.changes, at.files.get(part.file, {})):
             for key, value in changes.items():
                 put(raw, key, copy.deepcopy(value))
-        return study_of(raw, f"{self.reproduction.name}, {part.name}, {self.scale}")
+        return study_of(raw, f"{self.reproduction.name}, {part.name}, {self.scale}", code="any")  # its own
 
     def title(self, part: str) -> str:
         """What the study of a part is called."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from archipel.papers.evidence import Evidence
 from archipel.papers.records import Measure
-from archipel.report.measures import SLACK, Measured, Spread, history, mean, measured, scores_of, tail
+from archipel.report.measures import Measured, Spread, measured
+from archipel.runs.final_score import final_score
 from archipel.runs.run import Run
 
 
@@ -20,25 +20,25 @@ def compared(evidence: Evidence, part: str, method: str) -> Measured:
     return measured(method, evidence.runs(part, method), evidence.marks(part))
 
 
-def score(name: str = "last") -> Measure:
-    """A score of the report in per cent: last (the mean of each run's last five), best, at_seconds, at_rounds."""
+def score(name: str = "final") -> Measure:
+    """A score of the report in per cent: final, last, validated, best, at_seconds, at_rounds."""
     return lambda evidence, part, method: scaled(compared(evidence, part, method)[name], 100)
 
 
 def score_by_seconds() -> Measure:
-    """The mean of each run's last five scores by the time that the study names (`report.seconds`), in per cent."""
+    """The final score of runs that end at the time that the study names (`report.seconds`), in per cent."""
 
     def measure(evidence: Evidence, part: str, method: str) -> Spread:
-        by = evidence.marks(part).seconds.value * (1 + SLACK)
-        found = (last_five(run, seconds=by) for run in evidence.runs(part, method))
+        by = evidence.marks(part).seconds.value
+        found = (final_score(run, "seconds", by) for run in evidence.runs(part, method))
         return scaled(Spread.of(found), 100)
 
     return measure
 
 
 def score_by_rounds(rounds: int) -> Measure:
-    """The mean of each run's last five scores by that local round, in per cent."""
-    return of_runs(lambda run: 100 * last_five(run, rounds=rounds))
+    """The final score of runs that end at that local round, in per cent."""
+    return of_runs(lambda run: 100 * final_score(run, "rounds", rounds))
 
 
 def amount(name: str, factor: float = 1.0) -> Measure:
@@ -51,23 +51,25 @@ def of_runs(find: Callable[[Run], float]) -> Measure:
     return lambda evidence, part, method: Spread.of(find(run) for run in evidence.runs(part, method))
 
 
-def last_five(run: Run, *, seconds: float = math.inf, rounds: float = math.inf) -> float:
-    """The mean of the last five scores by that time and that local round."""
-    return mean(scores_of(tail([at for at in history(run) if at.seconds <= seconds and at.rounds <= rounds])))
+def final(run: Run) -> float:
+    return run.final_score
 
 
-def paired(evidence: Evidence, part: str, method: str, other: str, share: float = 1.0) -> list[tuple[float, float]]:
+def at_share(share: float) -> Callable[[Run], float]:
+    """The final score of a run as if it had ended at a share of its local rounds."""
+    return lambda run: final_score(run, "rounds", share * run.rounds)
+
+
+def paired(
+    evidence: Evidence, part: str, method: str, other: str, find: Callable[[Run], float] = final
+) -> list[tuple[float, float]]:
     """The scores of two methods in their runs of the same seed and the same held-out learners."""
-
-    def scores(one: str) -> dict[object, float]:
-        return {(run.seed, run.fold): last_five(run, rounds=share * run.rounds) for run in evidence.runs(part, one)}
-
-    mine, theirs = scores(method), scores(other)
+    mine, theirs = ({(run.seed, run.fold): find(run) for run in evidence.runs(part, one)} for one in (method, other))
     return [(mine[key], theirs[key]) for key in sorted(mine.keys() & theirs.keys(), key=str)]
 
 
-def gain_over(other: str, share: float = 1.0) -> Measure:
-    """By how many per cent of the other method's score ours is above it, run by run, at a share of the local rounds."""
+def gain_over(other: str, find: Callable[[Run], float] = final) -> Measure:
+    """By how many per cent of the other method's score ours is above it, run by run."""
     return lambda evidence, part, method: Spread.of(
-        100 * (mine - theirs) / theirs for mine, theirs in paired(evidence, part, method, other, share)
+        100 * (mine - theirs) / theirs for mine, theirs in paired(evidence, part, method, other, find)
     )

@@ -22,6 +22,8 @@ from archipel.study.results import Watcher
 from archipel.study.worker_pool import cores
 
 FILE = "reproduction.json"
+SCORING = "final scores over the last fifth of the budget"
+"""How scores were taken, told in every outcome: figures of another way do not compare."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ def as_data(outcome: Outcome) -> dict[str, Any]:
         "name": outcome.reproduction.name,
         "scale": outcome.scale,
         "seeds": list(outcome.seeds),
+        "scoring": SCORING,
         "seconds": round(outcome.seconds, 1),
         "cores": cores(),
         "versions": versions(),

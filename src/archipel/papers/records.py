@@ -166,6 +166,8 @@ class Reproduction:
     """How what the paper leaves open was read, and what is other than in the paper at every scale."""
     remarks: tuple[str, ...] = ()
     """What was found, where we differ, and what was tried."""
+    scored: bool = True
+    """Its figures rest on final scores, or on settings that were chosen by them."""
 
     def __post_init__(self) -> None:
         names = [part.name for part in self.parts]

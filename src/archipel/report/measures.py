@@ -1,7 +1,7 @@
 """What methods are compared by: their scores, what a target took them, and what whole runs took, over their runs.
 
 Methods meet at equal seconds, equal local rounds or an equal score, never at equal aggregations. The target columns are
-Fed2A's indicators (section 4.1): I1 is the last score, I2 what it took to reach the target, I3 the bytes until then.
+Fed2A's indicators (section 4.1): I1 is the final score, I2 what it took to reach the target, I3 the bytes until then.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Literal, NamedTuple
 from archipel.core.checks import at_least, more_than, require
 from archipel.core.metrics import higher_is_better
 from archipel.report.grouping import groups
+from archipel.runs.final_score import STRETCH, final_stretch, finite
 from archipel.runs.run import Run
 
-LAST = 5
-"""Evaluations that a last score is the mean of: on data that are not IID single ones swing by several points."""
 SLACK = 1e-9
 """Relative: virtual times are sums of floats, and 12.8 must not come after 12.799999999999999."""
 MEGABYTE = 2**20
@@ -69,9 +68,16 @@ class Measured:
     metric: str
     scoring: str
     """What was scored, where and how, in words: methods with the same words were scored alike."""
+    stretch: str
+    """What the final scores are the mean over, in words."""
     target: float
-    last: Spread
+    final: Spread
     swing: Spread
+    """How far apart the scores lie that the final one is the mean of."""
+    last: Spread
+    """The last version's score."""
+    validated: Spread
+    """The test score of the version that the validation learners score best."""
     best: Spread
     at_seconds: Spread
     at_rounds: Spread
@@ -112,8 +118,10 @@ class Column:
 
 
 COLUMNS = (
-    Column("last", "last", "", "scores", "score"),
+    Column("final", "final", "", "scores", "score"),
     Column("swing", "swing", "", "scores", "neither"),
+    Column("last", "last version", "", "scores", "score"),
+    Column("validated", "at best validation", "", "scores", "score"),
     Column("best", "best", "", "scores", "score"),
     Column("at_seconds", "at {seconds} s", "", "scores", "score"),
     Column("at_rounds", "at {rounds} rounds", "", "scores", "score"),
@@ -149,22 +157,9 @@ def history(run: Run) -> list[Point]:
     """The evaluations of a run, by its metric."""
     points = []
     for time, scores in run.scores:
-        score = scores.metrics.get(run.metric, math.nan)
-        points.append(Point(time, scores.rounds, scores.version, score if math.isfinite(score) else math.nan))
+        score = finite(scores.metrics.get(run.metric, math.nan))
+        points.append(Point(time, scores.rounds, scores.version, score))
     return points
-
-
-def tail(points: Sequence[Point]) -> Sequence[Point]:
-    """The last evaluations, the model before any training not among them.
-
-    Those without a number stay: a run that diverged must not be shown by the scores it had before.
-    """
-    return ([point for point in points if point.version > 0] or points)[-LAST:]
-
-
-def last_score(run: Run) -> float:
-    """The mean of the last scores, since single ones swing by several points where islands differ; NaN if one is."""
-    return mean(scores_of(tail(history(run))))
 
 
 def mean(scores: Sequence[float]) -> float:
@@ -175,8 +170,9 @@ def scores_of(points: Iterable[Point]) -> list[float]:
     return [point.score for point in points]
 
 
-def swing(scores: Sequence[float]) -> float:
-    """How far apart they lie; NaN if one of them is."""
+def swing(run: Run) -> float:
+    """How far apart the scores lie that the final one is the mean of; NaN if one of them is."""
+    scores = [share.score for share in final_stretch(run)]
     return math.nan if math.isnan(mean(scores)) else max(scores) - min(scores)
 
 
@@ -289,7 +285,6 @@ def measured(method: str, runs: Sequence[Run], at: Marks) -> Measured:
     metric = runs[0].metric
     target = at.targets[metric].value
     histories = [history(run) for run in runs]
-    tails = [scores_of(tail(points)) for points in histories]
     arrivals = [reached(run, points, target) for run, points in zip(runs, histories, strict=True)]
     there = [(run, point) for run, point in zip(runs, arrivals, strict=True) if point is not None]
     by_then = at.seconds.value * (1 + SLACK)
@@ -300,9 +295,12 @@ def measured(method: str, runs: Sequence[Run], at: Marks) -> Measured:
         folds=tuple(sorted({run.fold for run in runs if run.fold is not None})),
         metric=metric,
         scoring=scoring(runs[0]),
+        stretch=STRETCH[runs[0].budget],
         target=target,
-        last=Spread.of(map(mean, tails)),
-        swing=Spread.of(map(swing, tails)),
+        final=Spread.of(run.final_score for run in runs),
+        swing=Spread.of(map(swing, runs)),
+        last=Spread.of(run.score for run in runs),
+        validated=Spread.of(run.validated_score for run in runs),
         best=Spread.of(best_of(metric, scores_of(points)) for points in histories),
         at_seconds=Spread.of(latest(points, lambda point: point.seconds <= by_then) for points in histories),
         at_rounds=Spread.of(latest(points, lambda point: point.rounds <= at.rounds.value) for points in histories),
@@ -325,7 +323,7 @@ def measured(method: str, runs: Sequence[Run], at: Marks) -> Measured:
 def look_whether_one_method(method: str, runs: Sequence[Run]) -> None:
     """Runs of one name that are no repetitions of each other must not be averaged as if they were."""
     for what, values in (
-        ("were scored differently", {scoring(run) for run in runs}),
+        ("were scored differently", {f"{scoring(run)}, over {STRETCH[run.budget]}" for run in runs}),
         # tuning may choose otherwise for each, and is part of the method then
         ("are different algorithms", {run.algorithm for run in runs if not run.tuned}),
     ):
@@ -352,7 +350,8 @@ def ahead(methods: Sequence[Measured], column: Column) -> Measured | None:
     Only methods whose every run has the number compete. One run tells no deviation, so nobody is ahead then, and
     nobody is where methods were not scored alike.
     """
-    if column.better == "neither" or len(methods) < 2 or len({one.scoring for one in methods}) > 1:
+    alike = {(one.scoring, one.stretch if column.name == "final" else "") for one in methods}
+    if column.better == "neither" or len(methods) < 2 or len(alike) > 1:
         return None
     lower = column.better == "less" or not higher_is_better(methods[0].metric)
     able = [one for one in methods if one[column.name].n == one.runs]

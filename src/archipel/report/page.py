@@ -16,19 +16,16 @@ from archipel import __version__
 from archipel.report.grouping import groups, label
 from archipel.report.measures import (
     COLUMNS,
-    LAST,
     SLACK,
     Column,
     Marks,
     Measured,
-    Point,
     ahead,
     decimals,
-    history,
     number,
     shown,
-    tail,
 )
+from archipel.runs.final_score import Share, final_stretch
 from archipel.runs.run import Run
 
 
@@ -99,27 +96,31 @@ def cautions(runs: Sequence[Run], at: Marks, methods: Sequence[Measured]) -> Ite
     if len(alike) > 1:
         ways = "; ".join(f"{', '.join(names)} by {how}" for how, names in alike.items())
         yield f"The methods were not scored alike, so their scores do not compare: {ways}."
-    tails = [(run, tail(history(run))) for run in runs]
+    if len({one.stretch for one in methods}) > 1:
+        ways = "; ".join(f"{one.method} over {one.stretch}" for one in methods)
+        yield f"Final scores are taken over different budgets, so they do not compare: {ways}."
+    stretches = [(run, final_stretch(run)) for run in runs]
     copies = Counter((label(run), run.seed, run.fold) for run in runs)
-    doubts: dict[str, Callable[[Run, Sequence[Point]], bool]] = {
+    doubts: dict[str, Callable[[Run, Sequence[Share]], bool]] = {
         f"ended before {number(at.seconds.value)} s and stand there with their last score": (
-            lambda run, last: run.seconds * (1 + SLACK) < at.seconds.value
+            lambda run, shares: run.seconds * (1 + SLACK) < at.seconds.value
         ),
         f"ended before {number(at.rounds.value)} local rounds and stand there with their last score": (
-            lambda run, last: run.rounds < at.rounds.value
+            lambda run, shares: run.rounds < at.rounds.value
         ),
-        f"were scored so rarely that their last {LAST} scores begin in the first half, and the mean tells more of the "
-        "way than of its end": (lambda run, last: len(last) < LAST or last[0].seconds < run.seconds / 2),
-        f"have no last score, as one of their last {LAST} is no finite number: did they diverge?": (
-            lambda run, last: any(math.isnan(point.score) for point in last)
+        "have a single score in the last fifth of their budget, and single scores swing": (
+            lambda run, shares: len(shares) == 1
+        ),
+        "have no final score, as one in the last fifth of their budget is no finite number: did they diverge?": (
+            lambda run, shares: any(math.isnan(share.score) for share in shares)
         ),
         "share their seed with another run of their method, and copies of one run make a deviation look small": (
-            lambda run, last: copies[label(run), run.seed, run.fold] > 1
+            lambda run, shares: copies[label(run), run.seed, run.fold] > 1
         ),
     }
     sizes = {one.method: one.runs for one in methods}
     for doubt, holds in doubts.items():
-        who = Counter(label(run) for run, last in tails if holds(run, last))
+        who = Counter(label(run) for run, shares in stretches if holds(run, shares))
         if who:
             yield f"Runs that {doubt}: {', '.join(f'{name} ({n} of {sizes[name]})' for name, n in who.items())}."
 
@@ -152,7 +153,8 @@ def method(measured: Measured, runs: Sequence[Run]) -> str:
     about = f"{listed('seed', measured.seeds)}{folds}; {learners} learners with {examples} examples to train on"
     endings = "; ".join(dict.fromkeys(run.reason for run in runs))
     executions = ", ".join(dict.fromkeys(run.execution for run in runs))
-    story = f"Scored by {measured.scoring}. Ended because {endings}. Executed {executions}."
+    scored = f"Scored by {measured.scoring}, the final score over {measured.stretch}."
+    story = f"{scored} Ended because {endings}. Executed {executions}."
     # more than one where tuning has chosen
     expressions = "".join(
         f"<pre><code>{escape(laid_out(expression))}</code></pre>"
@@ -201,9 +203,12 @@ def caption(name: str, at: Marks) -> str:
     title, text = {
         "scores": (
             "Scores.",
-            f"Last is the mean of each run's last {LAST} scores, and swing how far apart these lie: on data that are "
-            "not IID single scores swing by several points from one round to the next. Best is the best of all. At a "
-            "time or a number of rounds stands the last score by then.",
+            "Final is the mean over the last fifth of each run's budget (its local rounds where it ended by rounds, "
+            "else its seconds), each version counting as long as it was the current one; swing is how far apart the "
+            "scores in it lie, for on data that are not IID single ones swing by several points from one round to the "
+            "next. Last version is the single score at the end, at best validation the test score of the version that "
+            "the validation learners score best, where there are such learners. Best is the best of all test scores. "
+            "At a time or a number of rounds stands the last score by then.",
         ),
         "target": (
             f"To reach {targets}.",
@@ -226,6 +231,8 @@ def caption(name: str, at: Marks) -> str:
 
 def table(name: str, at: Marks, methods: Sequence[Measured]) -> str:
     columns = [column for column in COLUMNS if column.table == name]
+    if not any(one.validated.n for one in methods):  # there are no validation learners
+        columns = [column for column in columns if column.name != "validated"]
     first = ["method", "reached"] if name == "target" else ["method"]
     texts = (column.head.format(seconds=number(at.seconds.value), rounds=number(at.rounds.value)) for column in columns)
     heads = [f'<th scope="col">{escape(text)}</th>' for text in (*first, *texts)]

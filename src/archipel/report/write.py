@@ -60,7 +60,7 @@ def write_figures(runs: Sequence[Run], folder: Path) -> list[Picture]:
 
 def write_table(methods: Sequence[Measured], path: Path) -> None:
     """A line for each method; what does not exist is empty."""
-    header = ["method", "runs", "scored by", "target"]
+    header = ["method", "runs", "scored by", "final over", "target"]
     for column in COLUMNS:
         unit = f" ({column.unit})" if column.unit else ""
         header += [f"{column.name}{unit}", f"{column.name} deviation", f"{column.name} n"]
@@ -68,7 +68,7 @@ def write_table(methods: Sequence[Measured], path: Path) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         for one in methods:
-            row: list[object] = [one.method, one.runs, one.scoring, real(one.target)]
+            row: list[object] = [one.method, one.runs, one.scoring, one.stretch, real(one.target)]
             for column in COLUMNS:
                 spread = one[column.name]
                 row += [real(spread.mean), real(spread.deviation), spread.n]

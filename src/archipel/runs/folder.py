@@ -17,6 +17,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import platform
 from collections.abc import Iterable
@@ -50,6 +51,7 @@ KINDS: dict[str, type[Any]] = {
         records.Divergence,
         records.Membership,
         records.Shadow,
+        records.Capped,
     )
 }
 
@@ -88,6 +90,9 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
             "Update Archipel."
         )
     try:
+        if "budget" not in told:  # it was saved before final scores were taken over a budget
+            by_rounds = told["reason"].endswith(("local rounds made", "commits made"))
+            told["budget"] = "rounds" if by_rounds else "seconds"
         layout = Layout(tuple(map(layer_of, told["layers"])), told["tied"])
         return Run(
             layout=layout,
@@ -126,6 +131,7 @@ PLAIN = (
     "scored_mean",
     "seconds",
     "rounds",
+    "budget",
     "reason",
     "execution",
     "traffic",
@@ -137,7 +143,8 @@ def description(run: Run) -> dict[str, object]:
     return {
         "format": FORMAT,
         **{name: getattr(run, name) for name in PLAIN},
-        "score": None if run.score != run.score else run.score,
+        "final_score": None if math.isnan(run.final_score) else run.final_score,
+        "score": None if math.isnan(run.score) else run.score,
         "fingerprint": run.fingerprint(),
         "versions": versions(),
         "participants": [dataclasses.asdict(participant) for participant in run.participants],

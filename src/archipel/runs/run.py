@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 from torch import Tensor
 
 from archipel.core.checks import one_of
+from archipel.runs.final_score import final_score, validated_score
 from archipel.core.layout import Layout
 from archipel.core.metrics import higher_is_better
+from archipel.core.parts.ending import Budget
 from archipel.core.parts.evaluation import Where
 from archipel.core.records import Committed, Divergence, Handed, Record, Refused, Returned, Scores, Shadow, Stamped
 from archipel.core.types import Role
@@ -69,6 +72,8 @@ class Run:
     """Whether examples were pooled for it, or the learners' scores averaged."""
     rounds: int
     """Local-training rounds made."""
+    budget: Budget
+    """What its final score is taken over the last fifth of: its seconds or its local rounds."""
     traffic: dict[str, int]
     """Bytes and models moved by tasks that were answered, by kind."""
     layers: dict[str, dict[str, int]]
@@ -111,9 +116,19 @@ class Run:
 
     @property
     def score(self) -> float:
-        """The last score."""
+        """The last version's score."""
         scores = self.scores
         return scores[-1][1].metrics.get(self.metric, float("nan")) if scores else float("nan")
+
+    @property
+    def final_score(self) -> float:
+        """The mean over the last fifth of its budget, each version counting as long as it was the current one."""
+        return final_score(self)
+
+    @property
+    def validated_score(self) -> float:
+        """The test score of the version that the validation learners score best; NaN without such learners."""
+        return validated_score(self)
 
     def staleness(self) -> dict[str, list[int]]:
         """Effective staleness of each learner's updates in steps (Metis fig. 4)."""
@@ -186,12 +201,16 @@ class Run:
         models = sum(moved.get(f"{kind} models", 0) for kind in ("train down", "train up", "evaluate down"))
         commits = self.commits
         scores = self.scores
+        used = {"rounds": f"{self.rounds} local rounds", "seconds": f"{self.seconds:,.1f} s"}[self.budget]
+        validated = self.validated_score
+        chosen = "" if math.isnan(validated) else f", at the best validation {validated:.4f}"
         pick = max if higher_is_better(self.metric) else min
         best = pick((s.metrics[self.metric] for _, s in scores if self.metric in s.metrics), default=float("nan"))
         handed = self.of(Handed)
         lines = [
-            f"{self.name}: {self.metric} {self.score:.4f} (best {best:.4f}) after {self.seconds:,.1f} s",
-            f"  {len(commits)} commits, {self.rounds} local rounds, "
+            f"{self.name}: {self.metric} {self.final_score:.4f} over the last fifth of {used} "
+            f"(last version {self.score:.4f}, best {best:.4f}{chosen})",
+            f"  {len(commits)} commits, {self.rounds} local rounds in {self.seconds:,.1f} s, "
             f"{len(handed)} tasks handed out, {len(self.refusals)} not applied",
             f"  {models} models moved: {mega['train down']:.2f} MB to learners, {mega['train up']:.2f} MB back, "
             f"{mega['evaluate down']:.2f} MB for weighing",

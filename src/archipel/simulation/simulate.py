@@ -121,6 +121,7 @@ def finished(simulator: Simulator) -> Run:
         scored_at=evaluation.at,
         scored_mean=evaluation.mean,
         rounds=controller.state.rounds,
+        budget=controller.ending.budget,
         traffic=dict(controller.state.traffic),
         layers={kind: dict(ledger) for kind, ledger in simulator.wire.moved.items()},
     )

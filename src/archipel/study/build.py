@@ -26,7 +26,7 @@ from archipel.simulation.fleet import Fleet, Group
 from archipel.simulation.simulate import Settings
 from archipel.study.files import method_label, methods
 from archipel.study.inputs import hashes
-from archipel.study.own_code import is_own, load
+from archipel.study.own_code import OwnCode, is_own
 from archipel.study.schema import FROM_DATA, SOURCES, Call, DataSection, Study
 
 
@@ -68,12 +68,12 @@ def build_data(study: Study) -> Dealt:
     """The data of a study of one run; the last ones are kept, for the next run with the same."""
     (seed,) = study.seeds
     raw = json.dumps(study.raw["data"], sort_keys=True, default=str)
-    return _build_data(raw, str(study.folder), seed, tuple(hashes(study).items()))
+    return _build_data(raw, str(study.folder), seed, tuple(hashes(study).items()), study.own_code)
 
 
 @lru_cache(maxsize=1)
-def _build_data(raw: str, folder: str, seed: int, files: tuple[tuple[str, str], ...]) -> Dealt:
-    section = DataSection.model_validate(json.loads(raw), context={"folder": folder})
+def _build_data(raw: str, folder: str, seed: int, files: tuple[tuple[str, str], ...], code: OwnCode) -> Dealt:
+    section = DataSection.model_validate(json.loads(raw), context={"folder": folder, "code": code.allowed})
     source = _source(section.source, Path(folder))
     if section.colour_skew is not None:
         source = source.colour_skew(**{"seed": seed, **section.colour_skew.given()})
@@ -131,7 +131,7 @@ def build_settings(study: Study, data: Islands) -> Settings:
     if study.model is not None:
         settings["model"] = _model(study.model, data, Path(study.folder or "."), seed)
     if study.loss is not None:
-        settings["loss"] = _loss(study.loss, Path(study.folder or "."))
+        settings["loss"] = _loss(study.loss, study.own_code)
     return settings
 
 
@@ -198,9 +198,9 @@ def _load_weights(module: nn.Module, path: Path) -> None:
     layout.bind(module, layout.joined(tensors))
 
 
-def _loss(name: str, folder: Path) -> Loss:
+def _loss(name: str, code: OwnCode) -> Loss:
     if is_own(name):
-        return load(name, folder)
+        return code.loss(name)
     known = [known for known in dir(nn.functional) if known.endswith(("loss", "entropy", "entropy_with_logits"))]
     require(
         name in known,
@@ -218,4 +218,4 @@ def check(study: Study) -> None:
     if study.evaluation is not None:
         Evaluation(**study.evaluation.given())
     if study.loss is not None:
-        _loss(study.loss, Path(study.folder or "."))
+        _loss(study.loss, study.own_code)

@@ -33,6 +33,7 @@ from archipel.study.schema import (
     FoldsTable,
     GroupTable,
     GuestTable,
+    LimitsTable,
     NaturalTable,
     ReportSection,
     SimulationSection,
@@ -49,15 +50,23 @@ A study is a TOML, YAML or JSON file. `archipel run study.toml` runs it, `archip
 ```toml
 {embedded}```
 
+**A study is code.** A study that names files beside it runs them, with all that you may do on your machine, so take
+studies only from whom you would take a program, and read those files first. A study file alone runs nothing but
+Archipel: it can name neither installed modules nor files in other folders, unless you give `--allow-code` (in Python:
+`read_study(path, code="any")`). `archipel learner --dry-run` runs not even the files beside it without that flag;
+`archipel data` and `archipel report` run no code of a study.
+
 Rules that hold everywhere:
 
 * Where a table names a constructor (`data.source`, `model`, an entry of `algorithms`), its further keys are that
   constructor's own arguments; the name alone, as in `source = "digits"`, is short for a table with nothing else.
-* `"file.py:name"` or `"package.module:name"` is code of your own. Paths start from the study's folder.
+* `"file.py:name"` is code of your own, in a file beside the study: a class, or for networks, data, methods and losses
+  a function that the file defines. `"package.module:name"` and files elsewhere need `--allow-code`. Other paths start
+  from the study's folder.
 * `"none"` stands for nothing, which TOML has no word for; in YAML and JSON it is `null`.
 * A key that is not known is an error that names its line and the nearest known key.
 * Parts of a method can be exchanged, written as in Python: `weighting = "Product(ByExamples(), ByFreshness('inv'))"`.
-  They are read, never run.
+  They are parsed, never evaluated.
 * `--set key=value` changes one setting on the command line; `--set fedprox.mu=1` one of a method by its label. Values
   are written as in TOML: `--set seeds=[0,1,2]`, `--set grid.training.rate=[0.1,0.01]`.
 
@@ -84,6 +93,7 @@ def _document() -> Iterator[str]:
         ("simulation", SimulationSection),
         ("federation", FederationSection),
         ("federation.learners", GuestTable),
+        ("federation.limits", LimitsTable),
         ("report", ReportSection),
     ):
         several = key in ("fleet.groups", "federation.learners")

@@ -18,6 +18,7 @@ from archipel.simulation.simulate import finished, prepare
 from archipel.simulation.simulator import Simulator
 from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.files import study_of, write_study
+from archipel.study.own_code import Code
 from archipel.trackers import Tracker, tracker
 
 LOOK = 0.2
@@ -38,6 +39,8 @@ class Job:
     tuned: Mapping[str, Any]
     """What tuning has chosen for it."""
     fold: int | None
+    code: Code = "beside"
+    """Which code the study may run."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def execute(job: Job, tell: Callable[[Progress | Note], bool]) -> bool:
             tell(Note(str(warning.message)))
     audience = Audience(job, tell)
     try:
-        with threads(study_of(job.study).simulation.threads):
+        with threads(study_of(job.study, code=job.code).simulation.threads):
             whole = _carry_on(job, simulator, saved, audience, tell)
     except BaseException:
         audience.end(None)
@@ -145,7 +148,7 @@ class Audience:
 
 
 def _ready(job: Job) -> tuple[Simulator, Checkpoint]:
-    study = study_of(job.study)
+    study = study_of(job.study, code=job.code)
     folder = Path(job.folder)
     (folder / "error.txt").unlink(missing_ok=True)  # of an attempt that failed
     data = build_data(study)

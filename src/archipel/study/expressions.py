@@ -1,27 +1,30 @@
-"""Parts as they are written in Python, "Product(ByExamples(), ByFreshness('inv'))", read without running anything."""
+"""Parts as they are written in Python, "Product(ByExamples(), ByFreshness('inv'))".
+
+An expression is parsed, never evaluated: it can make parts of Archipel and, by "mine.py:ByAge(2)", one class of the
+user's own, which is checked to be a part of the kind asked for before it is called.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from pathlib import Path
 from typing import Any
 
 import archipel.core.parts
-from archipel.core.checks import one_of
+from archipel.core.checks import one_of, require
 from archipel.core.parts.part import Part
-from archipel.study.own_code import is_own, load
+from archipel.study.own_code import OwnCode, is_own
 
-PARTS: dict[str, Callable[..., Any]] = {
+PARTS: dict[str, type[Part]] = {
     name: kind
     for name, kind in vars(archipel.core.parts).items()
     if isinstance(kind, type) and issubclass(kind, Part) and is_dataclass(kind)
 }
 
 
-def part(text: str, folder: Path) -> Any:
-    """The part that an expression makes; "mine.py:ByAge" or "mine.py:ByAge(2)" is one of the user's own."""
+def part(text: str, kind: type[Part], code: OwnCode) -> Any:
+    """Make the part of this kind that an expression names; "mine.py:ByAge" or "mine.py:ByAge(2)" is one's own."""
     place, arguments = "", text
     if is_own(text.partition("(")[0]):
         place, _, arguments = text.partition(":")
@@ -31,25 +34,38 @@ def part(text: str, folder: Path) -> Any:
         raise ValueError(f"{text!r} is no expression such as \"ByFreshness('inv')\": {error.msg}.") from None
     if isinstance(tree, ast.Name):
         tree = ast.Call(tree, [], [])
-    return _value(tree, text, place, folder)
+    require(
+        isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name),
+        f"{text!r} should make a {kind.__name__}, written as in \"ByFreshness('inv')\".",
+    )
+    assert isinstance(tree, ast.Call)
+    assert isinstance(tree.func, ast.Name)
+    if place:
+        return _made(code.part(f"{place}:{tree.func.id}", kind), tree, text)
+    made = _known(tree.func.id)
+    require(issubclass(made, kind), f"{text!r} should make a {kind.__name__}, and {made.__name__} is none.")
+    return _made(made, tree, text)
 
 
-def _value(node: ast.expr, text: str, place: str, folder: Path) -> Any:
+def _known(name: str) -> type[Part]:
+    one_of("A part", "name", name, sorted(PARTS))
+    return PARTS[name]
+
+
+def _made(constructor: Callable[..., Any], node: ast.Call, text: str) -> Any:
+    positional = [_value(argument, text) for argument in node.args]
+    named = {str(keyword.arg): _value(keyword.value, text) for keyword in node.keywords if keyword.arg}
+    try:
+        return constructor(*positional, **named)
+    except TypeError as error:
+        raise ValueError(f"{text!r}: {error}.") from None
+
+
+def _value(node: ast.expr, text: str) -> Any:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        name = node.func.id
-        if place:
-            constructor = load(f"{place}:{name}", folder)
-        else:
-            one_of("A part", "name", name, sorted(PARTS))
-            constructor = PARTS[name]
-        positional = [_value(argument, text, "", folder) for argument in node.args]
-        named = {str(keyword.arg): _value(keyword.value, text, "", folder) for keyword in node.keywords if keyword.arg}
-        try:
-            return constructor(*positional, **named)
-        except TypeError as error:
-            raise ValueError(f"{text!r}: {error}.") from None
+        return _made(_known(node.func.id), node, text)
     if isinstance(node, ast.Tuple | ast.List):
-        return tuple(_value(item, text, "", folder) for item in node.elts)
+        return tuple(_value(item, text) for item in node.elts)
     try:
         return ast.literal_eval(node)
     except ValueError:

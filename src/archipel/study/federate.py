@@ -27,8 +27,9 @@ from archipel.data import Island as Part
 from archipel.data import Islands
 from archipel.data.standardise import Moments, moments, standardised_by
 from archipel.federation.controller.engine import Federation
-from archipel.federation.controller.terms import Guest, Terms
+from archipel.federation.controller.terms import Guest, Limits, Terms
 from archipel.federation.learner.agent import Island
+from archipel.federation.learner.policy import ROWS, Policy
 from archipel.federation.security.authority import check_name
 from archipel.federation.storage.durable_controller import Book, Course, replay
 from archipel.federation.storage.journal import Journal
@@ -44,6 +45,8 @@ from archipel.study.grid import cells
 from archipel.study.inputs import hashes
 from archipel.study.schema import GuestTable, Study
 
+UNLISTED = 100
+"""Learners there may be where a learner's own copy of the study lists none."""
 LOCAL = ("folder", "title", "report", "trackers", "simulation", "fleet", "federation")
 """Sections in which two sides of a federation may differ."""
 
@@ -134,6 +137,7 @@ class Hosting:
             seed=self.seed,
             kernels=kernels(),
             classes=self.data.classes,
+            most_share=self.terms.limits.most_share,
             initial=self.initial() if state is None else None,
             state=state,
         )
@@ -177,6 +181,7 @@ class Hosting:
                 "scored at": self.evaluation.at,
                 "threads": self.study.simulation.threads,
                 "wait for": self.terms.wait_for,
+                "federation.limits.most_share": self.terms.limits.most_share,
             }
             if before is None:
                 with journal.write():
@@ -184,8 +189,8 @@ class Hosting:
                 return self
         finally:
             journal.close()
-        theirs = json.loads(before)
-        differ = [what for what in ("scored at", "threads") if mine[what] != theirs[what]]
+        theirs = {"federation.limits.most_share": 1.0, **json.loads(before)}  # older states had no limit
+        differ = [what for what in mine if what not in ("study", "wait for") and mine[what] != theirs[what]]
         differ += sorted(
             key
             for key in mine["study"].keys() | theirs["study"].keys()
@@ -225,6 +230,7 @@ class Hosting:
             scored_at=self.evaluation.at,
             scored_mean=self.evaluation.mean,
             rounds=state.rounds,
+            budget=self.ending.budget,
             traffic=dict(state.traffic),
             layers={kind: dict(ledger) for kind, ledger in course.moved.items()},
         )
@@ -304,6 +310,7 @@ def _terms(study: Study, data: Islands | None) -> Terms:
         section.task_deadline,
         section.opinion_deadline,
         section.norm_bound,
+        Limits(**section.limits.model_dump()),
     )
 
 
@@ -359,14 +366,17 @@ def take_part(study: Study, name: str, table: Path | None = None) -> tuple[Islan
     reserve = algorithm.validates or (evaluation is not None and evaluation.validates)
     learner = learner_of(part, data, study.validation if reserve else 0.0, seed)
     work = work_of(data, settings.get("model"), settings.get("loss"), seed, study.simulation.device)
+    listed = len(study.federation.learners) or (len(data.learners) if table is None else UNLISTED)
+    policy = Policy.of(algorithm, work.layout, evaluation, settings.get("ending") or Ending(rounds=20), listed)
+    policy.check_rows(len(learner.train) or len(learner.test))
     if not everybodys:
-        return Island(work, learner), study
+        return Island(work, learner, policy), study
     x = data.x
 
     def standardise(by: Moments) -> Work:
         return replace(work, x=standardised_by(x, by).to(work.x.device))
 
-    return Island(work, learner, moments(x, part.train), standardise), study
+    return Island(work, learner, policy, moments(x, part.train), standardise), study
 
 
 def _own_table(study: Study, name: str, table: Path, seed: int) -> tuple[Islands, Part]:
@@ -418,7 +428,7 @@ def try_out(study: Study, island: Island) -> list[str]:
     work, learner = island.work, island.learner
     told = [
         f"data: {len(learner.train)} examples to train on, {len(learner.validation)} to validate, "
-        f"{len(learner.test)} to test, each of shape {tuple(work.x.shape[1:])}"
+        f"{len(learner.test)} to test, each of shape {tuple(work.x.shape[1:])}; at least {ROWS} are needed"
     ]
     if work.classes is not None:
         counts = torch.bincount(work.y[learner.train], minlength=work.classes).tolist()
@@ -429,20 +439,16 @@ def try_out(study: Study, island: Island) -> list[str]:
         told.append(f"features: {still} of {island.moments.sum.numel()} do not vary here")
     plan = replace(build_algorithm(study).plan, epochs=1, steps=1)
     job = Job.begin(learner, work.layout, work.layout.vector(work.module), plan)
-    before = mean_loss_of(work, job.vector, learner.train)
+    before = score(work, job.vector, learner.train).loss
     advance(work, job)
     require(
         kernels().finite(job.vector),
         f"One step of training made numbers that are not finite: look at the data, or lower the rate ({plan.rate}).",
     )
-    after = mean_loss_of(work, job.vector, learner.train)
-    told.append(f"training: one step took the loss from {before:.4f} to {after:.4f}")
+    after, count = score(work, job.vector, learner.train).loss, max(1, len(learner.train))
+    told.append(f"training: one step took the loss from {before / count:.4f} to {after / count:.4f}")
     told.append("nothing was sent; leave --dry-run out to take part")
     return told
-
-
-def mean_loss_of(work: Work, vector: Tensor, examples: Tensor) -> float:
-    return score(work, vector, examples).loss / max(1, len(examples))
 
 
 def save_model(island: Island, model: Tensor, path: Path) -> None:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from archipel.core.checks import nearest, require
 from archipel.storage.files import write_text
 from archipel.study.arguments import NONE
+from archipel.study.own_code import Code
 from archipel.study.schema import Study
 
 Raw: TypeAlias = dict[str, Any]
@@ -30,18 +31,23 @@ def read_study(
     algorithms: Iterable[str] = (),
     data: str | None = None,
     changes: Iterable[str] = (),
+    code: Code = "beside",
 ) -> Study:
     """The study in a file, or the embedded one, with changes.
 
     algorithms: keep only these methods, with the study's settings for them where it has them.
     data: another data source; changes: "key=value", such as "training.rate=0.1" or "fedprox.mu=1".
+    code: which code it may run: "none", the files "beside" it, or "any", which is for studies that you trust.
     """
     if path is None:
         raw, lines, name, folder = tomllib.loads(embedded()), {}, "the embedded study", Path.cwd()
     else:
         path = Path(path)
         raw, lines, name, folder = *_read(path), str(path), path.resolve().parent
-    raw["folder"] = str((folder / raw.get("folder", "")).resolve())
+    home = (folder / raw.get("folder", "")).resolve()
+    if code == "beside" and not folder.resolve().is_relative_to(home):
+        code = "none"  # a file that names another folder names code that did not come with it
+    raw["folder"] = str(home)
     if wanted := list(algorithms):
         there = {method_label(entry): entry for entry in methods(raw)}
         raw["algorithms"] = [there.get(label, label) for label in wanted]
@@ -51,17 +57,17 @@ def read_study(
         key, equals, text = change.partition("=")
         require(bool(equals), f"--set {change}: give key=value, such as training.rate=0.1.")
         put(raw, key.strip(), value_of(text.strip()))
-    return study_of(raw, name, lines)
+    return study_of(raw, name, lines, code)
 
 
-def study_of(raw: Raw, name: str = "study", lines: Mapping[Place, int] | None = None) -> Study:
+def study_of(raw: Raw, name: str = "study", lines: Mapping[Place, int] | None = None, code: Code = "beside") -> Study:
     """A checked study; every mistake is a line of one error."""
     try:
-        study = Study.model_validate(raw, context={"folder": raw.get("folder", ".")})
+        study = Study.model_validate(raw, context={"folder": raw.get("folder", "."), "code": code})
     except ValidationError as error:
         told = [_told(detail, raw, name, lines or {}) for detail in error.errors(include_url=False)]
         raise ValueError("\n".join(dict.fromkeys(told))) from None
-    study._raw = raw
+    study._raw, study._code = raw, code
     return study
 
 

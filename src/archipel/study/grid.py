@@ -55,7 +55,8 @@ def cells(study: Study) -> list[Cell]:
                 raw["data"]["fold"] = fold
             repetition = f"seed-{seed}" if fold is None else f"seed-{seed}-fold-{fold}"
             place = Path(slug(label), *([slug_of(settings)] if settings else []), repetition)
-            found.append(Cell(label, seed, settings, fold, study_of(raw, f"{label}, {settings}"), place))
+            one = study_of(raw, f"{label}, {settings}", code=study.own_code.allowed)
+            found.append(Cell(label, seed, settings, fold, one, place))
     apart(found)
     for cell in found:
         check(cell.study)

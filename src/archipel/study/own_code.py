@@ -1,35 +1,91 @@
-"""The user's own code in a study: "network.py:Net" or "package.module:Net"."""
+"""Find a study's own code: "network.py:Net", or where it is allowed "package.module:Net" (decision 0039)."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+from torch import nn
 
 from archipel.core.checks import nearest, require
+
+Code: TypeAlias = Literal["none", "beside", "any"]
+"""Which code a study may run: none, the files beside it that it names, or installed modules and other folders too."""
 
 
 def is_own(name: str) -> bool:
     return ":" in name
 
 
-def load(name: str, folder: Path) -> Callable[..., Any]:
-    """What stands behind the colon, from a file beside the study or from an installed package."""
-    place, _, attribute = name.rpartition(":")
-    module = _file(folder / place) if place.endswith(".py") else _package(place, name)
-    if not hasattr(module, attribute):
-        known = [known for known in vars(module) if not known.startswith("_")]
-        hint = f" Did you mean {nearest(attribute, known)!r}?" if known else ""
-        raise ValueError(f"{name!r}: {place} has no {attribute!r}.{hint}")
-    found = getattr(module, attribute)
-    require(callable(found), f"{name!r} should be a function or a class, got {found!r}.")
-    return found  # type: ignore[no-any-return]
+@dataclass(frozen=True)
+class OwnCode:
+    """The code that one study may run, found by name and checked before anything of it is called."""
+
+    folder: Path
+    """The study's folder."""
+    allowed: Code = "beside"
+
+    def part(self, name: str, kind: type) -> Callable[..., Any]:
+        """Find a class of this kind; nothing else can stand in an expression."""
+        found, _ = self._find(name)
+        require(_is_a(found, kind), f"{name!r} should be a class derived from {kind.__name__}, got {found!r}.")
+        return found  # type: ignore[no-any-return]
+
+    def maker(self, name: str, kind: type) -> Callable[..., Any]:
+        """Find a class of this kind, or a function that returns one."""
+        found, module = self._find(name)
+        require(
+            _is_a(found, kind) or self._is_function_of(found, module),
+            f"{name!r} should be a class derived from {kind.__name__}, or a function that is defined in that file and "
+            f"returns one, got {found!r}.",
+        )
+        return found  # type: ignore[no-any-return]
+
+    def loss(self, name: str) -> Callable[..., Any]:
+        """Find a function of outputs and targets, or a torch module that is one."""
+        found, module = self._find(name)
+        require(
+            isinstance(found, nn.Module) or self._is_function_of(found, module),
+            f"{name!r} should be a function that is defined in that file, or a torch.nn.Module, got {found!r}.",
+        )
+        return found  # type: ignore[no-any-return]
+
+    def _find(self, name: str) -> tuple[Any, ModuleType]:
+        place, _, attribute = name.rpartition(":")
+        file = place.endswith(".py")
+        # subfolders hold virtual environments, and with them installed modules
+        beside = file and Path(place).name == place
+        require(
+            self.allowed == "any" or (self.allowed == "beside" and beside),
+            f"{name!r} is code that is not run unasked: a study runs files beside it, as in 'file.py:name', and a dry "
+            'run none. Read it, and if you trust it, give --allow-code (in Python: code="any").',
+        )
+        module = _file(self.folder / place) if file else _package(place, name)
+        if not hasattr(module, attribute):
+            known = [known for known in vars(module) if not known.startswith("_")]
+            hint = f" Did you mean {nearest(attribute, known)!r}?" if known else ""
+            raise ValueError(f"{name!r}: {place} has no {attribute!r}.{hint}")
+        return getattr(module, attribute), module
+
+    def _is_function_of(self, found: Any, module: ModuleType) -> bool:
+        """Is it a function that the file defines, or with code="any" one that it may have from elsewhere?"""
+        if not callable(found) or isinstance(found, type):
+            return False
+        inner = inspect.unwrap(found)
+        return inspect.isfunction(inner) and (self.allowed == "any" or inner.__module__ == module.__name__)
+
+
+def _is_a(found: Any, kind: type) -> bool:
+    return isinstance(found, type) and issubclass(found, kind)
 
 
 def _package(place: str, name: str) -> ModuleType:

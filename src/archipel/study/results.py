@@ -179,7 +179,17 @@ def _work_off(what: str, jobs: Sequence[Cell], folder: Path, machine: Machine, w
             broken.append(place)
         watcher.hear(message)
 
-    tasks = [Job(job.study.raw, str(folder / job.place), dict(job.settings), dict(job.tuned), job.fold) for job in left]
+    tasks = [
+        Job(
+            job.study.raw,
+            str(folder / job.place),
+            dict(job.settings),
+            dict(job.tuned),
+            job.fold,
+            job.study.own_code.allowed,
+        )
+        for job in left
+    ]
     return work_through(execute, tasks, machine.processes, machine.threads, hear) and not broken
 
 
@@ -223,9 +233,8 @@ def _look_ahead(jobs: Sequence[Cell]) -> None:
 
 def _same_study(study: Study, folder: Path) -> None:
     way_out = f"Give another folder, or go on with that one as it was: archipel run --resume {folder}"
-    require(
-        read_study(folder / "study.toml").raw == study.raw, f"{folder} holds the results of another study. {way_out}"
-    )
+    begun = tomllib.loads((folder / "study.toml").read_text(encoding="utf-8"))
+    require(begun == study.raw, f"{folder} holds the results of another study. {way_out}")
     other = changed(json.loads((folder / "inputs.json").read_text()), hashes(study))
     require(
         not other,

@@ -21,12 +21,22 @@ from pydantic import (
     create_model,
     model_validator,
 )
+from torch import nn
 
 import archipel.models
 from archipel import algorithms
+from archipel.core.algorithm import Algorithm
 from archipel.core.checks import one_of, require
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
+from archipel.core.parts.merge import Merge
+from archipel.core.parts.part import Part
+from archipel.core.parts.planning import Planner
+from archipel.core.parts.protocol import Protocol
+from archipel.core.parts.recall import Recall
+from archipel.core.parts.selection import Selection
+from archipel.core.parts.server import Server
+from archipel.core.parts.weighting import Weighting
 from archipel.core.types import Role
 from archipel.data import Islands, Source, own, sources
 from archipel.simulation.executors.choice import Way
@@ -40,7 +50,7 @@ from archipel.study.arguments import (
     takes_anything,
 )
 from archipel.study.expressions import part
-from archipel.study.own_code import is_own, load
+from archipel.study.own_code import Code, OwnCode, is_own
 from archipel.trackers import TRACKERS
 
 Constructor: TypeAlias = Callable[..., Any]
@@ -70,8 +80,10 @@ class Call:
     """What the table says beside the constructor's own arguments."""
 
 
-def call(kind: str, known: Mapping[str, Constructor], filled: tuple[str, ...], beside: type[Arguments]) -> Any:
-    """A reader of tables that name a constructor: the name alone, or a table with `name` and arguments."""
+def call(
+    what: str, kind: type, known: Mapping[str, Constructor], filled: tuple[str, ...], beside: type[Arguments]
+) -> Any:
+    """Return a reader of tables that name a constructor of a kind: the name alone, or a table with its arguments."""
 
     def read(value: Any, info: ValidationInfo) -> Call:
         table = {"name": value} if isinstance(value, str) else value
@@ -81,9 +93,9 @@ def call(kind: str, known: Mapping[str, Constructor], filled: tuple[str, ...], b
         )
         name = table["name"]
         if is_own(name):
-            constructor = load(name, folder_of(info))
+            constructor = code_of(info).maker(name, kind)
         else:
-            one_of(kind, "name", name, known)
+            one_of(what, "name", name, known)
             constructor = known[name]
         mine = {key: item for key, item in table.items() if key != "name" and key not in beside.model_fields}
         if not takes_anything(constructor):
@@ -96,17 +108,23 @@ def call(kind: str, known: Mapping[str, Constructor], filled: tuple[str, ...], b
     return read
 
 
-def folder_of(info: ValidationInfo) -> Path:
-    """The folder from which a study's paths start."""
-    return Path((info.context or {}).get("folder", "."))
+def code_of(info: ValidationInfo) -> OwnCode:
+    """Return the code that this study may run."""
+    context = info.context or {}
+    return OwnCode(Path(context.get("folder", ".")), context.get("code", "beside"))
 
 
-def expression(value: Any, info: ValidationInfo) -> Any:
-    require(isinstance(value, str), f"should be an expression such as \"ByFreshness('inv')\", got {value!r}.")
-    return part(value, folder_of(info))
+def expression(kind: type[Part]) -> Any:
+    """Return a reader of expressions that make parts of a kind."""
+
+    def read(value: Any, info: ValidationInfo) -> Any:
+        require(isinstance(value, str), f"should be an expression such as \"ByFreshness('inv')\", got {value!r}.")
+        return part(value, kind, code_of(info))
+
+    return PlainValidator(read)
 
 
-Expression: TypeAlias = Annotated[Any, PlainValidator(expression)]
+PlannerExpression: TypeAlias = Annotated[Any, expression(Planner)]
 
 
 class BesideModel(Arguments, use_attribute_docstrings=True):
@@ -117,21 +135,21 @@ class BesideModel(Arguments, use_attribute_docstrings=True):
 class BesideMethod(Arguments, use_attribute_docstrings=True):
     label: str | None = None
     """What tables and figures call it; needed where one method is there twice."""
-    protocol: Expression = None
+    protocol: Annotated[Any, expression(Protocol)] = None
     """Another protocol than the method's own, such as "Stream(5)"."""
-    selection: Expression = None
+    selection: Annotated[Any, expression(Selection)] = None
     """Another selection, such as "ByImportance()"."""
-    weighting: Expression = None
+    weighting: Annotated[Any, expression(Weighting)] = None
     """Another weighting, such as "Product(ByExamples(), ByFreshness('inv'))"; "mine.py:ByAge" is one of your own."""
-    merge: Expression = None
+    merge: Annotated[Any, expression(Merge)] = None
     """Another merge, such as "Community()"."""
-    server: Expression = None
+    server: Annotated[Any, expression(Server)] = None
     """Another server optimiser, such as "Adam(0.01)"."""
-    planners: list[Expression] | None = None
+    planners: list[PlannerExpression] | None = None
     """Other planners instead of the method's own, such as ["PrivateLayers('head')"]."""
-    more_planners: list[Expression] | None = None
+    more_planners: list[PlannerExpression] | None = None
     """Planners behind the method's own, such as ["Decay(0.9)"]."""
-    recall: Expression = None
+    recall: Annotated[Any, expression(Recall)] = None
     """Another recall, such as "MedianStaleness(20)"."""
 
 
@@ -154,9 +172,9 @@ else:
     EvaluationTable = arguments(Evaluation)
     TrainingTable = create_model("Training", __base__=Arguments, **local_fields())
 
-SourceCall: TypeAlias = Annotated[Call, PlainValidator(call("source", SOURCES, (), Arguments))]
-ModelCall: TypeAlias = Annotated[Call, PlainValidator(call("model", MODELS, FROM_DATA, BesideModel))]
-MethodCall: TypeAlias = Annotated[Call, PlainValidator(call("algorithm", METHODS, (), BesideMethod))]
+SourceCall: TypeAlias = Annotated[Call, PlainValidator(call("source", Source, SOURCES, (), Arguments))]
+ModelCall: TypeAlias = Annotated[Call, PlainValidator(call("model", nn.Module, MODELS, FROM_DATA, BesideModel))]
+MethodCall: TypeAlias = Annotated[Call, PlainValidator(call("algorithm", Algorithm, METHODS, (), BesideMethod))]
 
 
 # ------------------------------------------------------------------------------------------------------- sections
@@ -229,6 +247,20 @@ class GuestTable(Table):
     """"validation" and "test": the model is only tried there."""
 
 
+class LimitsTable(Table):
+    """What any learner of a federation may claim; joining with more is refused."""
+
+    examples: Annotated[int, Field(ge=1)] = 10_000_000
+    """Examples to train on."""
+    validation: Annotated[int, Field(ge=0)] = 10_000_000
+    """Examples of a validation part."""
+    test: Annotated[int, Field(ge=0)] = 10_000_000
+    """Examples of a test part."""
+    most_share: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Nobody's share of a merge's weights, of everybody's statistics or of a pooled score is above this, whatever it
+    claims; with n learners never below 1/n. 1: no limit. Set it little above what the largest learner should have."""
+
+
 class FederationSection(Table):
     """How a real federation is held together; a simulation does not look at it."""
 
@@ -247,6 +279,7 @@ class FederationSection(Table):
     norm_bound: Annotated[float, Field(gt=0)] | None = None
     """How far one update may move the model (Euclidean norm); further ones are refused. Off by default: honest learners
     differ."""
+    limits: LimitsTable = LimitsTable()
     snapshot_every: Annotated[int, Field(ge=1)] = 100
     """Commits between two snapshots, from which a controller that was killed goes on."""
     keep_updates: bool = False
@@ -320,6 +353,12 @@ class Study(Table):
     report: ReportSection = ReportSection()
 
     _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _code: Code = PrivateAttr(default="beside")
+
+    @property
+    def own_code(self) -> OwnCode:
+        """The code that it may run."""
+        return OwnCode(Path(self.folder or "."), self._code)
 
     @property
     def raw(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 Candidates are scored on validation learners where the study has folds, else on parts of their training data that the
 learners reserve; their runs never touch the test set. The best candidate of each method, by the mean over seeds of its
-last scores, then runs as the study says, on all training data.
+final scores, then runs as the study says, on all training data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 from archipel.core.checks import require
 from archipel.core.metrics import higher_is_better
-from archipel.report.measures import last_score
 from archipel.runs.run import Run
 from archipel.study.build import check
 from archipel.study.files import method_label, methods, put, study_of
@@ -35,7 +34,7 @@ class Choice:
     """The held-out learners that it was chosen by; others may lead to another choice."""
     chosen: Mapping[str, Any]
     scores: tuple[tuple[Mapping[str, Any], float], ...]
-    """Every candidate's mean validation score."""
+    """Every candidate's mean final score on validation data."""
     metric: str
     where: str
 
@@ -71,7 +70,7 @@ def candidates(study: Study, jobs: Sequence[Cell]) -> list[Cell]:
             raw.setdefault("evaluation", {})["at"] = (
                 "validation parts" if study.data.folds is None else "held-out validation"
             )
-            one = study_of(raw, f"{job.name}, {tried}")
+            one = study_of(raw, f"{job.name}, {tried}", code=study.own_code.allowed)
             check(one)
             place = Path("tuning", *job.place.parts[:-1], slug_of(tried), job.place.name)
             found.append(replace(job, study=one, place=place, tuned=tried))
@@ -98,7 +97,7 @@ def _choice(group: Sequence[tuple[Cell, Run]]) -> Choice:
     for candidate, run in group:
         key = repr(dict(candidate.tuned))
         settings[key] = candidate.tuned
-        scores.setdefault(key, []).append(last_score(run))
+        scores.setdefault(key, []).append(run.final_score)
     candidate, run = group[0]
     sign = 1 if higher_is_better(run.metric) else -1
     means = {key: sum(values) / len(values) for key, values in scores.items()}
@@ -120,5 +119,6 @@ def tuned(jobs: Sequence[Cell], tried: Sequence[Cell], choices: Sequence[Choice]
         raw, mine = copy.deepcopy(job.study.raw), chosen.get(_repeated(job), {})
         for key, value in mine.items():
             put(raw, key, value)
-        found.append(replace(job, study=study_of(raw, job.name), tuned=mine))
+        one = study_of(raw, job.name, code=job.study.own_code.allowed)
+        found.append(replace(job, study=one, tuned=mine))
     return found

@@ -14,6 +14,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, TypeAlias
 
@@ -106,19 +107,17 @@ def stopped_by_hand(stop: Flag) -> Iterator[None]:
 
 @contextlib.contextmanager
 def deaf() -> Iterator[None]:
-    """Processes that are begun in it do not hear the signals that reach all processes of a terminal or a job.
+    """Block SIGINT and SIGTERM, which reach all processes of a terminal or a job, in the processes started within.
 
-    It is for the one that began them to ask them to stop; they inherit that from their first moment on.
+    They inherit the mask from their first moment on; it is for this process to ask them to stop. A signal that arrives
+    here meanwhile is delivered at the end, where an ignored one would be lost.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    resource_tracker.ensure_running()  # the start of a process starts it, and that clears the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _here(work: Work, jobs: Sequence[Any], hear: Callable[[Message], None], stop: Flag) -> None:
@@ -179,6 +178,8 @@ def _in_processes(
         for _ in range(processes):
             employ()
         _listen(at_work, waiting, begin, employ, hear, stop)
+        for process in processes_begun:
+            process.join()  # one that is still starting needs what this process shares with it
     except BaseException:
         for process in processes_begun:
             process.kill()  # they are deaf to anything else

@@ -75,8 +75,9 @@ class Charts:
         match stamped.record:
             case Committed() as commit:
                 return self._committed(stamped.time, commit)
-            case Scores(version=version, metrics=metrics):
-                return self._row(version, {f"score/{name}": value for name, value in metrics.items()})
+            case Scores(version=version, metrics=metrics, validation=validation):
+                beside = {f"validation/{name}": value for name, value in validation.items()}
+                return self._row(version, {f"score/{name}": value for name, value in metrics.items()} | beside)
             case Divergence(version=version, names=names, values=values):
                 known = {name: value for name, value in zip(names, values, strict=True) if not math.isnan(value)}
                 # "layer", because the layer of the network itself is called "." and a path cannot end so
@@ -138,9 +139,11 @@ def megabytes(traffic: Mapping[str, int]) -> float:
 
 
 def totals(run: Run) -> dict[str, float]:
-    """The numbers that a table of runs shows; the score is left out if there is none."""
+    """The numbers that a table of runs shows; scores that there are none of are left out."""
     numbers = {
-        "final/score": run.score,
+        "final/score": run.final_score,
+        "final/last score": run.score,
+        "final/score at the best validation": run.validated_score,
         "final/seconds": run.seconds,
         "final/rounds": run.rounds,
         "final/commits": len(run.commits),

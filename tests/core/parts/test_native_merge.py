@@ -85,6 +85,7 @@ def in_c() -> NativeKernels:
     return NativeKernels(found)
 
 
+@pytest.mark.slow
 @compiled
 @pytest.mark.parametrize("rows_of", [in_memory, by_name])
 @pytest.mark.parametrize("rows", ROWS)
@@ -99,6 +100,7 @@ def test_rows_are_added_as_in_torch(rows: int, rows_of: Any, threads: int) -> No
         assert alike(ours, theirs), size
 
 
+@pytest.mark.slow
 @compiled
 @pytest.mark.parametrize("rows_of", [in_memory, by_name])
 @pytest.mark.parametrize("rows", [0, *ROWS])
@@ -128,6 +130,7 @@ def test_terms_are_replaced_as_in_torch(rows: int, rows_of: Any, threads: int) -
             assert alike(torch.tensor(ours).abs(), torch.tensor(theirs).abs()), (size, restart, divided)
 
 
+@pytest.mark.slow
 @compiled
 @pytest.mark.parametrize("rows_of", [in_memory, by_name])
 @pytest.mark.parametrize("piece", [slice(0, 70_001), slice(33, 99_999), slice(99_990, 100_000)])

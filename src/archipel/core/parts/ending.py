@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
 
 from archipel.core.checks import at_least, more_than, require
 from archipel.core.state import State
+
+Budget: TypeAlias = Literal["seconds", "rounds"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,12 @@ class Ending:
     def __repr__(self) -> str:
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         return f"Ending({', '.join(f'{name}={value!r}' for name, value in given.items() if value is not None)})"
+
+    @property
+    def budget(self) -> Budget:
+        """What the run spends: its final score is the mean over the last fifth of it."""
+        by_rounds = self.seconds is None and (self.rounds is not None or self.commits is not None)
+        return "rounds" if by_rounds else "seconds"
 
     def reached(self, state: State) -> str | None:
         """Why the run is over, or None. Seconds come to the controller as a `Woke`."""

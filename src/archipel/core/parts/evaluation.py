@@ -31,6 +31,9 @@ class Evaluation:
     """Pool all examples, or take the mean of the learners' scores (HDAFL)."""
     metric: str = "accuracy"
     """The score that targets and patience look at; the records hold the others too."""
+    validation: bool = True
+    """Score the model at validation learners as well, where there are any, so that a report can show the test score at
+    the best validation (RADFed). Not with `at = "learners"`: they do not have the private layers."""
 
     def __post_init__(self) -> None:
         require(
@@ -65,3 +68,9 @@ class Evaluation:
         role: Role = HELD_OUT.get(self.at, "train")
         part = "validation" if self.validates else "test"
         return [name for name in state.there.get(role, ()) if getattr(state.members[name], part) > 0]
+
+    def validators(self, state: State) -> list[str]:
+        """Validation learners that are asked beside the sites."""
+        if not self.validation or self.at not in ("home", "held-out test"):
+            return []
+        return [name for name in state.there.get("validation", ()) if state.members[name].test > 0]

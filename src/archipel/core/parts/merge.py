@@ -17,6 +17,7 @@ from torch import Tensor
 
 from archipel.core.checks import share
 from archipel.core.parts.part import Needs, Part
+from archipel.core.shares import cap
 from archipel.core.state import Update, View
 
 if TYPE_CHECKING:
@@ -35,9 +36,20 @@ class Proposal:
     layers: tuple[int, ...]
     undo: Callable[[], None] | None = None
     """Restore the merge's memory, if the model is refused."""
+    cut: tuple[str, ...] = ()
+    """Learners whose earlier models count for less from now on: they had more than the largest share allowed."""
 
 
 class Merge(Part):
+    def within_shares(
+        self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
+    ) -> list[tuple[float, ...]]:
+        """Cut the weights so that nobody's share of a layer exceeds the state's; called where there is a limit."""
+        within = list(weights)
+        for layers, senders, amounts in _alike(updates, weights, len(view.layout.layers)):
+            _put(within, layers, senders, amounts, cap(amounts, view.state.most_share))
+        return within
+
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         """Merge updates, sorted by (slot, learner), each with one weight for each layer of the layout."""
         raise NotImplementedError
@@ -77,6 +89,12 @@ class Mix(Merge):
             f"Mix takes the weight itself as mixing coefficient, and {algorithm.weighting!r} gives weights above 1. "
             "Use ByFreshness(...) or Equally() with Mix, or Mean() with this weighting."
         )
+
+    def within_shares(
+        self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
+    ) -> list[tuple[float, ...]]:
+        """Leave the weights as they are: they are no shares, and alpha bounds what one update does."""
+        return list(weights)
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         mixed = view.kernels.empty(view.layout.size).copy_(view.models.read(view.model.name))
@@ -118,6 +136,8 @@ class CommunityMemory:
     """The largest number of each learner's term."""
     peak: float = 0.0
     """The largest of them so far."""
+    largest: list[float] = field(default_factory=list)
+    """An upper bound of each layer's largest weight p; empty where shares have no limit."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +153,19 @@ class Community(Merge):
 
     needs = Needs(single_models=True)
 
+    def within_shares(
+        self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
+    ) -> list[tuple[float, ...]]:
+        """Cut the weights to shares of everybody's latest models, not of a commit's."""
+        within, memory = list(weights), self._memory(view)
+        for layers, senders, amounts in _alike(updates, weights, len(view.layout.layers)):
+            for layer in layers:
+                old = [memory.latest.get(updates[k].learner, {}).get(layer, ("", 0.0))[1] for k in senders]
+                others = memory.terms[layer] - sum(p > 0 for p in old)
+                beside = max(0.0, memory.weight[layer] - math.fsum(old)) if others else 0.0
+                _put(within, (layer,), senders, amounts, cap(amounts, view.state.most_share, beside, others))
+        return within
+
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         memory = self._memory(view)
         before = {update.learner: dict(memory.latest.get(update.learner, {})) for update in updates}
@@ -142,6 +175,7 @@ class Community(Merge):
             if not (self.forget and self._has_left(view, update.learner))
         ]
         changes, emptied = self._replace_terms(memory, merged)
+        cut = self._cut(view, weights, changes, before) if view.state.most_share < 1 else ()
         proposal = view.kernels.empty(view.layout.size)
         sizes = self._apply(view, _runs(changes, emptied, memory.weight), proposal)
         # every term is resized, so no `any` that stops at the first
@@ -150,7 +184,7 @@ class Community(Merge):
             self._rebuild(view)
             self._apply(view, _runs(dict.fromkeys(changes, ()), set(), memory.weight), proposal)
         covered = tuple(layer for layer in sorted(changes) if memory.weight[layer] > 0)
-        return Proposal(proposal, covered, undo=lambda: self._restore(view, before))
+        return Proposal(proposal, covered, undo=lambda: self._restore(view, before), cut=cut)
 
     def left(self, view: View, learner: str) -> None:
         if not self.forget:
@@ -237,6 +271,32 @@ class Community(Merge):
                     sizes[name] = max(sizes.get(name, 0.0), p * size)
         return sizes
 
+    def _cut(
+        self,
+        view: View,
+        weights: Sequence[Sequence[float]],
+        changes: dict[int, _Terms],
+        before: dict[str, dict[int, Term]],
+    ) -> tuple[str, ...]:
+        """Cut terms above the largest share allowed: they came when fewer were there, or others shrank."""
+        memory, most, cut = self._memory(view), view.state.most_share, set[str]()
+        memory.largest = memory.largest or [0.0] * len(memory.weight)
+        for layer in sorted(changes):
+            memory.largest[layer] = max(memory.largest[layer], *(weight[layer] for weight in weights))
+            if memory.largest[layer] <= most * memory.weight[layer]:
+                continue  # no term is above it, so they need not be walked over
+            terms = {who: latest[layer] for who, latest in memory.latest.items() if layer in latest}
+            within = cap([p for _, p in terms.values()], most)
+            memory.largest[layer] = max(within, default=0.0)
+            for (who, (name, old)), new in zip(terms.items(), within, strict=True):
+                if new < old:
+                    before.setdefault(who, dict(memory.latest[who]))
+                    memory.latest[who][layer] = (name, new)
+                    self._reweigh(memory, (layer,), old, new)
+                    changes[layer] += ((name, new - old),)
+                    cut.add(who)
+        return tuple(sorted(cut))
+
     @staticmethod
     def _reweigh(memory: CommunityMemory, layers: Iterable[int], old: float, new: float) -> list[int]:
         """Set P <- P + p_k - p'_k for some layers; return those without any term left that weighs anything."""
@@ -305,6 +365,24 @@ def _alike(
         columns = list(zip(*weights, strict=True))
         for shares, run in groupby(range(layers), columns.__getitem__):
             yield tuple(run), everybody, shares
+
+
+def _put(
+    weights: list[tuple[float, ...]],
+    layers: Sequence[int],
+    senders: Sequence[int],
+    amounts: Sequence[float],
+    within: Sequence[float],
+) -> None:
+    """Write the amounts that were cut into the table of weights."""
+    if within is amounts:
+        return
+    for k, amount, limited in zip(senders, amounts, within, strict=True):
+        if limited < amount:
+            row = list(weights[k])
+            for layer in layers:
+                row[layer] = limited
+            weights[k] = tuple(row)
 
 
 _Terms: TypeAlias = tuple[Term, ...]

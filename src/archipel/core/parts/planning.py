@@ -28,6 +28,13 @@ class Planner(Part):
         """Return the plan for this learner's next task, which starts from the current version."""
         raise NotImplementedError
 
+    def plans(self, layout: Layout, plan: Plan) -> tuple[Plan, ...]:
+        """Return every plan that `plan` may make of this one, with the highest rate of each.
+
+        A learner of a real federation refuses all others, so a planner that changes anything has to override it.
+        """
+        return (plan,)
+
     def private(self, layout: Layout) -> tuple[str, ...]:
         """Return the layers that this planner keeps private."""
         return ()
@@ -61,6 +68,9 @@ class Proximal(Planner):
 
     def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
         return replace(plan, proximal=self.mu)
+
+    def plans(self, layout: Layout, plan: Plan) -> tuple[Plan, ...]:
+        return (replace(plan, proximal=self.mu),)
 
 
 @dataclass(frozen=True)
@@ -100,7 +110,13 @@ class ValidationCycle(Planner):
             self.cycle_of(group)  # bad thresholds show here, not in mid-run
 
     def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
-        return replace(plan, cycle=self.cycle_of(learner.group), reports=(*plan.reports, "losses"))
+        return self._with_cycle(plan, learner.group)
+
+    def plans(self, layout: Layout, plan: Plan) -> tuple[Plan, ...]:
+        return tuple(self._with_cycle(plan, group) for group in self._groups())
+
+    def _with_cycle(self, plan: Plan, group: str) -> Plan:
+        return replace(plan, cycle=self.cycle_of(group), reports=(*plan.reports, "losses"))
 
     def _groups(self) -> list[str]:
         groups = [set(value) for value in (self.loss, self.tombstones) if isinstance(value, Mapping)]
@@ -157,10 +173,14 @@ class PeriodicLayers(Planner):
         )
 
     def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
-        if self.uploads_deep(view.version + 1):
-            return plan
-        deep = view.layout.select("PeriodicLayers", self.deep)
-        sent = view.layout.names if plan.uploads is None else plan.uploads
+        return plan if self.uploads_deep(view.version + 1) else self._without_deep(view.layout, plan)
+
+    def plans(self, layout: Layout, plan: Plan) -> tuple[Plan, ...]:
+        return (plan, self._without_deep(layout, plan))
+
+    def _without_deep(self, layout: Layout, plan: Plan) -> Plan:
+        deep = layout.select("PeriodicLayers", self.deep)
+        sent = layout.names if plan.uploads is None else plan.uploads
         return replace(plan, uploads=tuple(name for name in sent if name not in deep))
 
     def uploads_deep(self, round_: int) -> bool:
@@ -186,13 +206,14 @@ class PrivateLayers(Planner):
         return layout.select("PrivateLayers", self.layers)
 
     def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
-        mine = self.private(view.layout)
-        sent = view.layout.names if plan.uploads is None else plan.uploads
-        return replace(
-            plan,
-            private=tuple(name for name in view.layout.names if name in (*plan.private, *mine)),
-            uploads=tuple(name for name in sent if name not in mine),
-        )
+        (planned,) = self.plans(view.layout, plan)
+        return planned
+
+    def plans(self, layout: Layout, plan: Plan) -> tuple[Plan, ...]:
+        mine = self.private(layout)
+        sent = layout.names if plan.uploads is None else plan.uploads
+        private = tuple(name for name in layout.names if name in (*plan.private, *mine))
+        return (replace(plan, private=private, uploads=tuple(name for name in sent if name not in mine)),)
 
 
 @dataclass(slots=True)
@@ -272,15 +293,24 @@ class DivideAndConquer(Planner):
         split = self.found(view)
         if view.version < self.prepass or split is None:
             return replace(plan, epochs=self.epochs)
-        features, classifier = view.layout.names[:split], view.layout.names[split:]
         since = view.memory(SplitMemory).since
-        if (view.version - (self.prepass if since is None else since)) % 2 == 0:
-            mine, epochs, rate = features, self.epochs, plan.rate
+        tunes = (view.version - (self.prepass if since is None else since)) % 2 == 1
+        return self._half(view.layout, plan, split, tunes)
+
+    def plans(self, layout: Layout, plan: Plan) -> tuple[Plan, ...]:
+        splits = layout.weighty[1:] if self.split is None else (self._given(layout),)
+        halves = (self._half(layout, plan, split, tunes) for split in splits for tunes in (False, True))
+        return (*([replace(plan, epochs=self.epochs)] if self.prepass else []), *halves)
+
+    def _half(self, layout: Layout, plan: Plan, split: int, tunes: bool) -> Plan:
+        """Return the plan of a fine-tuning round, or of one of feature learning."""
+        if tunes:
+            mine, epochs, rate = layout.names[split:], self.tuning_epochs, plan.rate * self.tuning_rate
         else:
-            mine, epochs, rate = classifier, self.tuning_epochs, plan.rate * self.tuning_rate
-        sent = view.layout.names if plan.uploads is None else plan.uploads
+            mine, epochs, rate = layout.names[:split], self.epochs, plan.rate
+        sent = layout.names if plan.uploads is None else plan.uploads
         # private layers train in every round: nobody else can train them
-        trains = tuple(name for name in view.layout.names if name in mine or name in plan.private)
+        trains = tuple(name for name in layout.names if name in mine or name in plan.private)
         return replace(
             plan,
             epochs=epochs,

@@ -70,6 +70,9 @@ Choose: TypeAlias = Callable[[Sequence[str], int, str], list[str]]
 Decision: TypeAlias = Send | Offer | Commit | Count | GiveUp | Later
 
 
+VERSIONS_PER_TASK = 100
+
+
 class Protocol(Part):
     @property
     def updates_per_commit(self) -> int | None:
@@ -80,6 +83,15 @@ class Protocol(Part):
     def commits_while_training(self) -> bool:
         """Whether versions are committed while tasks are out, so that a task can grow stale."""
         return False
+
+    @property
+    def versions_per_task(self) -> int:
+        """New versions while one learner trains once, at most: others may be that much faster, or chosen more often."""
+        return VERSIONS_PER_TASK
+
+    def versions(self, rounds: int, learners: int) -> int:
+        """Return how many versions so many local-training rounds of so many learners make at most."""
+        return rounds
 
     def decide(self, view: View, choose: Choose) -> list[Decision]:
         """Return what to do now; an empty list means: wait for the next event."""
@@ -123,6 +135,11 @@ class Rounds(Protocol):
         at_least(1, "Rounds", at_least=self.at_least)
         if self.deadline is not None:
             more_than(0, "Rounds", deadline=self.deadline)
+
+    @property
+    def versions_per_task(self) -> int:
+        everybody = self.fraction == 1 and self.deadline is None
+        return 1 if everybody else VERSIONS_PER_TASK
 
     def decide(self, view: View, choose: Choose) -> list[Decision]:
         memory = view.memory(RoundsMemory)
@@ -201,6 +218,9 @@ class Stream(Protocol):
     @property
     def commits_while_training(self) -> bool:
         return True
+
+    def versions(self, rounds: int, learners: int) -> int:
+        return rounds * learners
 
     def decide(self, view: View, choose: Choose) -> list[Decision]:
         memory, active = view.memory(StreamMemory), len(view.active())

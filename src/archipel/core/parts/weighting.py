@@ -41,6 +41,11 @@ class Weighting(Part):
         """Whether its weights never exceed 1, so that they can be mixing coefficients."""
         return False
 
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        """What it asks other learners about an update; a learner of a real federation refuses all other questions."""
+        return ()
+
     def ask(self, view: View, update: Update) -> Iterable[Question]:
         """Return the evidence this weighting needs of an update."""
         return ()
@@ -139,6 +144,10 @@ class ByDistributedValidation(Weighting):
         return Score("validation", bins=AUC_BINS if self.metric == "auc" else 0)
 
     @property
+    def probes(self) -> tuple[Probe, ...]:
+        return (self.probe,)
+
+    @property
     def needs(self) -> Needs:
         return Needs(reports=("validation scores" if self.metric == "auc" else "validation",), validation=True)
 
@@ -159,7 +168,7 @@ class ByDistributedValidation(Weighting):
         heard = sum(map(len, answers))
         if not heard or heard < self.quorum * sum(map(len, opinions)):
             return None
-        together = pooled(*answers)
+        together = pooled(*answers, most_share=view.state.most_share)
         if self.metric == "loss":
             return 1 / max(mean_loss(together), 1e-12)
         value = metric(self.metric, together)
@@ -241,6 +250,10 @@ class Product(Weighting):
     @property
     def needs(self) -> Needs:
         return Needs.together(factor.needs for factor in self.factors)
+
+    @property
+    def probes(self) -> tuple[Probe, ...]:
+        return tuple(dict.fromkeys(probe for factor in self.factors for probe in factor.probes))
 
     @property
     def at_most_one(self) -> bool:

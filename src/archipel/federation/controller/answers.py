@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from archipel.core.types import AUC_BINS, Evaluate, Event, Failed, Progress, Train, Trained
+from archipel.core.types import Evaluate, Event, Failed, Progress, Train, Trained
 from archipel.federation.controller.limiter import Turn
 from archipel.federation.controller.reception import (
     BROKEN_OFF,
@@ -62,11 +62,13 @@ class Answers:
     async def beat(self, name: str, pulse: pb.Pulse) -> pb.Heard:
         federation, seat = self.federation, self.federation.seats[name]
         seat.seen = federation.now
+        member = self.book.controller.state.members.get(name)
         for task, steps in {told.task: told.steps for told in pulse.steps}.items():
             command = seat.orders.get(task)
-            if isinstance(command, Train) and "progress" in command.plan.reports:
+            if not isinstance(command, Train) or "progress" not in command.plan.reports:
+                continue
+            if member is not None and steps <= speech.most_steps(command.plan, member.examples):
                 federation.post(Progress(task, steps))
-        member = self.book.controller.state.members.get(name)
         gone = member is None or not member.active
         return pb.Heard(join=gone and name not in federation.operators.paused and federation.stopped is None)
 
@@ -158,11 +160,9 @@ class Answers:
         """
         federation, plan = self.federation, command.plan
         state = self.book.controller.state
+        member = state.members[seat.name]
         metrics = speech.hear_metrics(
-            head.trained,
-            validation=state.members[seat.name].validation,
-            classes=state.classes,
-            bins=AUC_BINS if "validation scores" in plan.reports else 0,
+            head.trained, plan, examples=member.examples, validation=member.validation, classes=state.classes
         )
         layers = plan.sends(self.book.layout.names)
         models, bodies = self.book.course.models, federation.bodies

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from archipel.core.records import Scores
+from archipel.core.records import Capped, Scores
 from archipel.core.types import (
     Cancel,
     Command,
@@ -180,14 +180,14 @@ class Federation:
         for name in self.book.controller.state.members.keys() - self.seats.keys():
             # not on the list any more: it is not let in, and so long silent that it is gone
             self.seats[name] = Seat(name, seen=-math.inf)
+        for name in (*self.operators.paused, *self.operators.withdrawn):
+            member = self.book.controller.state.members.get(name)
+            if member is not None and member.active:  # it was told, and the process ended before the journal was
+                self.post(Left(name))  # before any task that fails: who has left is given no new one
         for task, out in list(self.book.out.items()):
             self._carry_out(out.command)
             if out.cancelled:
                 self.post(Failed(task, "cancelled"))
-        for name in (*self.operators.paused, *self.operators.withdrawn):
-            member = self.book.controller.state.members.get(name)
-            if member is not None and member.active:  # it was told, and the process ended before the journal was
-                self.post(Left(name))
         self._bell.set()
 
     async def _pump(self) -> None:
@@ -227,8 +227,17 @@ class Federation:
                 self.post(Failed(task, "cancelled"))
             case Keep(Scores() as scores):
                 self.score = self._score(scores)
+            case Keep(Capped(learner, what, most)):
+                self.warn_of_share(learner, what, most)
             case Stop(reason):
                 log.info("the run is over", extra={"reason": reason})
+
+    def warn_of_share(self, learner: str, what: str, most: float) -> None:
+        log.warning(
+            "a learner claims more than anybody's share, and is cut to it: look at its counts",
+            extra={"learner": learner, "what": what, "most_share": most},
+        )
+        self.note(learner, "capped", of=what, most_share=most)
 
     def _score(self, scores: Scores | None) -> float | None:
         evaluation = self.book.controller.evaluation
@@ -272,15 +281,15 @@ class Federation:
                 log.warning("a learner is silent", extra={"learner": seat.name, "seconds": terms.silence})
                 yield from self.gone(seat, f"lost: no sign of life in {terms.silence:g} s")
 
-    def gone(self, seat: Seat, reason: str) -> list[Event]:
-        """A learner has gone: what it will not answer, and that it has."""
-        events: list[Event] = []
+    def gone(self, seat: Seat, reason: str) -> Iterator[Event]:
+        """Tell that a learner has gone, then what it will not answer: whoever is told of its tasks first hands it new
+        ones. Post each event before asking for the next."""
+        yield Left(seat.name)
         for task, command in list(seat.orders.items()):
             if isinstance(command, Train):
-                events.append(Failed(task, reason, self.orders.traffic(task)))
+                yield Failed(task, reason, self.orders.traffic(task))
             else:
                 self.opinions.take(task, seat.name, None)
-        return [*events, Left(seat.name)]
 
     # ---------------------------------------------------------------------------------- what the files beside use
 
@@ -354,5 +363,7 @@ class Federation:
         self.meters.learners.set(sum(len(names) for names in state.there.values()))
         self.meters.tasks.labels("train").set(len(state.out))
         self.meters.tasks.labels("evaluate").set(len(state.inquiries))
+        for what, names in state.capped.items():
+            self.meters.capped.labels(what).set(len(names))
         if self.score is not None:
             self.meters.score.set(self.score)

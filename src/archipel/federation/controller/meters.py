@@ -26,6 +26,12 @@ class Meters:
         )
         self.updates = Counter("archipel_updates", "Answers to training tasks", ["verdict"], registry=self.registry)
         self.refusals = Counter("archipel_refusals", "Calls and answers refused", ["why"], registry=self.registry)
+        self.capped = Gauge(
+            "archipel_capped_learners",
+            "Learners that claim more than anybody's share",
+            ["what"],
+            registry=self.registry,
+        )
         self.bytes = Counter("archipel_bytes", "Bytes of models on the wire", ["way"], registry=self.registry)
         self.restarts = Counter(
             "archipel_restarts", "Times that the controller was killed and started again", registry=self.registry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from archipel.core.types import Evaluate, Event, Left, Train
@@ -21,6 +22,8 @@ class Operators:
         self.federation = federation
         self.paused: set[str] = set(federation.fact("paused", []))
         self.withdrawn: set[str] = set(federation.fact("withdrawn", []))
+        self.readmitted: set[str] = set(federation.fact("readmitted", []))
+        """May join once with other counts than before."""
 
     def objection(self, who: Identity) -> str | None:
         """Why this caller may not come in, or None."""
@@ -39,9 +42,9 @@ class Operators:
             raise Rejected(f"{who.name} may pause, resume and withdraw itself, not {name}.")
         if name not in federation.seats:
             raise Rejected(f"There is no learner {name[:100]}; the study lists {', '.join(federation.seats)[:500]}.")
-        if name in self.withdrawn:
-            raise Rejected(f"{name} has been withdrawn from this federation, for good.")
-        events: list[Event] = []
+        if name in self.withdrawn and wish.action != "readmit":
+            raise Rejected(f"{name} has been withdrawn from this federation; an operator may readmit it.")
+        events: Iterable[Event] = ()
         match wish.action:
             case "pause":
                 self.paused.add(name)
@@ -53,14 +56,34 @@ class Operators:
                 self.paused.discard(name)
                 events = federation.gone(federation.seats[name], "withdrawn")
                 federation.orders.hang_up(name)
+            case "readmit":
+                if who.kind != "operator":
+                    raise Rejected(f"{who.name} is a {who.kind}; an operator readmits learners.")
+                if name not in self.withdrawn:
+                    raise Rejected(f"{name} has not been withdrawn: there is nothing to readmit.")
+                self.withdrawn.discard(name)
+                self.readmitted.add(name)
             case _:
-                raise Rejected(f"There is no action {wish.action[:100]!r}; there are pause, resume and withdraw.")
+                raise Rejected(
+                    f"There is no action {wish.action[:100]!r}; there are pause, resume, withdraw and readmit."
+                )
         federation.note(str(who), wish.action, learner=name)
-        await federation.settle(paused=sorted(self.paused), withdrawn=sorted(self.withdrawn))
+        await self._settle()
         for event in events:
             federation.post(event)
         log.info("an operator spoke", extra={"action": wish.action, "learner": name, "by": str(who)})
         return pb.Done(told=f"{name}: {wish.action} at version {federation.book.controller.state.version}")
+
+    async def has_joined(self, name: str) -> None:
+        """Its counts are fixed again."""
+        if name in self.readmitted:
+            self.readmitted.discard(name)
+            await self._settle()
+
+    async def _settle(self) -> None:
+        await self.federation.settle(
+            paused=sorted(self.paused), withdrawn=sorted(self.withdrawn), readmitted=sorted(self.readmitted)
+        )
 
     def status(self, who: Identity) -> dict[str, Any]:
         """For an operator; a learner sees of the learners only itself."""
@@ -80,6 +103,12 @@ class Operators:
             "learners": [self._status_of(n) for n in federation.seats if who.kind == "operator" or n == who.name],
         }
 
+    def _capped(self, name: str) -> list[str]:
+        """What this learner claims more of than anybody's share."""
+        found = dict(self.federation.book.controller.state.capped)
+        moments = ["moments"] if name in self.federation.joining.capped else []
+        return [*moments, *(what for what in sorted(found) if name in found[what])]
+
     def _status_of(self, name: str) -> dict[str, Any]:
         federation = self.federation
         seat, member = federation.seats[name], federation.book.controller.state.members.get(name)
@@ -95,6 +124,7 @@ class Operators:
             "name": name,
             "state": state,
             "examples": None if member is None else member.examples,
+            "capped": self._capped(name),
             "training": [task for task, command in seat.orders.items() if isinstance(command, Train)],
             "evaluating": sum(isinstance(command, Evaluate) for command in seat.orders.values()),
             "seen": None if member is None else round(federation.now - seat.seen, 1),

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import grpc
 
+from archipel.federation.controller.descriptors import most_connections
 from archipel.federation.controller.engine import Federation
 from archipel.federation.controller.limiter import Turn, Turns
 from archipel.federation.controller.terms import Busy, Missing, Rejected
@@ -37,6 +38,8 @@ THRIFT: list[tuple[str, Any]] = [
     ("grpc.experimental.tcp_max_read_buffer_size", 8192),
 ]
 """So that a thousand connections fit into little memory."""
+HANDSHAKE = ("grpc.server_handshake_timeout_ms", 10_000)
+"""A connection that says nothing is closed: it takes the place of one that would."""
 SMALL_ONES = 64
 """Updates of one message that may be on their way in, up to the disk."""
 ARRIVAL = 0.2
@@ -56,7 +59,9 @@ async def serve(
 
     await federation.open()
     gate = Gate(federation.operators.objection, on_refusal=refused, insecure=credentials is None)
-    server = grpc.aio.server(interceptors=(InTurn(), gate), options=[*LIMITS, *THRIFT])
+    most = most_connections(len(federation.seats))
+    options = [*LIMITS, *THRIFT, ("grpc.max_allowed_incoming_connections", most), HANDSHAKE]
+    server = grpc.aio.server(interceptors=(InTurn(), gate), options=options)
     server.add_generic_rpc_handlers((_handlers(federation),))
     try:
         if credentials is None:

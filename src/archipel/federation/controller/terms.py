@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from archipel.core.checks import require
 from archipel.core.types import Evaluate, Result, Role, Train
 from archipel.data.standardise import Moments
+from archipel.federation.wire.codec import MOST
 
 
 class Rejected(Exception):
@@ -32,6 +34,18 @@ class Guest:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What any learner may claim."""
+
+    examples: int = 10_000_000
+    """Examples to train on."""
+    validation: int = 10_000_000
+    test: int = 10_000_000
+    most_share: float = 0.8
+    """Of a weight, of everybody's moments and of a pooled score; with n learners never below 1/n."""
+
+
+@dataclass(frozen=True)
 class Terms:
     """What the study says of a federation."""
 
@@ -49,6 +63,16 @@ class Terms:
     """Seconds that learners have for trying a model."""
     norm_bound: float | None = None
     """How far an update may move the model; None: as far as it likes."""
+    limits: Limits = Limits()
+
+    def __post_init__(self) -> None:
+        for what in ("examples", "validation", "test"):
+            most = getattr(self.limits, what)
+            require(
+                len(self.learners) * most <= MOST,
+                f"federation.limits.{what} is {most}: {len(self.learners)} learners could claim more together than "
+                f"{MOST}, up to which sums are exact. Lower it to {MOST // len(self.learners)} or less.",
+            )
 
 
 class Home(Protocol):

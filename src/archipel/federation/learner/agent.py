@@ -23,6 +23,8 @@ from archipel.core.types import Plan
 from archipel.data.standardise import Moments
 from archipel.federation.learner.link import Link, TurnedAway
 from archipel.federation.learner.memory import Folder, Memory, Owed
+from archipel.federation.learner.policy import Policy, Questions, Refusal, without_validation
+from archipel.federation.logs import printable
 from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
@@ -46,6 +48,7 @@ class Island:
 
     work: Work
     learner: Learner
+    policy: Policy
     moments: Moments | None = None
     """Of its training part, where the study standardises features by everybody's statistics."""
     standardise: Callable[[Moments], Work] | None = None
@@ -90,6 +93,7 @@ class Agent:
         self._heartbeat, self._silence = 5.0, 30.0
         self._lost = asyncio.Event()
         """The controller has taken it for gone."""
+        self._questions = Questions(self.island.policy, self.memory)
         self._settling: set[int] = set()
         """Tasks whose answers are on their way."""
 
@@ -134,22 +138,33 @@ class Agent:
             hello.moments.CopyFrom(speech.say_moments(island.moments))
         while True:
             welcome = await self.link.join(hello)
-            self._heartbeat, self._silence = welcome.heartbeat, welcome.silence
+            self._heartbeat, self._silence = _bounded(welcome.heartbeat), _bounded(welcome.silence)
             if not welcome.wait:
                 break
             log.info("waiting", extra={"reason": welcome.wait})
             await asyncio.sleep(min(1.0, self._heartbeat))
         if island.standardise is not None:
-            assert island.moments is not None
-            everybody = speech.hear_moments(welcome.moments, tuple(island.moments.sum.shape))
-            island.work = island.standardise(everybody)
-            island.standardise = None
-            self._bench = self._a_bench()
+            self._standardise(welcome.moments)
         if self.folder.fresh:
             self.memory.federation = welcome.federation
             self.folder.save()
             self.folder.fresh = False
         log.info("joined", extra={"controller": self.link.address})
+
+    def _standardise(self, said: pb.Moments) -> None:
+        """Go by everybody's statistics, once and for all: a controller that chose others could look closer."""
+        island = self.island
+        assert island.moments is not None
+        assert island.standardise is not None
+        everybodys = speech.hear_moments(said, tuple(island.moments.sum.shape))
+        island.policy.check_moments(island.moments, everybodys)
+        digest = hashlib.sha256(said.SerializeToString(deterministic=True)).hexdigest()
+        if self.memory.moments not in ("", digest):
+            raise Refusal("the controller tells other statistics of everybody's features than before")
+        self.memory.moments = digest
+        island.work = island.standardise(everybodys)
+        island.standardise = None
+        self._bench = self._a_bench()
 
     async def _listen(self) -> None:
         """Hear orders until the line is dead."""
@@ -205,12 +220,12 @@ class Agent:
             case "evaluate":
                 self._later(self._evaluate(order.evaluate))
             case "finish" if self.training is not None and self.training.order.task == order.finish.task:
-                self.training.finishing = True
+                self.training.finishing = self.island.policy.recalls
             case "cancel" if self.training is not None and self.training.order.task == order.cancel.task:
                 self.training.cancelled = True
             case "stop":
                 await self._keep_last(order.stop)
-                self.ended = order.stop.reason
+                self.ended = printable(order.stop.reason)
 
     def _later(self, work: Awaitable[None]) -> None:
         async def guarded() -> None:
@@ -232,20 +247,23 @@ class Agent:
         if owed is not None and owed.task == order.task:
             await self._settle(owed)
             return
-        if self.training is not None:  # one task at a time: the controller has given up the one before
-            self.training.cancelled = True
         training = None
         try:
-            self.training = training = Training(order, speech.hear_plan(order.plan))
+            plan = speech.hear_plan(order.plan)
+            self.island.policy.check_plan(plan)
+            if "validation" in self.refuses:
+                plan = without_validation(plan)
+            if self.training is not None:  # one task at a time: the controller has given up the one before
+                self.training.cancelled = True
+            self.training = training = Training(order, plan)
             carried = await self._model(order.task, order.model, order.enclosed, keep=True)
             loop = asyncio.get_running_loop()
             owed = await loop.run_in_executor(self._trainer, lambda: self._work_at(training, carried))
         except TurnedAway:
             raise
         except Exception as error:
-            log.exception("training failed")
             self.memory.sequence += 1
-            head = pb.Head(task=order.task, sequence=self.memory.sequence, failed=_tactful(error))
+            head = pb.Head(task=order.task, sequence=self.memory.sequence, failed=_tactful(error, order.task))
             await self.link.answer(head)
             return
         finally:
@@ -267,6 +285,8 @@ class Agent:
             return None
         vector = job.vector.cpu()
         metrics = report(work, job, vector.to(work.x.device), job.epochs)
+        if "validation" in self.refuses:
+            metrics = replace(metrics, losses=())  # a cycle has followed them
         if not learner.keep_private(work.layout, plan.private, vector):
             raise ValueError("its private layers hold numbers that are not finite")
         layers = plan.sends(work.layout.names)
@@ -275,6 +295,7 @@ class Agent:
         changed = tuple(name for name in layers if digests[name] != had[name])
         pieces = [self._slice(vector, name) for name in changed]
         self.memory.sequence += 1
+        self.memory.trained += 1
         self.memory.owed = Owed(
             training.order.task,
             self.memory.sequence,
@@ -332,19 +353,16 @@ class Agent:
         private = dict(self.island.learner.private)  # as they are now: training may change them meanwhile
         self.memory.sequence += 1
         head = pb.Head(task=order.task, sequence=self.memory.sequence)
-        if order.part in self.refuses:
-            head.failed = f"the operator refuses to try models on the {order.part} part"
-        else:
-            try:
-                vector = await self._model(order.task, order.model, order.enclosed, keep=order.keep)
-                loop = asyncio.get_running_loop()
-                scored = await loop.run_in_executor(self._evaluator, lambda: self._score(order, vector, private))
-                head.scored.CopyFrom(scored)
-            except TurnedAway:
-                raise
-            except Exception as error:
-                log.exception("evaluating failed")
-                head.failed = _tactful(error)
+        try:
+            self._questions.admit(order, self.refuses)
+            vector = await self._model(order.task, order.model, order.enclosed, keep=order.keep)
+            loop = asyncio.get_running_loop()
+            scored = await loop.run_in_executor(self._evaluator, lambda: self._score(order, vector, private))
+            head.scored.CopyFrom(scored)
+        except TurnedAway:
+            raise
+        except Exception as error:
+            head.failed = _tactful(error, order.task)
         await self.link.answer(head)
 
     def _score(self, order: pb.Evaluate, vector: Tensor, private: Mapping[str, Tensor]) -> pb.Scored:
@@ -359,6 +377,8 @@ class Agent:
         """A task's model: from what is at hand, what came with the order, and what has to be fetched."""
         layout, private = self.island.work.layout, set(self.memory.private)
         digests = {layer.name: layer.sha256.hex() for layer in model}
+        if set(digests) != set(layout.names):
+            raise ValueError(f"The controller's model has {len(digests)} layers, and the study's {len(layout.names)}.")
         # taken now: while something is fetched, another order may put other layers in their place
         found = {name: self._layers[digests[name]] for name in layout.names if digests[name] in self._layers}
         if enclosed is not None and enclosed.body:
@@ -408,6 +428,15 @@ def _digest(numbers: Tensor) -> str:
     return hashlib.sha256(as_bytes(numbers)).hexdigest()
 
 
-def _tactful(error: Exception) -> str:
-    """What others may know of an error: its words may tell of the data."""
+def _bounded(seconds: float) -> float:
+    """A time that the controller has set, as long as it makes sense."""
+    return min(3600.0, max(0.05, seconds))  # not a number: the smallest
+
+
+def _tactful(error: Exception, task: int) -> str:
+    """Log an error; return what others may know of it, since its words may tell of the data."""
+    if isinstance(error, Refusal):
+        log.warning("refused", extra={"task": task, "reason": str(error)})
+        return str(error)
+    log.error("a task failed", exc_info=error, extra={"task": task})
     return f"{type(error).__name__}; the learner's log tells more"

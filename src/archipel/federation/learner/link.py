@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import grpc
 from torch import Tensor
 
+from archipel.federation.logs import printable
 from archipel.federation.storage.blobs import Buffer
 from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
@@ -50,7 +51,7 @@ class TurnedAway(Exception):
     """The controller does not want this learner, or this call of it, and says why."""
 
     def __init__(self, code: grpc.StatusCode, reason: str) -> None:
-        super().__init__(reason)
+        super().__init__(printable(reason))
         self.code = code
 
     @property

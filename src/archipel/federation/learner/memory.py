@@ -40,6 +40,12 @@ class Memory:
     """Answers it has given."""
     federation: str = ""
     """To whom: tasks of another one have the same numbers."""
+    trained: int = 0
+    """Training tasks it has done."""
+    answered: int = 0
+    """Questions about models that it has answered."""
+    moments: str = ""
+    """SHA-256 of the statistics that its features are standardised by."""
     private: dict[str, Tensor] = field(default_factory=dict)
     owed: Owed | None = None
 

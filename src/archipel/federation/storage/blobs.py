@@ -35,6 +35,8 @@ class Blobs:
         self.folder = folder
         self.unfinished = folder / "unfinished"
         self.unfinished.mkdir(parents=True, exist_ok=True)
+        self.written: set[str] = set()
+        """Files that this process has written or compared with their hash; others are checked when they are read."""
         self._own = 0
         self._pins: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -64,9 +66,16 @@ class Blobs:
         return name
 
     def _whole(self, name: str, size: int) -> bool:
-        """Is it there, and not cut short, as by a copy that broke off?"""
+        """Whether it is there and undamaged: one that was cut short or changed is written again."""
         try:
-            return self.path(name).stat().st_size == size
+            if self.path(name).stat().st_size != size:
+                return False
+            if name not in self.written:
+                with open(self.path(name), "rb") as file:
+                    if hashlib.file_digest(file, "sha256").hexdigest() != name:
+                        return False
+                self.written.add(name)
+            return True
         except FileNotFoundError:
             return False
 
@@ -96,6 +105,7 @@ class Blobs:
             with self._lock:  # what is pinned from now on arrives after this
                 if digest not in self._pins:
                     self.path(digest).unlink()
+                    self.written.discard(digest)
                     removed += 1
         return removed
 
@@ -138,6 +148,7 @@ class Parcel:
         os.fsync(self._open())
         self.close()
         os.replace(self.path, self.blobs.path(name))
+        self.blobs.written.add(name)
         fsync_directory(self.blobs.folder)
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -27,6 +27,8 @@ Digest: TypeAlias = str
 
 IN_MEMORY = 1 << 25
 """Bytes of versions that stay in memory beside the newest one."""
+PIECE = 1 << 18
+"""Numbers that are read at a time to hash a layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Kept:
     """Of its layers; None for what a part remembers, which nobody is sent."""
     blob: Digest | None = None
     """The file that holds it since the last snapshot."""
+    checked: set[int] = field(default_factory=set)
+    """Layers that were compared with their digests since this process found them in a file."""
 
     @property
     def tensor(self) -> Tensor | None:
@@ -93,14 +97,8 @@ class StoredModels:
         if whole is not None:
             return whole if piece is None else whole[piece]
         start, stop = (0, self.layout.size) if piece is None else (piece.start, piece.stop)
-        vector = empty(stop - start)
-        for run in _between(kept.runs, start, stop):
-            into = vector[run.start - start : run.stop - start]
-            if isinstance(run.source, Tensor):
-                into.copy_(run.source[run.offset : run.offset + len(into)])
-            else:
-                self._fill(into, run.source, run.offset)
-        return vector
+        self._check(kept, start, stop)
+        return self._read(kept, start, stop)
 
     def in_memory(self, name: str) -> bool:
         """It is there, and can be read without a file."""
@@ -225,6 +223,8 @@ class StoredModels:
                 assert isinstance(only.source, str)
                 vector = torch.empty(only.stop, dtype=getattr(torch, told["in memory"]))
                 self._fill(vector, only.source, only.offset)
+                if hashlib.sha256(as_bytes(vector)).hexdigest() != only.source:
+                    raise _damaged(str(self.blobs.path(only.source)), only.source)
                 self._kept[name] = Kept((replace(only, source=vector, offset=0),), digests, only.source)
             else:
                 self._kept[name] = Kept(runs, digests)
@@ -250,6 +250,32 @@ class StoredModels:
             runs.extend(_between(owner.runs, *self._span(layer)))
             digests.append(owner.digests[layer])
         return Kept(_joined(runs), tuple(digests))
+
+    def _read(self, kept: Kept, start: int, stop: int) -> Tensor:
+        vector = empty(stop - start)
+        for run in _between(kept.runs, start, stop):
+            into = vector[run.start - start : run.stop - start]
+            if isinstance(run.source, Tensor):
+                into.copy_(run.source[run.offset : run.offset + len(into)])
+            else:
+                self._fill(into, run.source, run.offset)
+        return vector
+
+    def _check(self, kept: Kept, start: int, stop: int) -> None:
+        """Compare the layers between these numbers with their digests, once, if another process wrote their file."""
+        found = {run.source for run in _between(kept.runs, start, stop) if isinstance(run.source, str)}
+        if found <= self.blobs.written or kept.digests is None:
+            return
+        for layer, expected in enumerate(kept.digests):
+            first, last = self._span(layer)
+            if last <= start or first >= stop or layer in kept.checked:
+                continue
+            digest = hashlib.sha256()
+            for at in range(first, last, PIECE):
+                digest.update(as_bytes(self._read(kept, at, min(at + PIECE, last))))
+            if digest.hexdigest() != expected:
+                raise _damaged(", ".join(str(self.blobs.path(file)) for file in sorted(found)), expected)
+            kept.checked.add(layer)
 
     def _fill(self, into: Tensor, blob: Digest, offset: int) -> None:
         numbers = as_bytes(into)
@@ -281,6 +307,13 @@ def as_bytes(vector: Tensor) -> memoryview:
     """A vector's own memory."""
     numbers = vector.contiguous().numpy()
     return numbers.data.cast("B") if numbers.size else memoryview(b"")
+
+
+def _damaged(file: str, expected: Digest) -> OSError:
+    return OSError(
+        f"{file} was damaged or changed: the SHA-256 of its numbers is not {expected}, as it was when it was written. "
+        "Restore the state's folder from a copy; its numbers were not used."
+    )
 
 
 def _between(runs: Iterable[Run], start: int, stop: int) -> Iterator[Run]:

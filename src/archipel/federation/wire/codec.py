@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archipel.core.types import Cycle, Metrics, Plan, Reports, Scored
+from archipel.core.types import AUC_BINS, Cycle, Metrics, Plan, Reports, Scored
 from archipel.data.standardise import Moments
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.body import Bad
+from archipel.learner.batches import steps_of_epoch
 
 PROTOCOL = 2
 """Raised when an older side would misunderstand a newer one."""
@@ -22,8 +23,6 @@ MOST = 2**40
 """Examples, or steps, that anybody may claim to have or to have made: sums of such counts are exact."""
 LARGEST = 1e39
 """Features are float32, which ends before this: moments of such features stay finite when they are combined."""
-LOSSES = 10_000
-"""Of one task."""
 
 
 # --------------------------------------------------------------------------------------------------------------- plans
@@ -124,18 +123,44 @@ def say_metrics(metrics: Metrics, layers: Iterable[pb.Layer], steps: int) -> pb.
     )
 
 
-def hear_metrics(said: pb.Trained, *, validation: int, classes: int | None, bins: int) -> Metrics:
-    scored = None
+def hear_metrics(
+    said: pb.Trained, plan: Plan, *, examples: int | None, validation: int, classes: int | None
+) -> Metrics:
+    """Keep the reports that the plan asks for; refuse what is malformed, or more than such a task can come to."""
+    epochs, asked = most_epochs(plan), plan.reports
+    if not 0 <= said.epochs <= epochs:
+        raise Bad(f"{said.epochs} epochs, the plan asks for at most {epochs}")
+    if said.steps > most_steps(plan, examples):
+        raise Bad(f"{said.steps} steps, the plan asks for at most {most_steps(plan, examples)}")
+    if len(said.losses) > epochs + 1:
+        raise Bad(f"{len(said.losses)} losses, at most {epochs + 1} of {epochs} epochs are taken")
+    losses: tuple[float, ...] = ()
+    scored = norm = None
+    # a loss of an empty validation part is none: that costs the curve, not the update
+    if (plan.cycle is not None or "losses" in asked) and all(map(math.isfinite, said.losses)):
+        losses = tuple(said.losses)
     if said.HasField("validation"):
+        bins = AUC_BINS if "validation scores" in asked else 0
         scored = hear_scored(said.validation, count=validation, classes=classes, bins=bins)
-    norm = said.gradient_norm if said.HasField("gradient_norm") else None
-    if not math.isfinite(said.epochs) or said.epochs < 0:
-        raise Bad(f"{said.epochs} epochs")
-    if said.steps > MOST:
-        raise Bad(f"{said.steps} steps")
-    if len(said.losses) > LOSSES:
-        raise Bad(f"{len(said.losses)} losses, at most {LOSSES} are taken")
-    return Metrics(said.epochs, tuple(said.losses), scored, norm)
+    if not {"validation", "validation scores"} & set(asked):
+        scored = None
+    if said.HasField("gradient_norm") and any(report.startswith("gradient norm") for report in asked):
+        norm = said.gradient_norm
+    return Metrics(said.epochs, losses, scored, norm)
+
+
+def most_epochs(plan: Plan) -> int:
+    """Passes that a task can come to; with steps instead of epochs, each pass takes one step or more."""
+    if plan.steps is not None:
+        return plan.steps
+    return plan.epochs if plan.cycle is None else plan.cycle.at_most
+
+
+def most_steps(plan: Plan, examples: int | None) -> int:
+    """Steps that a task can come to, at a learner of so many examples."""
+    if plan.steps is not None:
+        return plan.steps
+    return MOST if examples is None else most_epochs(plan) * max(1, steps_of_epoch(examples, plan.batch))
 
 
 # -------------------------------------------------------------------------------------------------- layers and moments
@@ -161,7 +186,8 @@ def say_moments(moments: Moments) -> pb.Moments:
     return pb.Moments(count=moments.count, sum=_bytes(moments.sum), squares=_bytes(moments.squares))
 
 
-def hear_moments(said: pb.Moments, shape: Sequence[int]) -> Moments:
+def hear_moments(said: pb.Moments, shape: Sequence[int], largest: float = LARGEST) -> Moments:
+    """Moments of features of which none is above `largest`: then those of several learners combine to such ones."""
     size = 8 * math.prod(shape)
     for what, numbers in (("sums", said.sum), ("squares", said.squares)):
         if len(numbers) != size:
@@ -170,7 +196,7 @@ def hear_moments(said: pb.Moments, shape: Sequence[int]) -> Moments:
     if not 1 <= said.count <= MOST:
         raise Bad(f"moments of {said.count} examples")
     means, variances = total / said.count, squares / said.count
-    if not bool(((means.abs() <= LARGEST) & (variances >= 0) & (variances <= LARGEST**2)).all()):
+    if not bool(((variances >= 0) & (means.square() + variances <= largest**2)).all()):
         raise Bad("moments that are none: numbers that are not finite, or too large, or negative squares")
     return Moments(said.count, total, squares)
 

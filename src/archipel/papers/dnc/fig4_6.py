@@ -13,7 +13,7 @@ from archipel.papers.dnc.scales import FEDAVG, SMALL, SMOKE, divided
 from archipel.papers.evidence import Evidence
 from archipel.papers.measures import of_runs, score
 from archipel.papers.records import Column, Measure, Part, Reproduction, Row, Scale, Table
-from archipel.report.measures import Spread, last_score
+from archipel.report.measures import Spread
 from archipel.runs.run import Run
 
 EPOCHS = "Fig. 4: epochs of fine-tuning, as a share of those of feature learning (Divide5)"
@@ -45,13 +45,13 @@ def in_the_sweep(evidence: Evidence, part: str, method: str) -> Spread:
     found = []
     for run in evidence.runs(part, method):
         split = f"Divide{layers_before_the_split(run):.0f}"
-        found += [100 * last_score(one) for one in evidence.runs("sweep", split) if one.seed == run.seed]
+        found += [100 * one.final_score for one in evidence.runs("sweep", split) if one.seed == run.seed]
     return Spread.of(found)
 
 
 def best_of_the_sweep(evidence: Evidence, part: str, method: str) -> Spread:
     """The best split's score, over the same seeds."""
-    spreads = [Spread.of(100 * last_score(run) for run in evidence.runs("sweep", split)) for split in SPLITS]
+    spreads = [Spread.of(100 * run.final_score for run in evidence.runs("sweep", split)) for split in SPLITS]
     return max((spread for spread in spreads if spread.n), key=lambda spread: spread.mean)
 
 

@@ -15,7 +15,7 @@ from archipel.runs.run import Run
 
 Kind = Literal["whole", "features", "tuning"]
 LATEST = 3
-"""Rounds of a kind whose scores are averaged: of the last five, two or three are of each."""
+"""Rounds of a kind whose scores are averaged."""
 
 
 def kinds(run: Run) -> dict[int, Kind]:

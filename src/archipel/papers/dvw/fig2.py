@@ -83,6 +83,7 @@ REPRODUCTION = Reproduction(
             rows=[row(depth, "without") for depth in DEPTHS["full"]],
         ),
     ),
+    scored=False,
     scales={
         "smoke": Scale("ResNet-8 with 10, 100 and 1,000 learners, the best of 3 tries."),
         "small": Scale("ResNet-8, -20 and -50 with 10, 100 and 1,000 learners, the best of 20 tries; 4 GB of memory."),

@@ -76,6 +76,7 @@ REPRODUCTION = Reproduction(
             for one in SHOWN
         ),
     ),
+    scored=False,
     scales={
         "smoke": Scale(
             "Power law, Non-IID(3x8), 40 images of each class, a small CNN, 0.2 virtual seconds.",

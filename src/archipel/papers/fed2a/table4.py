@@ -97,7 +97,7 @@ def _map_part(fleet: str, buffer: int, rate: float) -> Part:
 
 
 def over_all_rounds(run: Run) -> float:
-    """The mean of all scores in per cent: how fast and how far it learns, with less noise than the last five have."""
+    """The mean of all scores in per cent: how fast and how far it learns, with less noise than the final score."""
     return 100 * mean(scores_of(history(run)))
 
 
@@ -331,7 +331,8 @@ REPRODUCTION = Reproduction(
         "updates a round.",
         "K, delays, rate, batch, epochs and optimiser are not given: K 5, half of the learners 20 times slower, one "
         "epoch of plain SGD in mini-batches of 50. The second table shows what hangs on them.",
-        "I1 is the mean of the last five scores, not the one at the 300th round: single ones swing by several points.",
+        "I1 is the final score, over the last fifth of the rounds, not the one at the 300th: single ones swing by "
+        "several points.",
         "Of the runs of a row, one that does not reach the target counts with all its rounds, as fig. 7 has it for "
         "GermanTS; a row of which none does has no rounds and no gigabytes.",
         "I3 is formula 12 with the paper's networks (Table 3) at every scale, so that gigabytes can be compared: one "

@@ -13,7 +13,7 @@ from archipel.papers import claims
 from archipel.papers.evidence import Evidence
 from archipel.papers.hdafl import PAPER
 from archipel.papers.records import Column, Measure, Part, Reproduction, Row, Scale, Table
-from archipel.report.measures import Spread, history, last_score, latest, moved, traffic_by
+from archipel.report.measures import Spread, history, latest, moved, traffic_by
 from archipel.runs.run import Run
 from archipel.study.build import build_data
 from archipel.study.grid import cells
@@ -25,7 +25,7 @@ def loss_at(rounds: int) -> Measure:
     """Points of accuracy below (negative) or above the centralised model of the same seed after so many rounds."""
 
     def measure(evidence: Evidence, part: str, method: str) -> Spread:
-        pooled = {run.seed: last_score(run) for run in evidence.runs(part, "centralised")}
+        pooled = {run.seed: run.final_score for run in evidence.runs(part, "centralised")}
         return Spread.of(100 * (score_at(run, rounds) - pooled[run.seed]) for run in evidence.runs(part, method))
 
     return measure
@@ -122,7 +122,7 @@ REPRODUCTION = Reproduction(
         "steps than one of a million.",
         "All models are scored by the mean over the two networks of the accuracy on a fifth of their own flows. The "
         "centralised model trains on both networks' flows for as many epochs as the others in 20 rounds; its score is "
-        "the mean of its last five evaluations, that of the others the single one after 4, 8 and 20 rounds.",
+        "the final one, over the last fifth of its rounds, that of the others the single one after 4, 8 and 20 rounds.",
         "The communication gain is the bytes of the training flows, column by column, four bytes a number and one a "
         "label, compressed with LZMA, over the bytes of all models that the learners have sent by then. One direction "
         "counts, as in Table 4: data would travel one way too.",

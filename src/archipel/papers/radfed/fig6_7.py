@@ -117,6 +117,7 @@ REPRODUCTION = Reproduction(
         claims.above("DL grows at three of four hops or more", DL, GROWS, 75.0),
         claims.above("DL falls at each aggregation", DL, FALLS, 100.0),
     ),
+    scored=False,
     scales={
         "smoke": Scale(
             "COVCLS-L: ten learners, four rounds, one seed.",

@@ -29,7 +29,7 @@ def partitions(evidence: Evidence, name: str) -> list[dict[str, float]]:
         del raw["data"]["folds"], raw["data"]["standardise"]  # neither moves a sample
         found = []
         for seed in study.seeds:
-            islands = build_data(study_of({**raw, "seeds": [seed]})).split
+            islands = build_data(study_of({**raw, "seeds": [seed]}, code="any")).split
             sizes = size_statistics(islands)
             found.append(
                 {
@@ -98,6 +98,7 @@ REPRODUCTION = Reproduction(
             by=0.3,
         ),
     ),
+    scored=False,
     scales={
         "smoke": Scale("MNIST-0.1, one partition.", {"seeds": [0]}, parts=("MNIST-0.1",)),
         "small": Scale(

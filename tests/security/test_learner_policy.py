@@ -1,0 +1,339 @@
+"""A learner does for its controller what its own copy of the study asks for, and refuses the rest by name."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from archipel.core.types import Plan
+from archipel.federation.learner.agent import Agent, Training
+from archipel.federation.learner.link import TurnedAway
+from archipel.federation.learner.memory import Folder
+from archipel.federation.logs import Lines
+from archipel.federation.storage.stored_models import as_bytes
+from archipel.federation.wire import codec as speech
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.study.build import build_algorithm
+from archipel.study.federate import take_part, try_out
+from archipel.study.files import study_of
+
+
+@dataclass
+class Line:
+    """A learner's line to a controller that keeps what it is told."""
+
+    address: str = "nowhere"
+    welcome: pb.Welcome = field(default_factory=pb.Welcome)
+    told: list[pb.Head] = field(default_factory=list)
+
+    async def join(self, hello: pb.Hello) -> pb.Welcome:
+        return self.welcome
+
+    async def answer(self, head: pb.Head, *body: bytes) -> pb.Receipt:
+        self.told.append(head)
+        return pb.Receipt(verdict=pb.Receipt.KEPT)
+
+
+def study(**sections: Any) -> dict[str, Any]:
+    """Three learners on digits, with changes."""
+    return {
+        "algorithms": "fedavg",
+        "data": {"source": "digits", "split": {"learners": 3, "test": "own(0.2)"}},
+        "ending": {"rounds": 50},
+        "evaluation": {"at": "learners"},
+        **sections,
+    }
+
+
+@dataclass
+class Site:
+    """A learner, and what a controller of any intent tells it."""
+
+    raw: dict[str, Any]
+    folder: Path
+
+    def __post_init__(self) -> None:
+        island, self.study = take_part(study_of(self.raw), "00")
+        self.agent = Agent(Line(), island, Folder(self.folder), {}, "")  # type: ignore[arg-type]
+        self.layout = island.work.layout
+        self.honest = self._honest(build_algorithm(self.study))
+        self.numbers = 0
+
+    def _honest(self, algorithm: Any) -> Plan:
+        private = algorithm.private(self.layout)
+        uploads = tuple(name for name in self.layout.names if name not in private)
+        return replace(algorithm.plan, reports=algorithm.reports, private=private, uploads=uploads)
+
+    @property
+    def told(self) -> list[pb.Head]:
+        return self.agent.link.told  # type: ignore[attr-defined,no-any-return]
+
+    def do(self, *orders: pb.Order) -> list[pb.Head]:
+        """Have it hear these orders; what it answers."""
+        before = len(self.told)
+
+        async def go() -> None:
+            for order in orders:
+                await self.agent._obey(order)
+                await asyncio.gather(*self.agent._errands)
+
+        asyncio.run(go())
+        return self.told[before:]
+
+    def train(self, plan: Plan) -> pb.Head:
+        self.numbers += 1
+        order = pb.Train(task=self.numbers, plan=speech.say_plan(plan), **self._model(self._vector()))
+        (head,) = self.do(pb.Order(train=order))
+        return head
+
+    def ask(self, part: str, bins: int = 0, vector: Tensor | None = None) -> pb.Head:
+        self.numbers += 1
+        model = self._model(self._vector() if vector is None else vector)
+        (head,) = self.do(pb.Order(evaluate=pb.Evaluate(task=self.numbers, part=part, bins=bins, **model)))
+        return head
+
+    def _vector(self) -> Tensor:
+        """Another model each time."""
+        return torch.randn(self.layout.size, generator=torch.Generator().manual_seed(self.numbers)) / 10
+
+    def _model(self, vector: Tensor) -> dict[str, Any]:
+        pieces = [vector[layer.start : layer.stop] for layer in self.layout.layers]
+        digests = [hashlib.sha256(as_bytes(piece)).hexdigest() for piece in pieces]
+        body = self.agent.bodies.header(self.layout.indices(None)) + bytes(as_bytes(vector))
+        enclosed = pb.Enclosed(layers=self.layout.names, body=body)
+        return {"model": speech.say_layers(self.layout.names, digests), "enclosed": enclosed}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Callable[..., Site]:
+    return lambda **sections: Site(study(**sections), tmp_path / "learner")
+
+
+# ---------------------------------------------------------------------------------------------------------------- plans
+
+
+def test_what_the_study_asks_for_is_done(site: Callable[..., Site]) -> None:
+    one = site()
+    assert one.train(one.honest).WhichOneof("result") == "trained"
+    assert one.ask("test").WhichOneof("result") == "scored"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch": 1, "steps": 1}, "steps=1, and the study has None; batch=1, and the study has 32"),
+        ({"epochs": 4_000_000_000}, "epochs=4000000000, and the study has 1"),
+        ({"optimiser": "Adam"}, "optimiser='Adam', and the study has 'SGD'"),
+        ({"options": {"maximize": True}}, "options={'maximize': True}, and the study has {}"),
+        ({"momentum": 0.9}, "momentum=0.9, and the study has 0.0"),
+        ({"rate": 100.0}, "rate=100.0, and the study has at most 0.05"),
+        ({"proximal": 5.0}, "proximal=5.0, and the study has 0.0"),
+        ({"trains": ()}, "trains=[], and the study has"),
+        ({"uploads": ()}, "uploads=[], and the study has"),
+        ({"reports": ("gradient norm per sample",)}, "reports=['gradient norm per sample'], and the study has []"),
+        ({"reports": ("validation scores",)}, "reports=['validation scores'], and the study has []"),
+        ({"reports": ("losses",)}, "reports=['losses'], and the study has []"),
+    ],
+)
+def test_other_plans_are_refused_by_name(
+    site: Callable[..., Site], changes: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = site()
+    with caplog.at_level(logging.WARNING, "archipel.learner"):
+        head = one.train(replace(one.honest, **changes))
+    assert head.failed.startswith("this task is not of the study: ")
+    assert words in head.failed
+    assert [record.reason for record in caplog.records if record.message == "refused"] == [head.failed]  # type: ignore[attr-defined]
+    assert one.agent.memory.trained == 0
+
+
+def test_private_layers_are_not_to_be_had(site: Callable[..., Site]) -> None:
+    one = site(algorithms="hdafl")
+    assert one.honest.private
+    head = one.train(replace(one.honest, private=(), uploads=None))
+    assert "private=[], and the study has" in head.failed
+    assert not one.agent.memory.private
+    assert one.train(one.honest).WhichOneof("result") == "trained"
+    assert not {layer.name for layer in one.told[-1].trained.layers} & set(one.honest.private)
+
+
+def test_a_refused_order_does_not_end_the_task_before(site: Callable[..., Site]) -> None:
+    one = site()
+    going = one.agent.training = Training(pb.Train(task=99), one.honest)
+    one.train(replace(one.honest, batch=1))
+    assert one.agent.training is going
+    assert not going.cancelled
+
+
+def test_tasks_are_recalled_only_where_the_study_recalls(site: Callable[..., Site]) -> None:
+    assert not site().agent.island.policy.recalls
+    assert site(algorithms="async_dvw").agent.island.policy.recalls
+
+
+# ------------------------------------------------------------------------------------------------------------ questions
+
+
+@pytest.mark.parametrize(
+    ("part", "bins"), [("Test", 0), ("validation", 0), ("", 0), ("train", 0), ("test", 1024), ("test", 40_000_000)]
+)
+def test_other_questions_are_refused(site: Callable[..., Site], part: str, bins: int) -> None:
+    head = site().ask(part, bins)
+    assert head.failed.startswith(f"this question is not of the study: part={part!r}, bins={bins}")
+
+
+@pytest.mark.parametrize("part", ["Test", "TEST", "test ", "test"])
+def test_a_part_that_the_operator_refuses_is_refused_however_it_is_written(
+    site: Callable[..., Site], part: str
+) -> None:
+    one = site()
+    one.agent.refuses = frozenset({"test"})
+    assert one.ask(part).WhichOneof("result") == "failed"
+
+
+@pytest.mark.parametrize("method", ["sync_dvw", "async_dvw"])
+def test_refused_validation_is_told_by_no_report(site: Callable[..., Site], method: str) -> None:
+    one = site(algorithms=method, validation=0.2)
+    plan = one.agent.island.policy.plans[0]
+    told = one.train(plan).trained
+    assert told.HasField("validation")
+    one.agent.refuses = frozenset({"validation"})
+    told = one.train(plan).trained
+    assert told.layers
+    assert not told.HasField("validation")
+    assert not told.losses
+    assert one.ask("validation").failed == "the operator refuses to try models on the validation part"
+
+
+def test_counting_queries_end_with_the_budget(site: Callable[..., Site]) -> None:
+    """Crafted models that each count something are answered as often as the study scores a model, and no more."""
+    one = site()
+    allowed = one.agent.island.policy.budget.allowed(0)
+    assert allowed is not None
+    answers = [one.ask("test").WhichOneof("result") for _ in range(3 * allowed)]
+    assert answers == ["scored"] * allowed + ["failed"] * 2 * allowed
+    assert "questions were answered after 0 training tasks, and the study has no more: 1 about" in one.told[-1].failed
+    one.train(one.honest)
+    assert one.ask("test").WhichOneof("result") == "scored"
+    assert one.ask("test").WhichOneof("result") == "failed"
+
+
+def test_a_question_that_is_asked_again_is_answered_again(site: Callable[..., Site]) -> None:
+    one = site()
+    same = torch.zeros(one.layout.size)
+    assert {one.ask("test", vector=same).WhichOneof("result") for _ in range(50)} == {"scored"}
+    assert one.agent.memory.answered == 1
+
+
+def test_the_budget_outlives_the_process(tmp_path: Path) -> None:
+    one = Site(study(), tmp_path)
+    one.train(one.honest)
+    while one.ask("test").WhichOneof("result") == "scored":
+        pass
+    one.train(one.honest)  # writes it down
+    answered = one.agent.memory.answered
+    assert Site(study(), tmp_path).agent.memory.answered == answered > 0
+
+
+def test_no_more_is_answered_than_the_run_has_versions(site: Callable[..., Site]) -> None:
+    one = site(ending={"rounds": 2})
+    budget = one.agent.island.policy.budget
+    assert budget.allowed(10**6) == 2 * 3  # versions 0, 1 and 2, and as many in vain
+
+
+# -------------------------------------------------------------------------------------------------- rows and statistics
+
+
+def test_a_site_of_few_rows_does_not_take_part() -> None:
+    raw = study(data={"source": "digits", "split": {"learners": 2, "sizes": [1000, 9], "test": "none"}})
+    with pytest.raises(ValueError, match=r"This learner has 9 examples, .* At least 10 are needed"):
+        take_part(study_of(raw), "01")
+    island, narrowed = take_part(study_of(raw), "00")
+    assert "at least 10 are needed" in try_out(narrowed, island)[0]
+
+
+def test_a_study_whose_updates_rest_on_few_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="tasks of 9 examples"):
+        take_part(study_of(study(training={"batch": 3, "steps": 3})), "00")
+    take_part(study_of(study(training={"batch": 3, "steps": 4})), "00")
+
+
+def standardised(tmp_path: Path) -> Site:
+    data = {"source": "digits", "split": {"learners": 3}, "standardise": "global"}
+    return Site(study(data=data, evaluation={"at": "home"}), tmp_path / "learner")
+
+
+def joins(one: Site, **changes: Tensor | int) -> Awaitable[None]:
+    mine = one.agent.island.moments
+    assert mine is not None
+    everybodys = replace(mine, **changes)  # type: ignore[arg-type]
+    one.agent.link.welcome = pb.Welcome(heartbeat=1, silence=1, moments=speech.say_moments(everybodys))  # type: ignore[attr-defined]
+    return one.agent._join()
+
+
+def test_statistics_that_set_examples_apart_are_refused(tmp_path: Path) -> None:
+    one = standardised(tmp_path)
+    mine = one.agent.island.moments
+    assert mine is not None
+    for changes in ({"squares": mine.squares / 1e8}, {"sum": mine.sum + 1e6}, {"count": 9}):
+        with pytest.raises(ValueError, match="everybody's statistics are of"):
+            asyncio.run(joins(one, **changes))  # type: ignore[arg-type]
+    asyncio.run(joins(one))
+
+
+def test_statistics_are_told_once(tmp_path: Path) -> None:
+    one = standardised(tmp_path)
+    mine = one.agent.island.moments
+    assert mine is not None
+    asyncio.run(joins(one))
+    again = standardised(tmp_path)
+    with pytest.raises(ValueError, match="other statistics of everybody's features than before"):
+        asyncio.run(joins(again, squares=mine.squares * 2))
+    asyncio.run(joins(standardised(tmp_path)))
+
+
+# ------------------------------------------------------------------------------------------------- a lying controller
+
+ESCAPES = "over\x1b]0;owned\x07\x1b[2J\u202egnp.exe\x9b31m"
+
+
+def test_escapes_do_not_reach_the_terminal(site: Callable[..., Site]) -> None:
+    one = site()
+    model = speech.say_layers(one.layout.names, ["00" * 32] * len(one.layout.names))
+    del model[0]
+    one.do(pb.Order(stop=pb.Stop(reason=ESCAPES, model=model)))
+    said = [one.agent.ended or "", str(TurnedAway(None, ESCAPES))]  # type: ignore[arg-type]
+    try:
+        raise ValueError(ESCAPES)
+    except ValueError as error:
+        record = logging.LogRecord("x", 30, "", 0, "failed", None, (type(error), error, error.__traceback__))
+    said.append(Lines(as_json=False).format(record))
+    for text in said:
+        assert "over" in text
+        assert not set(text) & set("\x1b\x07\u202e\x9b")
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_a_stop_without_layers_ends_the_run_and_not_the_learner(site: Callable[..., Site], layers: int) -> None:
+    one = site()
+    model = speech.say_layers(one.layout.names[:layers], ["00" * 32] * layers)
+    one.do(pb.Order(stop=pb.Stop(reason="over", model=model)))
+    assert one.agent.ended == "over"
+    assert one.agent.last_model is None
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 1e300])
+def test_heartbeats_stay_within_reason(site: Callable[..., Site], seconds: float) -> None:
+    one = site()
+    one.agent.link.welcome = pb.Welcome(heartbeat=seconds, silence=seconds)  # type: ignore[attr-defined]
+    asyncio.run(one.agent._join())
+    assert 0.05 <= one.agent._heartbeat <= 3600
+    assert 0.05 <= one.agent._silence <= 3600
