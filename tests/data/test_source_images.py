@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -13,13 +14,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from real_files import cache, needs
 
 import archipel as ap
 from archipel.data import fetch, lazy
 from archipel.data.sources import cifar
 from archipel.data.sources.idx import idx_array
-from archipel.data.sources.png import png_array
+from archipel.data.sources.images import image_array
 
 RANDOM = np.random.default_rng(3)
 DEBIAN = fetch.DEBIAN
@@ -109,7 +111,7 @@ def test_a_small_set_in_mnists_format(alone: Path):
 
 def test_files_that_are_not_the_official_ones(alone: Path):
     write(alone / "mnist", mnist_files())
-    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte.gz is not the official file.*say verify=False"):
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte.gz is not the official file.*pass verify=False"):
         ap.data.mnist()
     assert cache() == ["decoded"]
 
@@ -314,7 +316,7 @@ def png(image: NDArray[np.uint8], filters: Sequence[int]) -> bytes:
                 raw += bytes([(pixels[row, place, band] - guess) % 256])
     head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2 if channels == 3 else 0, 0, 0, 0])
     packed = zlib.compress(raw)
-    parts = [(b"IHDR", head), (b"IDAT", packed[:9]), (b"tEXt", b"hello"), (b"IDAT", packed[9:]), (b"IEND", b"")]
+    parts = [(b"IHDR", head), (b"tEXt", b"a\0b"), (b"IDAT", packed[:9]), (b"IDAT", packed[9:]), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
         for kind, content in parts
@@ -325,14 +327,28 @@ def png(image: NDArray[np.uint8], filters: Sequence[int]) -> bytes:
 def test_png_with_every_filter(channels: int):
     image = pixels(25, 6, channels)
     data = png(image, [row * row // 3 % 5 for row in range(25)])
-    assert np.array_equal(png_array(data, "made here"), image)
+    assert np.array_equal(image_array(data, "made here", "PNG"), image)
     for wrong, error in [
-        (data[:-20], r"is cut short or damaged at byte \d+"),
-        (data[:60] + bytes([data[60] ^ 1]) + data[61:], r"is cut short or damaged at byte"),
-        (b"GIF89a", r"made here is not a PNG image"),
+        (data[:-20], r"made here is damaged or not a PNG image"),
+        (data[:60] + bytes([data[60] ^ 1]) + data[61:], r"made here is damaged or not a PNG image"),
+        (data[:100], r"made here is damaged or not a PNG image"),
+        (b"GIF89a", r"made here is damaged or not a PNG image"),
     ]:
         with pytest.raises(ValueError, match=error):
-            png_array(wrong, "made here")
+            image_array(wrong, "made here", "PNG")
+
+
+def test_other_kinds_of_pixels_are_refused():
+    stream = io.BytesIO()
+    Image.new("RGBA", (3, 2)).save(stream, "PNG")
+    with pytest.raises(ValueError, match=r"made here is an image of mode RGBA. Only 8-bit grey and RGB"):
+        image_array(stream.getvalue(), "made here", "PNG")
+
+
+def test_without_pillow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r"made here is a PNG image.* needs Pillow: pip install 'archipel\[data\]'"):
+        image_array(png(pixels(2, 2, 3), [0, 0]), "made here", "PNG")
 
 
 def test_cifar10_from_the_npm_package(alone: Path):
@@ -431,7 +447,7 @@ def test_damaged_traffic_signs(alone: Path):
     files = gtsrb_files()
     sign = "GTSRB/Final_Training/Images/00007/00001_00000.ppm"
     write(alone / "gtsrb", files | {sign: files[sign][:-1]})
-    with pytest.raises(ValueError, match=r"00001_00000.ppm is cut short or not a binary PPM image"):
+    with pytest.raises(ValueError, match=r"00001_00000.ppm is damaged or not a PPM image"):
         ap.data.gtsrb()
     write(alone / "gtsrb", files | {"GT-final_test.csv": b"oops"})
     with pytest.raises(ValueError, match=r"GT-final_test.csv is not an annotation with Filename and ClassId"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from archipel.data.fetch import Wanted
+from archipel.data.fetch import DataFiles
 from archipel.data.sources.cifar import CIFAR10, CIFAR100
 from archipel.data.sources.covertype import WANTED as COVERTYPE
 from archipel.data.sources.eicu import WANTED as EICU
@@ -20,7 +20,7 @@ from archipel.data.sources.shakespeare import LEAF, PLAYS, TINY
 DECIDES = {"emnist": "split", "iscx_vpn": "scenario", "shakespeare": "text"}
 """The argument on which it depends which files a source reads."""
 
-FILES: Mapping[str, Mapping[str, Wanted]] = {
+FILES: Mapping[str, Mapping[str, DataFiles]] = {
     "cifar10": {"": CIFAR10.wanted()},
     "cifar100": {"": CIFAR100.wanted()},
     "covertype": {"": COVERTYPE},
@@ -38,7 +38,7 @@ FILES: Mapping[str, Mapping[str, Wanted]] = {
 """By source, and by the value of the argument that decides; its default comes first."""
 
 
-def wanted(source: str, options: Mapping[str, object]) -> Wanted | None:
+def wanted(source: str, options: Mapping[str, object]) -> DataFiles | None:
     """The files that a source reads with these arguments; None if it needs none."""
     variants = FILES[source]
     chosen = options.get(DECIDES.get(source, ""), next(iter(variants), ""))

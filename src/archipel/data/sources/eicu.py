@@ -25,11 +25,11 @@ import numpy as np
 import torch
 
 from archipel.core.checks import at_least, share
-from archipel.data.fetch import File, Found, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, Found, fetch
 from archipel.data.source import Source
 
 ADDRESS = "https://physionet.org/files/eicu-crd-demo/2.0.1/"
-WANTED = Wanted(
+WANTED = DataFiles(
     "eicu",
     (
         tuple(

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import gzip
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from archipel.core.checks import one_of
-from archipel.data.fetch import File, Found, Wanted, fetch, whole
+from archipel.data.fetch import DataFiles, File, Found, fetch, read_complete
 from archipel.data.lazy import remembered
 from archipel.data.source import Source
 from archipel.data.sources.idx import Part, idx_array, official_split, pair
@@ -66,9 +67,9 @@ def idx_names(split: str) -> list[str]:
     ]
 
 
-def wanted(split: str) -> Wanted:
+def wanted(split: str) -> DataFiles:
     """The files of a split: in the archive of all six, or loose."""
-    return Wanted("emnist", ((ARCHIVE,), tuple(File(name, also=(f"gzip/{name}",)) for name in idx_names(split))))
+    return DataFiles("emnist", ((ARCHIVE,), tuple(File(name, also=(f"gzip/{name}",)) for name in idx_names(split))))
 
 
 def upright(part: Part, first: int) -> Part:
@@ -86,8 +87,9 @@ def members(found: Found, names: list[str]) -> list[bytes]:
             missing = [name for name in names if name not in inside]
             if missing:
                 raise ValueError(f"{path} lacks {', '.join(missing)}. Is it EMNIST's archive of idx files?")
-            return [whole(path, lambda name=name: gzip.decompress(archive.read(inside[name]))) for name in names]  # type: ignore[misc]
+            packed = [archive.read(inside[name]) for name in names]
     except zipfile.BadZipFile as error:
         raise ValueError(
             f"{path} is cut short or damaged: {error}. Delete it and copy or download it again."
         ) from error
+    return [read_complete(path, partial(gzip.decompress, data)) for data in packed]

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from archipel.data.fetch import Wanted
+from archipel.data.fetch import DataFiles
 from archipel.data.lazy import Rows, remembered
 from archipel.data.source import Source
 from archipel.data.sources.leaf import FORMS, find_leaf, users
 
-WANTED = Wanted(
+WANTED = DataFiles(
     "femnist",
     FORMS,
     how=(

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from archipel.data.fetch import File, Found, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, Found, fetch
 from archipel.data.lazy import Rows, remembered
 from archipel.data.source import Source
 from archipel.data.sources.cifar import npz_arrays
+from archipel.data.sources.images import image_array
 
 ADDRESS = "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370/"
 CLASSES = 43
@@ -50,7 +51,7 @@ FOLDERS = (
     File(TRUTH, also=(f"{TESTING}/{TRUTH}", f"Final_Test/Images/{TRUTH}", f"GTSRB/{TRUTH}")),
 )
 NPZ = (File("gtsrb*.npz"),)
-WANTED = Wanted("gtsrb", (ARCHIVES, FOLDERS, NPZ))
+WANTED = DataFiles("gtsrb", (ARCHIVES, FOLDERS, NPZ))
 
 Read = Callable[[str], bytes]
 
@@ -177,32 +178,8 @@ def table(data: bytes, what: str) -> list[dict[str, str]]:
 def blocks(names: list[str], read: Read) -> Iterator[NDArray[np.float32]]:
     """The images of these names, scaled to one size, some hundreds at a time."""
     for start in range(0, len(names), 512):
-        images = [scaled(pixels(read(name), name)) for name in names[start : start + 512]]
+        images = [scaled(image_array(read(name), f"gtsrb: {name}", "PPM")) for name in names[start : start + 512]]
         yield torch.cat(images).numpy()
-
-
-def pixels(data: bytes, name: str) -> NDArray[np.uint8]:
-    """The colours in a binary PPM (P6) file: [height, width, 3]."""
-    fields: list[bytes] = []
-    place = 0
-    while len(fields) < 4 and place < len(data):
-        if data[place : place + 1] == b"#":
-            end = data.find(b"\n", place)
-            place = len(data) if end < 0 else end + 1
-        elif data[place : place + 1].isspace():
-            place += 1
-        else:
-            end = place
-            while end < len(data) and not data[end : end + 1].isspace():
-                end += 1
-            fields.append(data[place:end])
-            place = end
-    place += 1
-    if len(fields) == 4 and fields[0] == b"P6" and fields[3] == b"255":
-        width, height = int(fields[1]), int(fields[2])
-        if len(data) - place == 3 * width * height:
-            return np.frombuffer(data, np.uint8, offset=place).reshape(height, width, 3)
-    raise ValueError(f"gtsrb: {name} is cut short or not a binary PPM image. Unpack the official archives again.")
 
 
 def scaled(image: NDArray[np.uint8]) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from archipel.core.checks import require
-from archipel.data.fetch import File, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, fetch
 from archipel.data.source import Source
 
 ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
@@ -28,7 +28,7 @@ HOSPITALS = {
     "switzerland": "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
     "va": "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
 }
-WANTED = Wanted(
+WANTED = DataFiles(
     "heart_disease",
     (
         tuple(

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from archipel.core.checks import one_of
-from archipel.data.fetch import File, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, fetch
 from archipel.data.source import Source
 
 ACTIVITIES = ("BROWSING", "CHAT", "STREAMING", "MAIL", "VOIP", "P2P", "FT")
@@ -38,10 +38,10 @@ def arff(scenario: str, capture: str) -> File:
     return File(f"{folder}/{name}", also=(f"{folder}/{folder}/{name}", f"{scenario}-{name}"))
 
 
-def wanted(scenario: str) -> Wanted:
+def wanted(scenario: str) -> DataFiles:
     """The files of a scenario: A1 has both captures in one."""
     captures = CAPTURES if scenario == "A2" else ("VPN",)
-    return Wanted("iscx_vpn", (tuple(arff(scenario, capture) for capture in captures),), how=HOW)
+    return DataFiles("iscx_vpn", (tuple(arff(scenario, capture) for capture in captures),), how=HOW)
 
 
 def iscx_vpn(strip: str | Sequence[str] = (), scenario: str = "A2") -> Source:

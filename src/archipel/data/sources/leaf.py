@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archipel.data.fetch import File, Wanted, find, missing
+from archipel.data.fetch import DataFiles, File, find, missing
 
 SPLIT = (File("train/*.json", also=("data/train/*.json",)),)
 WHOLE = (File("all_data/*.json", also=("all_data*.json", "data/all_data/*.json", "data/all_data*.json")),)
@@ -42,7 +42,7 @@ class User:
     path: Path
 
 
-def find_leaf(wanted: Wanted) -> Leaf:
+def find_leaf(wanted: DataFiles) -> Leaf:
     """The JSON files in the first place that has some, or one error that says how they are made."""
     found = find(wanted)
     if found is None:

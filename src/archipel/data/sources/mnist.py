@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from archipel.data.fetch import File, Found, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, Found, fetch
 from archipel.data.lazy import remembered
 from archipel.data.source import Source
 from archipel.data.sources.idx import Part, idx_array, official_split, pair
@@ -37,11 +37,11 @@ def files(digests: Mapping[str, str], *addresses: str) -> tuple[File, ...]:
     )
 
 
-MNIST = Wanted(
+MNIST = DataFiles(
     "mnist",
     (files(DIGITS, "http://yann.lecun.com/exdb/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/"),),
 )
-FMNIST = Wanted(
+FMNIST = DataFiles(
     "fmnist",
     (files(FASHION, "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),),
     folders=("fashion-mnist", "fmnist"),
@@ -65,7 +65,7 @@ def fmnist(verify: bool = True) -> Source:
     return grey(FMNIST, verify)
 
 
-def grey(wanted: Wanted, verify: bool) -> Source:
+def grey(wanted: DataFiles, verify: bool) -> Source:
     """The source in four idx files."""
     found = fetch(wanted, verify)
 

