@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from archipel.data.source import Source, from_arrays
+from archipel.data.in_memory import from_arrays
+from archipel.data.source import Source
 
 
 def digits() -> Source:
