@@ -146,7 +146,7 @@ def test_a_wrong_checksum_leaves_nothing(site: Site):
 
 def test_a_truncated_gzip_leaves_nothing(site: Site):
     site.files["/toy.gz"] = gzip.compress(BODY)[:-9]
-    with pytest.raises(ValueError, match=r"nothing was kept: .*toy.gz.part is cut short or damaged"):
+    with pytest.raises(ValueError, match=r"nothing was kept: .*toy.gz.part is truncated or damaged"):
         fetch(toy(site, name="toy.gz"))
     assert cache() == ["toy"]
 

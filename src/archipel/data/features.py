@@ -103,7 +103,7 @@ def pairs(text: str) -> dict[str, float] | None:
 
 
 def configurations(labels: IntArray, columns: list[IntArray]) -> tuple[IntArray, IntArray]:
-    """Number the combinations of class and categories in the data.
+    """Enumerate the combinations of class and categories in the data.
 
     Return every example's number, and the class and categories of each: [configurations, 1 + features].
     """

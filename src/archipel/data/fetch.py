@@ -215,7 +215,7 @@ def read_complete(path: Path, read: Callable[[], T]) -> T:
         return read()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
-            f"{path} is cut short or damaged: {error}. Delete it and copy or download it again."
+            f"{path} is truncated or damaged: {error}. Delete it and copy or download it again."
         ) from error
 
 

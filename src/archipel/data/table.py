@@ -257,7 +257,7 @@ class TableReader:
         return there
 
     def classes(self, label: str, column: ColumnSummary) -> dict[str, int]:
-        """Number the labels: by value if they are numbers, alphabetically if they are words."""
+        """Assign numbers to the labels: by value if they are numbers, alphabetically if they are words."""
         numbers = {kind: number(kind) for kind in column.kinds}
         if any(value is None for value in numbers.values()):
             return {kind: place for place, kind in enumerate(sorted(numbers))}
@@ -272,7 +272,7 @@ class TableReader:
         return {kind: ranks.index(value) for kind, value in numbers.items()}
 
     def among(self, label: str, column: ColumnSummary, listed: Sequence[str]) -> dict[str, int]:
-        """Number the labels by their place in the list."""
+        """Assign numbers to the labels by their place in the list."""
         by_value = all_numbers(listed)
         places = {meant(kind, by_value): place for place, kind in enumerate(listed)}
         unknown = [kind for kind in column.kinds if meant(kind, by_value) not in places]

@@ -1,7 +1,7 @@
 """LEAF's JSON: files with `users`, `num_samples` and `user_data`, in which every user has `x` and `y`.
 
-LEAF's scripts write into `data/`: `train/` and `test/` when asked to split, `all_data/` before. All are read
-from the data set's folder or its `data/` inside; a test part becomes the source's test set.
+LEAF's scripts write into `data/`: first `all_data/`, then, if they are to split, `train/` and `test/`. These folders
+are searched in the data set's folder and in `data/` inside it; a test part becomes the source's test set.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ class Leaf:
 
     @property
     def paths(self) -> tuple[Path, ...]:
+        """All files."""
         return self.train + self.test
 
 
@@ -43,7 +44,7 @@ class User:
 
 
 def find_leaf(wanted: DataFiles) -> Leaf:
-    """The JSON files in the first place that has some, or one error that says how they are made."""
+    """Find the JSON files; raise an error that says how to make them if there are none."""
     found = find(wanted)
     if found is None:
         raise FileNotFoundError(missing(wanted, ""))
@@ -54,13 +55,13 @@ def find_leaf(wanted: DataFiles) -> Leaf:
 
 
 def users(leaf: Leaf) -> Iterator[User]:
-    """Every user of every file, one file in memory at a time."""
+    """Yield every user of every file, with one file in memory at a time."""
     for path in leaf.paths:
         try:
             content = json.loads(path.read_bytes())
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(
-                f"{path} is cut short or damaged: {error}. Make it again with LEAF's preprocess.sh."
+                f"{path} is truncated or damaged: {error}. Make it again with LEAF's preprocess.sh."
             ) from error
         if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
             raise ValueError(f"{path} is not LEAF's JSON: it lacks 'users' or 'user_data'.")
