@@ -101,8 +101,8 @@ def standardised_by(x: Tensor, by: Moments) -> Tensor:
         "without NaN and infinite values.",
     )
     new = torch.empty_like(x, memory_format=torch.contiguous_format)
-    everyone = torch.arange(len(x))
-    _write(new, everyone, x, everyone, by)
+    rows = torch.arange(len(x))
+    _write(new, rows, x, rows, by)
     return new
 
 

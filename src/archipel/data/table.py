@@ -245,13 +245,13 @@ class TableReader:
                     f"is not among the listed {', '.join(listed)}. List it, or correct the data."
                 )
             return listed
-        everyone = set().union(*column.kinds.values())
-        lonely = [kind for kind in there if len(column.kinds[kind]) == 1 and len(everyone) > 1]
-        if lonely:
-            (only,) = column.kinds[lonely[0]]
+        sites = set().union(*column.kinds.values())
+        at_one_site = [kind for kind in there if len(column.kinds[kind]) == 1 and len(sites) > 1]
+        if at_one_site:
+            (only,) = column.kinds[at_one_site[0]]
             raise ValueError(
-                f"{self.owner}: category {name!r} holds {lonely[0]!r} at one site only, {only!r}: do sites write the "
-                f"same thing differently? If all values are right, list them: "
+                f"{self.owner}: category {name!r} holds {at_one_site[0]!r} at one site only, {only!r}: do sites write "
+                "the same thing differently? If all values are right, list them: "
                 f"categories={{{name!r}: {tuple(there)!r}}}."
             )
         return there
