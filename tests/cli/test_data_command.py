@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.error import URLError
 
 import pytest
 from rich.console import Console
@@ -19,12 +18,12 @@ from typer.testing import CliRunner
 import archipel as ap
 from archipel.cli import folding
 from archipel.cli import split as drawing
-from archipel.data import fetch, sources
+from archipel.data import download, fetch, sources
 from archipel.data.fetch import missing
 from archipel.data.sources.catalogue import DECIDES, FILES, wanted
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
-ASK = fetch.ask
+GET = download.get
 PATIENT = "63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,3.0,0.0,6.0,{}\n"
 
 
@@ -32,13 +31,13 @@ PATIENT = "63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,3.0,0.0,6.0,{}\n"
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Places without a file, and no network."""
 
-    def offline(url: str, start: int = 0) -> None:
-        raise URLError("no network in tests")
+    def offline(url: str, *_: object, **__: object) -> None:
+        raise OSError("no network in tests")
 
     monkeypatch.setenv("ARCHIPEL_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(fetch, "DEBIAN", tmp_path / "debian")
-    monkeypatch.setattr(fetch, "ask", offline)
+    monkeypatch.setattr(download, "get", offline)
     return tmp_path
 
 
@@ -229,7 +228,7 @@ def server(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     address = f"http://127.0.0.1:{publisher.server_address[1]}"
     (official,) = module.WANTED.forms
     ours = tuple(replace(file, urls=(f"{address}/{file.name}",), digest="") for file in official)
-    monkeypatch.setattr(fetch, "ask", ASK)
+    monkeypatch.setattr(download, "get", GET)
     monkeypatch.setattr(module, "WANTED", replace(module.WANTED, forms=(ours,)))
     yield asked
     publisher.shutdown()

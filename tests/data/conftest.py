@@ -3,27 +3,26 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.error import URLError
 
 import pytest
 from real_files import REAL
 
-from archipel.data import fetch
+from archipel.data import download, fetch
 
 
 @pytest.fixture
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder for data and an empty cache, without Debian's packages and without a network."""
 
-    def offline(url: str, start: int = 0) -> None:
-        raise URLError("no network in tests")
+    def offline(url: str, *_: object, **__: object) -> None:
+        raise OSError("no network in tests")
 
     data = tmp_path / "data"
     data.mkdir()
     monkeypatch.setenv("ARCHIPEL_DATA", str(data))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(fetch, "DEBIAN", tmp_path / "debian")
-    monkeypatch.setattr(fetch, "ask", offline)
+    monkeypatch.setattr(download, "get", offline)
     yield data
     # decoded sets are large, and pytest keeps folders of several runs
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)

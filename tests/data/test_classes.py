@@ -274,7 +274,7 @@ REFUSED_TOO = {
     "classes='dirichlet(-0.1)': the concentration should be more than 0": ("uniform", "dirichlet(-0.1)"),
     "classes='disjoint(3)' with 2 learners needs 6 classes, but the training examples have 4": (None, "disjoint(3)"),
     "Ask for 1 learners or disjoint(2) at most": (None, "disjoint(3)"),
-    "classes='6-2' is no range": ("uniform", "6-2"),
+    "classes='6-2' is not a range": ("uniform", "6-2"),
     "classes='5-6' asks for 6 classes, but the training examples have 4": ("uniform", "5-6"),
     "classes has 3 numbers for 2 learners": ("uniform", "2x3"),
     "sizes='1-2', but a learner holds 3 classes and needs an example of each": ("1-2", 3),

@@ -62,7 +62,7 @@ def test_buckets_follow_the_order_of_values(values: list[float], count: int):
         (np.array([1.0, np.nan]), 2, "1 of 2 values are NaN or infinite"),
         (np.arange(5), 1, "count should be a whole number of at least 2, got 1"),
         (np.arange(5), 2.5, "count should be a whole number of at least 2, got 2.5"),
-        (np.ones(5), 2, "all 5 values are 1.0: there is nothing to divide"),
+        (np.ones(5), 2, "all 5 values are 1.0: a single value cannot be divided"),
     ],
 )
 def test_what_cannot_be_bucketed_is_refused(values: np.ndarray, count: int, message: str):

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from real_files import cache
 
+from archipel.data import download as downloading
 from archipel.data import fetch as fetching
-from archipel.data.fetch import File, Wanted, download, fetch
+from archipel.data.fetch import DataFiles, File, fetch, retrieve
 
 BODY = bytes(range(256)) * 40
 DIGEST = "sha256:" + hashlib.sha256(BODY).hexdigest()
@@ -62,6 +63,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.delenv("ARCHIPEL_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(fetching, "DEBIAN", tmp_path / "debian")
+    # files here are small, and a part is kept in whole blocks
+    monkeypatch.setattr(downloading, "BLOCK", 1000)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     state.address = f"http://127.0.0.1:{server.server_address[1]}"
     state.files["/toy.bin"] = BODY
@@ -72,10 +75,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     server.server_close()
 
 
-def toy(site: Site, **changes: str) -> Wanted:
+def toy(site: Site, **changes: str) -> DataFiles:
     parts = {"name": "toy.bin", "digest": DIGEST} | changes
     file = File(parts["name"], (f"{site.address}/{parts['name']}",), parts["digest"])
-    return Wanted("toy", ((file,),))
+    return DataFiles("toy", ((file,),))
 
 
 def test_a_download_is_kept_and_not_asked_for_again(site: Site, capsys: pytest.CaptureFixture[str]):
@@ -95,7 +98,7 @@ class Terminal(io.StringIO):
 def test_a_terminal_shows_a_bar(site: Site, monkeypatch: pytest.MonkeyPatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(fetching, "BLOCK", len(BODY) // 2)
+    monkeypatch.setattr(downloading, "BLOCK", len(BODY) // 2)
     fetch(toy(site))
     shown = terminal.getvalue().rstrip("\n").split("\r")
     assert [line.count("#") for line in shown] == [0, 0, 15, 30]
@@ -109,7 +112,7 @@ def test_a_download_that_breaks_off_is_resumed_by_the_same_call(site: Site):
 
 
 def test_a_download_that_was_given_up_is_resumed_by_the_next_call(site: Site):
-    site.cut = [1000] * fetching.TRIES
+    site.cut = [1000] * downloading.TRIES
     with pytest.raises(FileNotFoundError, match=r"broke off after 1000 of 10240 bytes; call again to resume it"):
         fetch(toy(site))
     assert cache() == ["toy", "toy/toy.bin.part"]
@@ -143,7 +146,7 @@ def test_a_wrong_checksum_leaves_nothing(site: Site):
 
 def test_a_truncated_gzip_leaves_nothing(site: Site):
     site.files["/toy.gz"] = gzip.compress(BODY)[:-9]
-    with pytest.raises(ValueError, match=r"nothing was kept: .*toy.gz.part is cut short or damaged"):
+    with pytest.raises(ValueError, match=r"nothing was kept: .*toy.gz.part is truncated or damaged"):
         fetch(toy(site, name="toy.gz"))
     assert cache() == ["toy"]
 
@@ -158,7 +161,7 @@ def test_the_checksum_of_a_gzip_is_that_of_its_contents(site: Site):
 
 def test_the_next_address_is_asked_when_one_says_no(site: Site):
     file = File("toy.bin", (f"{site.address}/gone", f"{site.address}/toy.bin"), DIGEST)
-    assert fetch(Wanted("toy", ((file,),))).read() == BODY
+    assert fetch(DataFiles("toy", ((file,),))).read() == BODY
     assert [path for path, _ in site.asked] == ["/gone", "/toy.bin"]
 
 
@@ -167,16 +170,16 @@ def test_the_publishers_list_of_sums(site: Site):
     file = File("toy.bin", (f"{site.address}/toy.bin",), sums=f"{site.address}/SHA256SUMS.txt")
     site.files["/SHA256SUMS.txt"] = f"{wrong} other.bin\n{wrong} toy.bin\n".encode()
     with pytest.raises(ValueError, match="nothing was kept"):
-        fetch(Wanted("toy", ((file,),)))
+        fetch(DataFiles("toy", ((file,),)))
     site.files["/SHA256SUMS.txt"] = f"{right}  toy.bin\n".encode()
-    assert fetch(Wanted("toy", ((file,),))).read() == BODY
+    assert fetch(DataFiles("toy", ((file,),))).read() == BODY
     assert cache() == ["toy", "toy/toy.bin"]
 
 
 def test_two_at_once_download_once(site: Site):
     target = fetching.cache() / "toy" / "toy.bin"
     file = toy(site).forms[0][0]
-    threads = [threading.Thread(target=download, args=(file, target)) for _ in range(4)]
+    threads = [threading.Thread(target=retrieve, args=(file, target)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -187,7 +190,7 @@ def test_two_at_once_download_once(site: Site):
 
 
 def test_without_a_network_one_error_says_which_file_to_put_where(site: Site, tmp_path: Path):
-    wanted = Wanted(
+    wanted = DataFiles(
         "toy",
         (
             (File("a.bin", ("http://127.0.0.1:9/a.bin",)), File("b.bin", ("http://127.0.0.1:9/b.bin",))),
@@ -210,7 +213,7 @@ def test_without_a_network_one_error_says_which_file_to_put_where(site: Site, tm
         f"  {tmp_path / 'debian' / 'toy'}",
     ]
     assert told[4] == f"{home / 'a.pkl'} is there, but it is a pickle."
-    assert told[5].startswith("Downloading http://127.0.0.1:9/a.bin: ")
+    assert told[5] == "Downloading http://127.0.0.1:9/a.bin: [Errno 111] Connection refused."
     assert told[6:] == [
         "Ask the author.",
         f"Put the files into {home}, or into a folder 'toy' anywhere and set ARCHIPEL_DATA to the folder above it.",
@@ -218,15 +221,35 @@ def test_without_a_network_one_error_says_which_file_to_put_where(site: Site, tm
     assert cache() == ["toy", "toy/a.pkl", "toy/b.bin"]
 
 
+def test_without_pooch_the_error_names_the_extra(site: Site, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetching.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(FileNotFoundError, match=r"needs pooch: pip install 'archipel\[data\]'.\nPut the files into"):
+        fetch(toy(site))
+    assert site.asked == []
+    (fetching.cache() / "toy").mkdir(parents=True)
+    (fetching.cache() / "toy" / "toy.bin").write_bytes(BODY)
+    assert fetch(toy(site)).read() == BODY
+
+
+def test_an_error_of_the_server_keeps_the_part(site: Site):
+    site.cut = [1000] * downloading.TRIES
+    with pytest.raises(FileNotFoundError):
+        fetch(toy(site))
+    del site.files["/toy.bin"]
+    with pytest.raises(FileNotFoundError, match=r"404"):
+        fetch(toy(site))
+    assert (fetching.cache() / "toy" / "toy.bin.part").read_bytes() == BODY[:1000]
+
+
 def test_a_file_that_cannot_be_downloaded_is_only_looked_for(site: Site):
     with pytest.raises(FileNotFoundError, match=r"Wanted: c.npz. Looked in:"):
-        fetch(Wanted("toy", ((File("c.npz"),),)))
+        fetch(DataFiles("toy", ((File("c.npz"),),)))
     assert site.asked == []
     assert cache() == []
 
 
 def test_places_in_order(alone: Path, tmp_path: Path):
-    wanted = Wanted("toy", ((File("toy.bin.gz"),),))
+    wanted = DataFiles("toy", ((File("toy.bin.gz"),),))
     mine, cached, debian = alone / "toy", tmp_path / "cache/archipel/toy", tmp_path / "debian/toy"
     for folder in (debian, cached, mine):
         folder.mkdir(parents=True)
@@ -238,7 +261,7 @@ def test_places_in_order(alone: Path, tmp_path: Path):
 
 
 def test_a_place_with_a_part_of_the_files_is_passed_over(alone: Path, tmp_path: Path):
-    wanted = Wanted("toy", ((File("a"), File("b")), (File("c*"),)))
+    wanted = DataFiles("toy", ((File("a"), File("b")), (File("c*"),)))
     (alone / "toy").mkdir()
     (alone / "toy" / "a").touch()
     whole = tmp_path / "cache/archipel/toy"
@@ -251,10 +274,10 @@ def test_a_place_with_a_part_of_the_files_is_passed_over(alone: Path, tmp_path: 
 
 
 def test_a_wrong_file_of_the_users_is_refused_unless_wanted(alone: Path):
-    wanted = Wanted("toy", ((File("toy.bin", digest=DIGEST),),))
+    wanted = DataFiles("toy", ((File("toy.bin", digest=DIGEST),),))
     (alone / "toy").mkdir()
     (alone / "toy" / "toy.bin").write_bytes(b"something else")
-    with pytest.raises(ValueError, match=r"toy.bin is not the official file.*say verify=False"):
+    with pytest.raises(ValueError, match=r"toy.bin is not the official file.*pass verify=False"):
         fetch(wanted).read()
     with pytest.raises(ValueError, match=r"toy.bin is not the official file"):
         fetch(wanted).check()
@@ -264,4 +287,4 @@ def test_a_wrong_file_of_the_users_is_refused_unless_wanted(alone: Path):
 def test_a_data_folder_that_is_none(alone: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ARCHIPEL_DATA", str(alone / "nowhere"))
     with pytest.raises(FileNotFoundError, match=r"nowhere is not a folder. Set it to the folder that holds a folder"):
-        fetch(Wanted("toy", ((File("toy.bin"),),)))
+        fetch(DataFiles("toy", ((File("toy.bin"),),)))

@@ -159,7 +159,7 @@ def test_shared_tests_do_not_become_training_examples():
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.2, float("nan")])
 def test_a_fraction_is_a_part(fraction: float):
-    with pytest.raises(ValueError, match=rf"with_own_test: fraction={fraction} is no part of a whole"):
+    with pytest.raises(ValueError, match=rf"with_own_test: fraction={fraction} is not a fraction"):
         islands().with_own_test(fraction)
 
 

@@ -7,27 +7,27 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from archipel.data import reconcile as module
-from archipel.data.reconcile import Margins, Wanted, gaps, indicator, loss, optimum, randomised, reconcile
+from archipel.data.reconcile import TableMargins, Target, gaps, indicator, loss, optimum, randomised, reconcile
 
 
 def problem(
     seed: int, learners: int = 8, classes: int = 3, categories: int = 4, blocks: bool = False
-) -> tuple[Margins, list[Wanted]]:
+) -> tuple[TableMargins, list[Target]]:
     """Classes and one feature with all their combinations, drawn independently; learners' classes fixed in blocks."""
     random = np.random.default_rng(seed)
     codes = np.indices((classes, categories)).reshape(2, -1)
     columns = random.integers(9, 60, codes.shape[1])  # enough for nine learners, whatever the rest
     sizes = 1 + random.multinomial(columns.sum() - learners, random.dirichlet(np.ones(learners)))
     shares = [random.dirichlet(np.full(d, 0.1), learners) for d in (classes, categories)]
-    wanted = [Wanted(code, share * sizes[:, None]) for code, share in zip(codes, shares, strict=True)]
+    wanted = [Target(code, share * sizes[:, None]) for code, share in zip(codes, shares, strict=True)]
     if not blocks:
-        return Margins(sizes[:, None], columns, np.zeros_like(columns)), wanted
+        return TableMargins(sizes[:, None], columns, np.zeros_like(columns)), wanted
     supply = [columns[codes[0] == c].sum() for c in range(classes)]
     rows = np.stack([random.multinomial(total, random.dirichlet(np.ones(learners))) for total in supply], axis=1)
-    return Margins(rows, columns, codes[0]), wanted[1:]
+    return TableMargins(rows, columns, codes[0]), wanted[1:]
 
 
-def transported(margins: Margins) -> tuple[np.ndarray, np.ndarray]:
+def transported(margins: TableMargins) -> tuple[np.ndarray, np.ndarray]:
     """The margins as linear equations of a flattened table."""
     learners, kinds = len(margins.rows), len(margins.columns)
     rows = [
@@ -117,8 +117,8 @@ def test_table_one_from_the_draws_of_its_authors(
     rows = np.round(shares * columns.sum()).astype(np.int64)
     assert (rows.min(), rows.max(), round(rows.mean()), int(rows.std())) == sizes
     rows[rows.argmax()] -= rows.sum() - columns.sum()
-    margins = Margins(rows[:, None], columns, np.zeros_like(columns))
-    wanted = [Wanted(np.arange(len(columns)), classes * rows[:, None])]
+    margins = TableMargins(rows[:, None], columns, np.zeros_like(columns))
+    wanted = [Target(np.arange(len(columns)), classes * rows[:, None])]
     table = reconcile(margins, wanted, np.random.default_rng(0))
     found = np.abs(table / rows[:, None] - columns / columns.sum()).sum(1).mean()
     assert found == pytest.approx(c_score, abs=0.04)

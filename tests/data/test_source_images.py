@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import sys
 import tarfile
 import zipfile
 import zlib
@@ -13,13 +14,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from real_files import cache, needs
 
 import archipel as ap
 from archipel.data import fetch, lazy
 from archipel.data.sources import cifar
 from archipel.data.sources.idx import idx_array
-from archipel.data.sources.png import png_array
+from archipel.data.sources.images import image_array
 
 RANDOM = np.random.default_rng(3)
 DEBIAN = fetch.DEBIAN
@@ -110,7 +112,7 @@ def test_a_small_set_in_mnists_format(alone: Path):
 
 def test_files_that_are_not_the_official_ones(alone: Path):
     write(alone / "mnist", mnist_files())
-    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte.gz is not the official file.*say verify=False"):
+    with pytest.raises(ValueError, match=r"train-images-idx3-ubyte.gz is not the official file.*pass verify=False"):
         ap.data.mnist()
     assert cache() == ["decoded"]
 
@@ -121,10 +123,10 @@ IMAGES = "train-images-idx3-ubyte.gz"
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (gzip.compress(idx(MNIST[IMAGES]))[:-20], r"images-idx3-ubyte.gz is cut short or damaged: "),
+        (gzip.compress(idx(MNIST[IMAGES]))[:-20], r"images-idx3-ubyte.gz is truncated or damaged: "),
         (b"", r"images-idx3-ubyte.gz is not an idx file of bytes: it begins with nothing"),
-        (b"not gzip", r"images-idx3-ubyte.gz is cut short or damaged: Not a gzipped file"),
-        (gzip.compress(idx(MNIST[IMAGES])[:-1]), r"announces \(12, 28, 28\), which are 9424 bytes, and has 9423"),
+        (b"not gzip", r"images-idx3-ubyte.gz is truncated or damaged: Not a gzipped file"),
+        (gzip.compress(idx(MNIST[IMAGES])[:-1]), r"its header says \(12, 28, 28\), 9424 bytes, but it has 9423"),
         (gzip.compress(b"PK\3\4 and so on", mtime=0), r"is not an idx file of bytes: it begins with 50 4b 03 04"),
         (gzip.compress(idx(MNIST[IMAGES][:11])), r"images of shape \(11, 28, 28\) and labels of shape \(12,\)"),
     ],
@@ -186,7 +188,7 @@ def test_emnist_from_its_archive(alone: Path):
     with pytest.raises(ValueError, match=r"gzip.zip lacks emnist-digits-train-images-idx3-ubyte.gz, "):
         ap.data.emnist("digits", verify=False)
     write(alone / "emnist", {"gzip.zip": archive[:-30]})
-    with pytest.raises(ValueError, match=r"gzip.zip is cut short or damaged"):
+    with pytest.raises(ValueError, match=r"gzip.zip is truncated or damaged"):
         ap.data.emnist("balanced", verify=False)
 
 
@@ -247,8 +249,8 @@ def test_cifar100_has_fine_and_coarse_labels(alone: Path):
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [
-        ("data_batch_3.bin", b"\1" * 3072, r"data_batch_3.bin is cut short or damaged: it has 3072 bytes"),
-        ("data_batch_3.bin", b"", r"data_batch_3.bin is cut short or damaged: it has 0 bytes"),
+        ("data_batch_3.bin", b"\1" * 3072, r"data_batch_3.bin is truncated or damaged: it has 3072 bytes"),
+        ("data_batch_3.bin", b"", r"data_batch_3.bin is truncated or damaged: it has 0 bytes"),
         ("test_batch.bin", b"\12" + bytes(3072), r"test_batch.bin holds the label 10, but there are 10 classes"),
     ],
 )
@@ -262,17 +264,17 @@ def test_damaged_cifar(alone: Path, name: str, content: bytes, error: str):
 def test_damaged_archives_of_cifar(alone: Path):
     archive = packed(cifar10_files()[0])
     write(alone / "cifar10", {"cifar-10-binary.tar.gz": archive[: len(archive) // 2]})
-    with pytest.raises(ValueError, match=r"cifar-10-binary.tar.gz is cut short or damaged"):
+    with pytest.raises(ValueError, match=r"cifar-10-binary.tar.gz is truncated or damaged"):
         ap.data.cifar10(verify=False)
     write(alone / "cifar10", {"cifar-10-binary.tar.gz": packed({"test_batch.bin": b""})})
-    with pytest.raises(ValueError, match=r"lacks data_batch_1.bin, .* Is it the archive that its name says\?"):
+    with pytest.raises(ValueError, match=r"lacks data_batch_1.bin, .* Is it the right archive\?"):
         ap.data.cifar10(verify=False)
 
 
 @pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-batches-py/data_batch_1"])
 def test_pickles_are_refused(alone: Path, name: str):
     write(alone / "cifar10", {name: b"cos\nsystem\n(S'false'\ntR."})
-    with pytest.raises(FileNotFoundError, match=r"is a Python pickle.* Take https://.*/cifar-10-binary.tar.gz instead"):
+    with pytest.raises(FileNotFoundError, match=r"is a Python pickle.* Use https://.*/cifar-10-binary.tar.gz instead"):
         ap.data.cifar10()
 
 
@@ -284,7 +286,7 @@ def test_cifar10_from_an_npz(alone: Path):
     source = ap.data.cifar10()
     assert np.array_equal(source.x[5].mul(255).round().byte().numpy(), images[5].transpose(2, 0, 1))
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(ValueError, match=r"cifar10_some.npz is damaged or of another kind"):
+    with pytest.raises(ValueError, match=r"cifar10_some.npz is damaged or has another content"):
         ap.data.cifar10()
     np.savez(path, x_train=images)
     with pytest.raises(ValueError, match=r"it lacks y_train, x_test, y_test and has x_train"):
@@ -315,7 +317,7 @@ def png(image: NDArray[np.uint8], filters: Sequence[int]) -> bytes:
                 raw += bytes([(pixels[row, place, band] - guess) % 256])
     head = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2 if channels == 3 else 0, 0, 0, 0])
     packed = zlib.compress(raw)
-    parts = [(b"IHDR", head), (b"IDAT", packed[:9]), (b"tEXt", b"hello"), (b"IDAT", packed[9:]), (b"IEND", b"")]
+    parts = [(b"IHDR", head), (b"tEXt", b"a\0b"), (b"IDAT", packed[:9]), (b"IDAT", packed[9:]), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         len(content).to_bytes(4, "big") + kind + content + zlib.crc32(kind + content).to_bytes(4, "big")
         for kind, content in parts
@@ -326,14 +328,28 @@ def png(image: NDArray[np.uint8], filters: Sequence[int]) -> bytes:
 def test_png_with_every_filter(channels: int):
     image = pixels(25, 6, channels)
     data = png(image, [row * row // 3 % 5 for row in range(25)])
-    assert np.array_equal(png_array(data, "made here"), image)
+    assert np.array_equal(image_array(data, "made here", "PNG"), image)
     for wrong, error in [
-        (data[:-20], r"is cut short or damaged at byte \d+"),
-        (data[:60] + bytes([data[60] ^ 1]) + data[61:], r"is cut short or damaged at byte"),
-        (b"GIF89a", r"made here is not a PNG image"),
+        (data[:-20], r"made here is damaged or not a PNG image"),
+        (data[:60] + bytes([data[60] ^ 1]) + data[61:], r"made here is damaged or not a PNG image"),
+        (data[:100], r"made here is damaged or not a PNG image"),
+        (b"GIF89a", r"made here is damaged or not a PNG image"),
     ]:
         with pytest.raises(ValueError, match=error):
-            png_array(wrong, "made here")
+            image_array(wrong, "made here", "PNG")
+
+
+def test_other_kinds_of_pixels_are_refused():
+    stream = io.BytesIO()
+    Image.new("RGBA", (3, 2)).save(stream, "PNG")
+    with pytest.raises(ValueError, match=r"made here is an image of mode RGBA. Only 8-bit grey and RGB"):
+        image_array(stream.getvalue(), "made here", "PNG")
+
+
+def test_without_pillow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r"made here is a PNG image.* needs Pillow: pip install 'archipel\[data\]'"):
+        image_array(png(pixels(2, 2, 3), [0, 0]), "made here", "PNG")
 
 
 def test_cifar10_from_the_npm_package(alone: Path):
@@ -432,7 +448,7 @@ def test_damaged_traffic_signs(alone: Path):
     files = gtsrb_files()
     sign = "GTSRB/Final_Training/Images/00007/00001_00000.ppm"
     write(alone / "gtsrb", files | {sign: files[sign][:-1]})
-    with pytest.raises(ValueError, match=r"00001_00000.ppm is cut short or not a binary PPM image"):
+    with pytest.raises(ValueError, match=r"00001_00000.ppm is damaged or not a PPM image"):
         ap.data.gtsrb()
     write(alone / "gtsrb", files | {"GT-final_test.csv": b"oops"})
     with pytest.raises(ValueError, match=r"GT-final_test.csv is not an annotation with Filename and ClassId"):
@@ -512,7 +528,7 @@ def test_a_damaged_cache_is_made_again(alone: Path, monkeypatch: pytest.MonkeyPa
 def test_a_damaged_large_file_leaves_nothing(alone: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(lazy, "LARGE", 50_000)
     write(alone / "cifar10", cifar10_files()[0] | {"test_batch.bin": b"short"})
-    with pytest.raises(ValueError, match=r"test_batch.bin is cut short"):
+    with pytest.raises(ValueError, match=r"test_batch.bin is truncated"):
         ap.data.cifar10()
     assert cache() == ["decoded"]
 
@@ -523,6 +539,6 @@ def test_a_cache_that_cannot_be_written(alone: Path, tmp_path: Path, monkeypatch
     write(alone / "cifar10", files)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.warns(ap.ArchipelWarning, match=r"They are kept in memory; set XDG_CACHE_HOME to a folder with room"):
+    with pytest.warns(ap.ArchipelWarning, match=r"They are kept in memory; set XDG_CACHE_HOME to a folder with"):
         source = ap.data.cifar10()
     assert np.array_equal(source.x.mul(255).round().byte().numpy(), images)

@@ -83,7 +83,7 @@ def test_femnist_before_it_is_split(alone: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        (leaf(writers(slice(None)))[:-50], r"all_data_0.json is cut short or damaged: .* Make it again with LEAF"),
+        (leaf(writers(slice(None)))[:-50], r"all_data_0.json is truncated or damaged: .* Make it again with LEAF"),
         ("[1, 2]", r"all_data_0.json is not LEAF's JSON: it lacks 'users' or 'user_data'"),
         (leaf({"a": {"x": [[0.5] * 784], "y": [1, 2]}}), r"user 'a' should have as many x as y, got 1 and 2"),
         (leaf({"a": {"x": [[0.5] * 783], "y": [1]}}), r"the images of writer 'a' should be lists of 784 numbers"),
@@ -135,9 +135,9 @@ def test_damaged_shakespeare_from_leaf(alone: Path):
     write(alone / "shakespeare" / "all_data" / "all_data.json", leaf({"A": {"x": ["abc", "abcd"], "y": ["d", "e"]}}))
     with pytest.raises(ValueError, match=r"the examples of 'A' should be 80 characters and the one after, got 3 and 1"):
         ap.data.shakespeare("leaf")
-    with pytest.raises(ValueError, match=r"step=2, but LEAF's examples are cut already"):
+    with pytest.raises(ValueError, match=r"step=2, but LEAF's files hold examples, not text"):
         ap.data.shakespeare("leaf", step=2)
-    with pytest.raises(ValueError, match=r"no role says 5000 characters"):
+    with pytest.raises(ValueError, match=r"no role has 5000 characters"):
         ap.data.shakespeare("leaf", at_least=5000)
     assert cache() == ["decoded"]
 

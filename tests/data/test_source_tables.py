@@ -72,7 +72,7 @@ def test_other_forests_and_classes(alone: Path):
             ap.data.covertype(classes=classes)
     path = alone / "covertype" / "covtype.data.gz"
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(ValueError, match=r"covtype.data.gz is cut short or damaged"):
+    with pytest.raises(ValueError, match=r"covtype.data.gz is truncated or damaged"):
         ap.data.covertype(verify=False)
     assert cache() == []
 
@@ -240,9 +240,9 @@ def test_stays(alone: Path):
 
 
 def test_damaged_stays(alone: Path):
-    with pytest.raises(ValueError, match=r"patient.csv.gz is cut short or not a table of eICU: it lacks hospitalid"):
+    with pytest.raises(ValueError, match=r"patient.csv.gz is truncated or not a table of eICU: it lacks hospitalid"):
         stays(alone, **{"patient.csv.gz": PATIENTS.replace("hospitalid", "ward")})
-    with pytest.raises(ValueError, match=r"patient.csv.gz is cut short .*: it lacks a part of a row"):
+    with pytest.raises(ValueError, match=r"patient.csv.gz is truncated .*: it lacks a part of a row"):
         stays(alone, **{"patient.csv.gz": PATIENTS + "6,20"})
     with pytest.raises(ValueError, match=r"it lacks age, hospitaldischargestatus, hospitalid, patientunitstayid"):
         stays(alone, **{"patient.csv.gz": ""})
@@ -318,5 +318,5 @@ def test_damaged_flows(alone: Path, text: str, error: str):
 
 
 def test_flows_that_are_not_there(alone: Path):
-    with pytest.raises(FileNotFoundError, match=r"(?s)iscx_vpn: its files .*asks for a registration"):
+    with pytest.raises(FileNotFoundError, match=r"(?s)iscx_vpn: its files .*requires a registration"):
         ap.data.iscx_vpn()

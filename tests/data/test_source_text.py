@@ -138,7 +138,7 @@ def test_damaged_texts(alone: Path):
         archive.addfile(member, io.BytesIO(PLAY.encode() * 2))
     path = home / "openshakespeare-0.6-gutenberg-texts.tar.gz"
     path.write_bytes(stream.getvalue()[:-60])
-    with pytest.raises(ValueError, match=r"gutenberg-texts.tar.gz is cut short or damaged"):
+    with pytest.raises(ValueError, match=r"gutenberg-texts.tar.gz is truncated or damaged"):
         ap.data.shakespeare("plays")
     path.write_bytes(stream.getvalue())
     assert ap.data.shakespeare("plays", length=5, test=0).site_names == (

@@ -167,15 +167,13 @@ def test_another_or_a_truncated_file_is_refused(content: bytes | None, tmp_path:
     path = tmp_path / "split"
     ISLANDS.save_split(path)
     path.write_bytes(path.read_bytes()[:-100] if content is None else content)
-    with pytest.raises(
-        ValueError, match=r"split is no split of Archipel, or it is damaged: .* Have it saved or copied"
-    ):
+    with pytest.raises(ValueError, match=r"split is not a split file of Archipel, or it is damaged: .* Save or copy"):
         load_split(DIGITS, path)
 
 
 def test_tensors_of_something_else_are_refused(tmp_path: Path):
     save_file({"weights": torch.zeros(2)}, tmp_path / "model")
-    with pytest.raises(ValueError, match="model is no split of Archipel"):
+    with pytest.raises(ValueError, match="model is not a split file of Archipel"):
         load_split(DIGITS, tmp_path / "model")
 
 

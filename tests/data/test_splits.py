@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archipel.data import stratified_validation
-from archipel.data.splits import carve_test, hold_out, nobody_elses, own_test, take_stimuli
+from archipel.data.splits import carve_test, exclusive_tests, hold_out, own_test, take_stimuli
 
 labels = st.lists(st.integers(0, 5), min_size=1, max_size=80)
 fractions = st.floats(0.01, 0.99)
@@ -67,7 +67,7 @@ def test_validation_needs_a_number_of_examples():
 
 @pytest.mark.parametrize("fraction", [0, 1, 1.2, -0.1, float("nan")])
 def test_a_fraction_is_between_0_and_1(fraction: float):
-    with pytest.raises(ValueError, match=rf"fraction={fraction} is no part of a whole. Give a number between"):
+    with pytest.raises(ValueError, match=rf"fraction={fraction} is not a fraction. Give a number between"):
         stratified_validation(torch.tensor([0, 1]), fraction, (0,))
 
 
@@ -139,6 +139,6 @@ def test_small_classes_are_tested_at_one_learner_or_another():
     assert set().union(*tested) == set(range(20))
 
 
-def test_what_is_nobody_elses():
+def test_what_is_exclusive_tests():
     tests = [torch.tensor([0, 1, 2]), torch.tensor([2, 3]), torch.tensor([], dtype=torch.int64)]
-    assert nobody_elses(tests, torch.tensor([0, 5]), 6).tolist() == [False, True, False, True, False, False]
+    assert exclusive_tests(tests, torch.tensor([0, 5]), 6).tolist() == [False, True, False, True, False, False]

@@ -218,7 +218,7 @@ def test_half_precision_stays_half():
 def test_bad_input_is_refused():
     tokens = Source(torch.arange(20).reshape(10, 2), torch.zeros(10), None, "words").split(2)
     with pytest.raises(
-        ValueError, match=r"x of 'words' holds torch.int64, and whole numbers such as token ids have no"
+        ValueError, match=r"x of 'words' holds torch.int64, and the mean of whole numbers such as token ids has no"
     ):
         tokens.standardised("global")
     assert tokens.standardised("none") is tokens
@@ -309,7 +309,7 @@ def test_moments_that_cannot_be_gone_by():
     def by(count: int, total: list[float], squares: list[float]) -> Moments:
         return Moments(count, torch.tensor(total).double(), torch.tensor(squares).double())
 
-    with pytest.raises(ValueError, match=r"standardised_by: x holds torch.int64, and whole numbers such as token ids"):
+    with pytest.raises(ValueError, match=r"standardised_by: x holds torch.int64, and the mean of whole numbers"):
         standardised_by(at(1, 2)[:, None], by(1, [1], [1]))
     with pytest.raises(ValueError, match=r"an example of x has shape \(2,\), the sums \(3,\) and the squares \(3,\)"):
         standardised_by(x, by(1, [1, 2, 3], [1, 2, 3]))

@@ -266,7 +266,7 @@ def test_what_changes_between_two_runs_of_one_process_is_read_again(
     [
         ("data.split.learners=7", r"Fleet: it has 10 learners .* the data have 7 islands"),
         ("data={source={name='from_csv', path='none.csv', label='y'}, natural={}}", r"there is no file .*none\.csv"),
-        ("data.split.test='own(2)'", r"test: own=2.0 is no part of a whole"),
+        ("data.split.test='own(2)'", r"test: own=2.0 is not a fraction"),
         ("training.optimiser=SDG", r"torch.optim has no optimiser 'SDG'"),
         ("evaluation={at='held-out test'}", r"scored at learners held out for test, and there are none"),
     ],

@@ -1,12 +1,13 @@
-"""Data on islands: take a source, split it over learners, and every learner is an index array."""
+"""Data on islands: split a source over learners, each of which is an index array into its examples."""
 
 from archipel.data.features import bucketed
-from archipel.data.folds import Fold
 from archipel.data.heatmap import heat_map
-from archipel.data.islands import Island, Islands
-from archipel.data.own import from_csv, from_dataset, from_hf, from_npz_folder, from_parquet
+from archipel.data.in_memory import from_arrays, from_dataset
+from archipel.data.island import Island
+from archipel.data.islands import Fold, Islands
+from archipel.data.own import from_csv, from_hf, from_npz_folder, from_parquet
 from archipel.data.scores import SizeStatistics, c_score, class_distances, size_statistics
-from archipel.data.source import Source, from_arrays
+from archipel.data.source import Source, load_split
 from archipel.data.sources import (
     cifar10,
     cifar100,
@@ -22,7 +23,6 @@ from archipel.data.sources import (
     mnist,
     shakespeare,
 )
-from archipel.data.split_file import load_split
 from archipel.data.splits import stratified_validation
 from archipel.data.standardise import Moments, combine, moments
 

@@ -1,24 +1,24 @@
-"""Which classes every learner holds, and how many examples of each.
+"""Choose the classes of every learner, and how many examples of each it gets.
 
-  "iid"             every learner holds all classes in the data's own proportions
-  3                 Non-IID(3): 3 classes for every learner, except where 3 classes cannot hold a learner's size
-  (8, 4, 3, 3)      exactly so many classes for each learner: Metis' Non-IID(8x1,4x1,3x2), also "8x1,4x1,3x2"
+  "iid"             every learner holds all classes in the proportions of the data
+  3                 Non-IID(3): 3 classes for every learner, except where 3 classes have too few examples for its size
+  (8, 4, 3, 3)      one number of classes per learner: Metis' Non-IID(8x1,4x1,3x2), also "8x1,4x1,3x2"
   "2-6"             a number of classes from the range for every learner, each equally likely (Fed2A section 4.1)
-  "dirichlet(0.1)"  every learner's own distribution over all classes, RADFed's lambda; every example is given away
+  "dirichlet(0.1)"  a distribution over all classes for every learner, RADFed's lambda; every example is used
   "disjoint(2)"     2 classes for every learner, none shared (HDAFL section 5.1): the first learner holds the first 2
 
 The exception for 3 is Metis' "to preserve scale invariance" (section VI): that learner gets the smallest number of
-classes that can hold its size beside one example for each of the others that share them. Places for fewer
-classes than there are (learners * x < classes) can hold that part of the data only, and sizes are then shares
-of that part; so learners of one named size, "uniform", always hold exactly x.
+classes that have enough examples for its size, after one example for each other learner that shares them. If the
+learners together hold fewer classes than there are (learners * x < classes), only that part of the data is used, and
+sizes are shares of that part; learners with "uniform" sizes therefore always hold exactly x.
 
-Every class is held by somebody when there are places enough. When sizes do not fit into the classes, all are
-scaled down by a common factor as little as possible: the shape stays, the remainder is dropped. Sizes given
+Every class is held by a learner if the learners together hold enough classes. If sizes do not fit into the classes, all
+are scaled down by the smallest common factor: their shape stays, and the remaining examples are not used. Sizes given
 as numbers are never changed, and those of a range never leave it: if they do not fit, the error says which would.
 
-Dirichlet classes, and features of any classes, are reconciled with the sizes by RADFed's quadratic programme. With
-Dirichlet classes a learner's classes are what is as near as possible to what was drawn (formula 2); with any other
-setting they are exactly as asked, and only the features give way.
+Dirichlet classes, and features with any classes, are reconciled with the sizes by RADFed's quadratic programme. With
+Dirichlet classes a learner's classes are as near as possible to the distribution drawn (formula 2); with any other
+setting they are exactly as asked, and only the features are approximate.
 """
 
 from __future__ import annotations
@@ -28,67 +28,65 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from archipel.core.randomness import generator
+from archipel.data.array_types import BoolArray, FloatArray, IntArray
 from archipel.data.features import configurations, drawn
 from archipel.data.forms import call, numbers, positive, span, unknown
-from archipel.data.reconcile import Margins, Wanted, reconcile
-from archipel.data.sizes import Counts, Shares, Wish, apportion, check_total, one_per_learner, whole_number, wish
+from archipel.data.reconcile import TableMargins, Target, reconcile
+from archipel.data.sizes import Wish, apportion, check_total, one_per_learner, whole_number, wish
 from archipel.data.transport import allocate
 
-Held: TypeAlias = NDArray[np.bool_]
-
 DRAWS = 8
-"""So many choices of classes are tried before sizes are scaled down: some pairings hold more than others."""
+"""Random choices of classes tried before sizes are scaled down: some fit larger sizes than others."""
 FORMS = ("iid", "3", "8x1,4x1,3x8", "2-6", "dirichlet(0.1)", "disjoint(2)")
 
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Every learner's own distribution over all classes."""
+    """A random distribution over all classes for every learner."""
 
     concentration: float
 
 
 @dataclass(frozen=True)
 class Disjoint:
-    """So many classes for every learner, none shared."""
+    """The same number of classes for every learner, none shared."""
 
     count: int
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A categorical feature of the training examples that is skewed."""
+    """A categorical feature of the training examples, to be skewed."""
 
     name: str
-    codes: Counts
+    codes: IntArray
     """The category of every example."""
     concentration: float
 
 
-Kind: TypeAlias = str | int | tuple[int, ...] | Dirichlet | Disjoint
-"""A setting that was read: "iid", one number for everyone, one per learner, or one of the two above."""
+ClassRule: TypeAlias = str | int | tuple[int, ...] | Dirichlet | Disjoint
+"""A parsed setting: "iid", one number for all learners, one number per learner, or one of the two above."""
 
 
 def deal(
-    labels: Counts,
+    labels: IntArray,
     learners: int,
     sizes: str | Sequence[int] | None,
     classes: str | int | Sequence[int],
     seed: int,
     features: Sequence[Feature] = (),
-) -> list[Counts]:
-    """Deal the examples out: every learner's positions in the labels, ascending, none given twice."""
-    kind = read(classes, learners, seed)
-    if isinstance(kind, Dirichlet) or features:
+) -> list[IntArray]:
+    """Distribute the examples: return every learner's positions in the labels, ascending; no position twice."""
+    rule = read(classes, learners, seed)
+    if isinstance(rule, Dirichlet) or features:
         kinds, table = skewed_table(labels, learners, sizes, classes, seed, features)
     else:
         kinds, table = labels, class_table(np.bincount(labels), learners, sizes, classes, seed)
     shuffled = generator(seed, "data", "examples").permutation(len(labels))
     stacks = shuffled[np.argsort(kinds[shuffled], kind="stable")]
-    # every kind's stack is dealt to the learners in turn, and what is over to nobody
+    # the examples of every kind go to the learners in turn; one more row takes those that are left over
     supply = np.bincount(kinds, minlength=table.shape[1])
     dealt = np.vstack([table, supply - table.sum(0)])
     owner = np.repeat(np.tile(np.arange(learners + 1), table.shape[1]), dealt.T.ravel())
@@ -96,8 +94,8 @@ def deal(
     return [np.sort(part) for part in np.split(hands, np.cumsum(table.sum(1)))[:-1]]
 
 
-def read(classes: str | int | Sequence[int], learners: int, seed: int) -> Kind:
-    """What the setting asks for."""
+def read(classes: str | int | Sequence[int], learners: int, seed: int) -> ClassRule:
+    """Parse the setting."""
     if not isinstance(classes, str):
         if isinstance(classes, Iterable):
             return tuple(one_per_learner("classes", classes, learners))
@@ -113,7 +111,7 @@ def read(classes: str | int | Sequence[int], learners: int, seed: int) -> Kind:
         low, high = ends
         if not 1 <= low <= high:
             raise ValueError(
-                f"split: classes={classes!r} is no range. Give the lower end, at least 1, and then the higher."
+                f"split: classes={classes!r} is not a range. Give the lower end, at least 1, and then the higher."
             )
         return tuple(generator(seed, "data", "numbers of classes").integers(low, high + 1, learners).tolist())
     match call(classes):
@@ -126,24 +124,24 @@ def read(classes: str | int | Sequence[int], learners: int, seed: int) -> Kind:
 
 
 def class_table(
-    supply: Counts,
+    supply: IntArray,
     learners: int,
     sizes: str | Sequence[int] | None,
     classes: str | int | Sequence[int],
     seed: int,
-) -> Counts:
-    """How many examples of every class every learner gets: [learners, classes]."""
-    kind, available = read(classes, learners, seed), int(supply.sum())
-    if isinstance(kind, Disjoint):
-        return disjoint_table(supply, learners, sizes, kind.count, seed)
-    if isinstance(kind, Dirichlet):
-        margins, aims = drawn_classes(supply, np.arange(len(supply)), learners, sizes, kind, seed)
-        return reconcile(margins, [aims], generator(seed, "data", "reconciled"))
+) -> IntArray:
+    """Return the number of examples of every class for every learner: [learners, classes]."""
+    rule, available = read(classes, learners, seed), int(supply.sum())
+    if isinstance(rule, Disjoint):
+        return disjoint_table(supply, learners, sizes, rule.count, seed)
+    if isinstance(rule, Dirichlet):
+        margins, target = drawn_classes(supply, np.arange(len(supply)), learners, sizes, rule, seed)
+        return reconcile(margins, [target], generator(seed, "data", "reconciled"))
     sizes = "uniform" if sizes is None else sizes
     asked = wish(sizes, learners, seed)
     check_total(asked, sizes, available)
-    if isinstance(kind, int | tuple):
-        return table_by_class(supply, asked, sizes, kind, classes, seed)
+    if isinstance(rule, int | tuple):
+        return table_by_class(supply, asked, sizes, rule, classes, seed)
     wanted = asked.fitted(available, np.ones(learners, np.int64))
     shares = np.outer(wanted, supply)
     table = allocate(wanted, supply, at_least=shares // available, at_most=-(-shares // available))
@@ -152,53 +150,55 @@ def class_table(
 
 
 def drawn_classes(
-    supply: Counts, codes: Counts, learners: int, sizes: str | Sequence[int] | None, kind: Dirichlet, seed: int
-) -> tuple[Margins, Wanted]:
-    """What a table has to keep and should be near, when classes are drawn; codes are the configurations' classes."""
+    supply: IntArray, codes: IntArray, learners: int, sizes: str | Sequence[int] | None, rule: Dirichlet, seed: int
+) -> tuple[TableMargins, Target]:
+    """Return the margins and the target of a table whose classes are drawn; codes are the configurations' classes."""
     sizes = "uniform" if sizes is None else sizes
     asked = wish(sizes, learners, seed)
     check_total(asked, sizes, int(supply.sum()))
     wanted = asked.fitted(int(supply.sum()), np.ones(learners, np.int64))
-    # of what is not given away, every kind has its part
+    # unused examples are taken from every kind in proportion
     used = apportion(int(wanted.sum()), supply.astype(np.float64), np.zeros_like(supply))
     present = np.unique(codes[supply > 0])
     examples = np.zeros((learners, int(codes.max()) + 1))
-    shares = drawn(len(present), kind.concentration, learners, (seed, "data", "class shares"))
+    shares = drawn(len(present), rule.concentration, learners, (seed, "data", "class shares"))
     examples[:, present] = shares * wanted[:, None]
-    return Margins(wanted[:, None], used, np.zeros_like(used)), Wanted(codes, examples)
+    return TableMargins(wanted[:, None], used, np.zeros_like(used)), Target(codes, examples)
 
 
 def skewed_table(
-    labels: Counts,
+    labels: IntArray,
     learners: int,
     sizes: str | Sequence[int] | None,
     classes: str | int | Sequence[int],
     seed: int,
     features: Sequence[Feature],
-) -> tuple[Counts, Counts]:
-    """Every example's configuration, and how many of every configuration every learner gets."""
+) -> tuple[IntArray, IntArray]:
+    """Return every example's configuration, and the number of every configuration for every learner."""
     number, kinds = configurations(labels, [feature.codes for feature in features])
-    supply, kind = np.bincount(number), read(classes, learners, seed)
-    aims: list[Wanted] = []
-    if isinstance(kind, Dirichlet):
-        margins, in_classes = drawn_classes(supply, kinds[:, 0], learners, sizes, kind, seed)
-        aims.append(in_classes)
+    supply, rule = np.bincount(number), read(classes, learners, seed)
+    targets: list[Target] = []
+    if isinstance(rule, Dirichlet):
+        margins, in_classes = drawn_classes(supply, kinds[:, 0], learners, sizes, rule, seed)
+        targets.append(in_classes)
     else:
         table = class_table(np.bincount(labels), learners, sizes, classes, seed)
         used = np.zeros_like(supply)
         for c in np.flatnonzero(table.sum(0)):
             mine = kinds[:, 0] == c
             used[mine] = apportion(int(table[:, c].sum()), supply[mine].astype(np.float64), 0 * supply[mine])
-        margins = Margins(table, used, kinds[:, 0])
+        margins = TableMargins(table, used, kinds[:, 0])
     for place, feature in enumerate(features):
         values, codes = np.unique(kinds[:, place + 1], return_inverse=True)
         shares = drawn(len(values), feature.concentration, learners, (seed, "data", "feature", feature.name))
-        aims.append(Wanted(codes.astype(np.int64), shares * margins.rows.sum(1)[:, None]))
-    return number, reconcile(margins, aims, generator(seed, "data", "reconciled"))
+        targets.append(Target(codes.astype(np.int64), shares * margins.rows.sum(1)[:, None]))
+    return number, reconcile(margins, targets, generator(seed, "data", "reconciled"))
 
 
-def disjoint_table(supply: Counts, learners: int, sizes: str | Sequence[int] | None, count: int, seed: int) -> Counts:
-    """The table when no class is shared: all examples of a learner's classes, or sizes that fit into them."""
+def disjoint_table(
+    supply: IntArray, learners: int, sizes: str | Sequence[int] | None, count: int, seed: int
+) -> IntArray:
+    """Return the table if no class is shared: all examples of a learner's classes, or sizes that fit into them."""
     present = np.flatnonzero(supply)
     if learners * count > len(present):
         feasible = [f"{len(present) // count} learners"] if count <= len(present) else []
@@ -209,7 +209,7 @@ def disjoint_table(supply: Counts, learners: int, sizes: str | Sequence[int] | N
         )
     held = np.zeros((learners, len(supply)), dtype=bool)
     held[np.repeat(np.arange(learners), count), present[: learners * count]] = True
-    everything: Counts = held * supply
+    everything: IntArray = held * supply
     if sizes is None:
         return everything
     asked, counts = wish(sizes, learners, seed), np.full(learners, count)
@@ -220,12 +220,12 @@ def disjoint_table(supply: Counts, learners: int, sizes: str | Sequence[int] | N
 
 
 def table_by_class(
-    supply: Counts, asked: Wish, sizes: str | Sequence[int], kind: int | tuple[int, ...], classes: object, seed: int
-) -> Counts:
-    """The table when learners hold some of the classes only."""
+    supply: IntArray, asked: Wish, sizes: str | Sequence[int], rule: int | tuple[int, ...], classes: object, seed: int
+) -> IntArray:
+    """Return the table if learners hold some of the classes only."""
     learners, available, present = len(asked.shares), int(supply.sum()), int((supply > 0).sum())
-    one_number = isinstance(kind, int)
-    counts = np.full(learners, kind, dtype=np.int64) if one_number else np.array(kind, dtype=np.int64)
+    one_number = isinstance(rule, int)
+    counts = np.full(learners, rule, dtype=np.int64) if one_number else np.array(rule, dtype=np.int64)
     if counts.max() > present:
         raise ValueError(
             f"split: classes={classes!r} asks for {counts.max()} classes, but the training examples have "
@@ -250,7 +250,7 @@ def table_by_class(
     return fitting(best, wanted, asked, sizes, counts, supply)
 
 
-def check_room(wanted: Counts, counts: Counts, asked: Wish, sizes: str | Sequence[int]) -> None:
+def check_room(wanted: IntArray, counts: IntArray, asked: Wish, sizes: str | Sequence[int]) -> None:
     """Refuse sizes that are smaller than the numbers of classes."""
     if (wanted < counts).any():
         k = int(np.argmax(wanted < counts))
@@ -266,9 +266,9 @@ def check_room(wanted: Counts, counts: Counts, asked: Wish, sizes: str | Sequenc
 
 
 def fitting(
-    table: Counts, wanted: Counts, asked: Wish, sizes: str | Sequence[int], counts: Counts, supply: Counts
-) -> Counts:
-    """The table, refused when it lacks what may not be scaled down."""
+    table: IntArray, wanted: IntArray, asked: Wish, sizes: str | Sequence[int], counts: IntArray, supply: IntArray
+) -> IntArray:
+    """Return the table; refuse one that is smaller than sizes that must not be scaled down."""
     if asked.exact and table.sum() < wanted.sum():
         raise ValueError(
             f"split: sizes={wanted.tolist()} do not fit into {counts.tolist()} classes each, with "
@@ -277,29 +277,29 @@ def fitting(
     if table.sum(1).min() < asked.least:
         raise ValueError(
             f"split: sizes={sizes!r} do not fit into {counts.tolist()} classes each, with {supply.tolist()} training "
-            f"examples per class: {asked.least} for everyone is too much. Ask for smaller sizes, fewer learners or "
-            "more classes per learner."
+            f"examples per class: {asked.least} for every learner are too many. Ask for smaller sizes, fewer learners "
+            "or more classes per learner."
         )
     return table
 
 
-def choose(counts: Counts, sizes: Counts, supply: Counts, random: np.random.Generator) -> Held:
-    """Choose every learner's classes: the least used first, ties by lot, so that all are used alike."""
+def choose(counts: IntArray, sizes: IntArray, supply: IntArray, random: np.random.Generator) -> BoolArray:
+    """Choose every learner's classes: the least used first, ties in random order, so that all are used alike."""
     learners, places = len(counts), int(counts.sum())
-    everyone_fits = places >= (supply > 0).sum()
+    all_fit = places >= (supply > 0).sum()
     held = np.zeros((learners, len(supply)), dtype=bool)
-    left = supply.astype(np.float64)  # what the learners so far are expected to leave of every class
-    # the largest learners first: the small ones fit into what is left, and not the other way round
+    left = supply.astype(np.float64)  # examples of every class that the learners so far are expected to leave
+    # the largest learners first: small ones fit into what is left
     for turn, k in enumerate(np.argsort(-sizes, kind="stable")):
         holders = held.sum(0)
-        # no class can be held by more learners than it has examples: where that matters, roomy ones first
+        # a class has at most as many holders as examples: where that matters, take classes with most room first
         room = np.minimum(supply - holders, learners - turn)
         used = 1 - left / np.maximum(supply, 1)
         order = [c for c in np.lexsort((random.permutation(len(supply)), used, -room)) if room[c] > 0]
         places -= int(counts[k])
         unheld = [c for c in order if holders[c] == 0]
-        # the places that remain after this learner must suffice for the classes that nobody holds yet
-        must = max(0, len(unheld) - places) if everyone_fits else 0
+        # the remaining learners must be able to hold the classes that no learner holds yet
+        must = max(0, len(unheld) - places) if all_fit else 0
         picked = pick(must, unheld, [], left, sizes[k])
         picked = pick(int(counts[k]), order, picked, left, sizes[k])
         if len(picked) < counts[k]:
@@ -318,11 +318,11 @@ def choose(counts: Counts, sizes: Counts, supply: Counts, random: np.random.Gene
     return held
 
 
-def pick(count: int, order: list[int], picked: list[int], left: Shares, size: int) -> list[int]:
-    """Add classes in this order up to a count, except those that would leave too little for the size."""
+def pick(count: int, order: list[int], picked: list[int], left: FloatArray, size: int) -> list[int]:
+    """Add classes in this order up to a count, except those that would leave too few examples for the size."""
     picked = list(picked)
     roomiest = sorted((c for c in order if c not in picked), key=lambda c: -left[c])
-    # when nothing is enough, the most there is
+    # if no choice has enough examples, aim at the largest
     goal = min(float(size), sum(left[c] for c in picked + roomiest[: count - len(picked)])) - 1e-6
     for c in order:
         if len(picked) >= count:
@@ -334,10 +334,10 @@ def pick(count: int, order: list[int], picked: list[int], left: Shares, size: in
     return picked
 
 
-def fill(wanted: Counts, asked: Wish, supply: Counts, held: Held) -> Counts:
-    """Fill the learners' classes up to the wanted sizes, or to sizes of the same shape that fit."""
+def fill(wanted: IntArray, asked: Wish, supply: IntArray, held: BoolArray) -> IntArray:
+    """Fill the learners' classes up to the wanted sizes, or to smaller sizes of the same shape that fit."""
     one_each = held.astype(np.int64)
-    all_there_is: Counts = held * supply
+    all_there_is: IntArray = held * supply
     table = allocate(wanted, supply, one_each, all_there_is)
     if table is not None:
         return table

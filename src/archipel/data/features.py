@@ -1,10 +1,10 @@
-"""Which categories of features every learner holds: RADFed's feature skew (formula 2).
+"""Choose the categories of features of every learner: RADFed's feature skew (formula 2).
 
   "dirichlet(0.1)"                   every learner has its own distribution over the categories of each feature, drawn
                                      from a Dirichlet distribution with this concentration (RADFed's theta)
-  {"wilderness": 0.1, "soil": 1}     these features only, each with its own; also "wilderness=0.1,soil=1"
+  {"wilderness": 0.1, "soil": 1}     only these features, each with its concentration; also "wilderness=0.1,soil=1"
 
-Categories are those of `Source.categories`. A continuous feature becomes one through `bucketed`.
+Categories are those of `Source.categories`. `bucketed` makes categories of a continuous feature.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from torch import Tensor
 
 from archipel.core.checks import nearest
 from archipel.core.randomness import generator
+from archipel.data.array_types import FloatArray, IntArray
 from archipel.data.forms import a_number, call, positive, unknown
-from archipel.data.sizes import Counts, Shares
 
 FORMS = ("dirichlet(0.1)",)
 
 
 def bucketed(values: NDArray[Any] | Tensor, count: int) -> Tensor:
-    """A continuous feature as categories: int64 numbers of so many buckets of about equally many examples.
+    """Divide a continuous feature into buckets of about equally many examples; return their int64 numbers.
+
+    values: one number per example; count: number of buckets.
 
     Equal values share a bucket, so a feature with few values has fewer buckets.
     """
@@ -45,15 +47,15 @@ def bucketed(values: NDArray[Any] | Tensor, count: int) -> Tensor:
         raise ValueError(f"bucketed: count should be a whole number of at least 2, got {count!r}.")
     below = column[column < column.max()]
     if len(below) == 0:
-        raise ValueError(f"bucketed: all {len(column)} values are {column[0]}: there is nothing to divide.")
+        raise ValueError(f"bucketed: all {len(column)} values are {column[0]}: a single value cannot be divided.")
     edges = np.quantile(column, np.arange(1, count) / count, method="inverted_cdf")
-    # a bucket ends with its edge, so the largest value is no edge; when it is all there is, it has a bucket to itself
+    # a bucket ends with its edge, so the largest value is not an edge; if most values are the largest, it has its own
     edges = np.unique(np.minimum(edges, below.max()))
     return torch.from_numpy(np.searchsorted(edges, column, side="left").astype(np.int64))
 
 
 def concentrations(features: object, categories: Mapping[str, Tensor], name: str) -> dict[str, float]:
-    """Every skewed feature's concentration, by name."""
+    """Parse the setting: return every skewed feature's concentration, by name."""
     if not categories:
         raise ValueError(
             f"split: features={features!r}, but {name!r} has no categories. Give it some with "
@@ -89,7 +91,7 @@ def concentrations(features: object, categories: Mapping[str, Tensor], name: str
 
 
 def pairs(text: str) -> dict[str, float] | None:
-    """Names and numbers of "wilderness=0.1,soil=1"."""
+    """Parse names and numbers such as "wilderness=0.1,soil=1"; return None for another form."""
     found: dict[str, float] = {}
     for part in text.split(","):
         feature, equals, number = part.partition("=")
@@ -100,11 +102,14 @@ def pairs(text: str) -> dict[str, float] | None:
     return found
 
 
-def configurations(labels: Counts, columns: list[Counts]) -> tuple[Counts, Counts]:
-    """Combinations of class and categories that the data have: every example's, and [configurations, 1 + features]."""
+def configurations(labels: IntArray, columns: list[IntArray]) -> tuple[IntArray, IntArray]:
+    """Enumerate the combinations of class and categories in the data.
+
+    Return every example's number, and the class and categories of each: [configurations, 1 + features].
+    """
     number = ranked(labels)
     for column in columns:
-        # ranked after each feature: the product over all could be too large for a number
+        # ranked after each feature: the product over all could overflow
         codes = ranked(column)
         number = ranked(number * (int(codes.max()) + 1) + codes)
     first = np.empty(int(number.max()) + 1, dtype=np.int64)
@@ -112,15 +117,15 @@ def configurations(labels: Counts, columns: list[Counts]) -> tuple[Counts, Count
     return number, np.stack([column[first] for column in (labels, *columns)], axis=1)
 
 
-def ranked(values: Counts) -> Counts:
-    """Whole numbers from 0 numbered anew without gaps, in their order."""
+def ranked(values: IntArray) -> IntArray:
+    """Renumber whole numbers from 0 without gaps, in their order."""
     if values.max() > 10 * len(values):
         return np.unique(values, return_inverse=True)[1].astype(np.int64)
-    # without sorting: there may be half a million examples and forty features
-    ranks: Counts = np.cumsum(np.bincount(values) > 0) - 1
+    # counting is faster than sorting half a million examples
+    ranks: IntArray = np.cumsum(np.bincount(values) > 0) - 1
     return ranks[values]
 
 
-def drawn(categories: int, concentration: float, learners: int, key: tuple[int | str, ...]) -> Shares:
-    """Every learner's distribution over categories: [learners, categories]."""
+def drawn(categories: int, concentration: float, learners: int, key: tuple[int | str, ...]) -> FloatArray:
+    """Draw every learner's distribution over categories: [learners, categories]."""
     return generator(*key).dirichlet(np.full(categories, concentration), learners)

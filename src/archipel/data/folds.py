@@ -5,43 +5,35 @@ set is selected as the validation set and the others are used as the training se
 60/20/20. Table III reports 5 folds times 3 seeds, one validation set each: that is `rotations=1`.
 
 Laws:
-  1. every learner is in one fold, and folds differ by one learner at most (143 learners: 85/29/29, as in the paper);
-  2. over the combinations every learner is as often a test learner as every other, and so for validation;
+  1. every learner is in one fold, and sizes of folds differ by at most one (143 learners: 85/29/29, as in the paper);
+  2. over all combinations every learner is a test learner equally often, and a validation learner equally often;
   3. the order is fixed: by the test fold, then by the validation fold's distance after it.
 """
 
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from archipel.core.checks import at_least, require
 from archipel.core.randomness import generator
 from archipel.core.types import Role
 
-if TYPE_CHECKING:
-    from archipel.data.islands import Islands
 
+@dataclass(frozen=True)
+class FoldRoles:
+    """One combination of a test fold and a validation fold."""
 
-@dataclass(frozen=True, eq=False)
-class Fold:
-    """One combination: the learners of two folds are held out, the others train."""
-
-    islands: Islands
     test: int
     """Number of the fold whose learners have the role "test"."""
     validation: int
     """Number of the fold whose learners have the role "validation"."""
-
-    def __repr__(self) -> str:
-        roles = [learner.role for learner in self.islands.learners]
-        counts = "/".join(str(roles.count(role)) for role in ("train", "validation", "test"))
-        return f"<Fold test={self.test} validation={self.validation}: {counts} learners of {self.islands.name!r}>"
+    roles: tuple[Role, ...]
+    """The role of every learner."""
 
 
-def folds(islands: Islands, count: int = 5, seed: int = 0, rotations: int | None = None) -> tuple[Fold, ...]:
-    """Every combination of a test fold and a validation fold; `Islands.folds` documents it."""
+def fold_roles(learners: int, count: int, seed: int, rotations: int | None) -> list[FoldRoles]:
+    """Return every combination of a test fold and a validation fold; `Islands.folds` documents the arguments."""
     count = whole("count", count)
     rotations = count - 1 if rotations is None else whole("rotations", rotations)
     at_least(3, "folds", "one to test, one to validate, one to train", count=count)
@@ -52,42 +44,31 @@ def folds(islands: Islands, count: int = 5, seed: int = 0, rotations: int | None
         f"Give 1 to {count - 1}.",
     )
     require(
-        len(islands.learners) >= count,
-        f"folds: count={count}, but there are only {len(islands.learners)} learners. "
+        learners >= count,
+        f"folds: count={count}, but there are only {learners} learners. "
         "Ask for fewer folds, or split over more learners.",
     )
-    for learner in islands.learners:
-        require(
-            learner.role == "train",
-            f"folds: learner {learner.name!r} is held out already, its role is {learner.role!r}. "
-            "Take folds of islands where every learner trains.",
-        )
-    number_of = deal(len(islands.learners), count, whole("seed", seed))
-    # a learner that is held out is tried on all it has
-    held_out = islands.without_own_test().learners
+    fold_of = deal_learners(learners, count, whole("seed", seed))
     combinations = []
     for test in range(count):
         for step in range(1, rotations + 1):
             validation = (test + step) % count
-            roles: dict[int, Role] = {test: "test", validation: "validation"}
-            learners = tuple(
-                replace(undivided, role=roles[number]) if number in roles else learner
-                for learner, undivided, number in zip(islands.learners, held_out, number_of, strict=True)
-            )
-            combinations.append(Fold(replace(islands, learners=learners), test, validation))
-    return tuple(combinations)
+            held_out: dict[int, Role] = {test: "test", validation: "validation"}
+            roles = tuple(held_out.get(fold, "train") for fold in fold_of)
+            combinations.append(FoldRoles(test, validation, roles))
+    return combinations
 
 
-def deal(learners: int, count: int, seed: int) -> list[int]:
-    """The fold of every learner, at random; the first folds get one more when the number does not divide."""
-    number_of = [0] * learners
+def deal_learners(learners: int, count: int, seed: int) -> list[int]:
+    """Return the fold of every learner, at random; the first folds get one more if the division has a remainder."""
+    fold_of = [0] * learners
     for place, learner in enumerate(generator(seed, "data", "folds").permutation(learners)):
-        number_of[learner] = place % count
-    return number_of
+        fold_of[learner] = place % count
+    return fold_of
 
 
 def whole(name: str, value: int) -> int:
-    """The value as an int, refused when it is none."""
+    """Return the value as an int; refuse anything but a whole number."""
     try:
         return operator.index(value)
     except TypeError:

@@ -16,26 +16,28 @@ ENDINGS = (".png", ".svg")
 def heat_map(
     islands: Islands, path: str | os.PathLike[str], values: str = "examples", title: str | None = None
 ) -> list[Path]:
-    """Draw how much of every class every learner has; the path's ending says PNG or SVG, without one it is both.
+    """Draw the classes of every learner into a PNG or SVG file, by the path's suffix, or both if it has none.
 
-    `values` is "examples", their number, or "share", their part of the learner's own examples. The paths written are
-    returned; equal islands give equal files. It needs matplotlib: `pip install 'archipel[plots]'`.
+    values: "examples", their number, or "share", their part of the learner's own examples.
+    title: of the picture; None: the name of the islands and their numbers of learners and classes.
+
+    Return the paths written. Equal islands give equal files. Needs matplotlib: `pip install 'archipel[plots]'`.
     """
     one_of("heat_map", "values", values, ("examples", "share"))
     path = Path(path)
     require(
         path.suffix.lower() in ("", *ENDINGS),
-        f"heat_map: {path.name!r} should end in {' or '.join(ENDINGS)}, or in neither to have both.",
+        f"heat_map: {path.name!r} should end in {' or '.join(ENDINGS)}, or have no suffix to write both.",
     )
     table = islands.class_table().numpy()
     try:
-        # imported late: only pictures need it
+        # imported late: it is an extra
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("heat_map needs matplotlib: pip install 'archipel[plots]'") from error
     paths = [path] if path.suffix else [path.with_name(path.name + ending) for ending in ENDINGS]
-    # a salt of our own and no date, so that the same islands are the same bytes
+    # a fixed salt and no date, so that equal islands give equal bytes
     with mpl.rc_context({"svg.hashsalt": "archipel", "font.size": 9, "text.color": INK, "axes.labelcolor": INK}):
         learners, classes = table.shape
         names = [learner.name for learner in islands.learners]

@@ -1,4 +1,4 @@
-"""What a split gives: all data in one tensor each for x and y, and every learner an index array into them.
+"""The result of a split: all data in one tensor each for x and y, and every learner an index array into them.
 
 Laws, checked when islands are made:
   1. a training index belongs to one learner only;
@@ -10,34 +10,29 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from archipel.core.checks import require
+from archipel.core.checks import one_of, require
 from archipel.core.types import Role
-from archipel.data.folds import Fold, folds
-from archipel.data.splits import carve_test, check_fraction, nobody_elses
-from archipel.data.standardise import Statistics, standardised
+from archipel.data.folds import fold_roles
+from archipel.data.island import Island, check_examples, check_indices, union
+from archipel.data.split_file import SavedSplit, checksum, write_split
+from archipel.data.splits import carve_test, check_fraction, exclusive_tests
+from archipel.data.standardise import (
+    Statistics,
+    combine,
+    moments,
+    refuse_whole_numbers,
+    standardised_by,
+    standardised_locally,
+)
 
-ROLES = ("train", "validation", "test")
-
-
-@dataclass(frozen=True, eq=False)
-class Island:
-    """One learner's part of the data."""
-
-    name: str
-    """Its index with leading zeros, so that sorting by name is the order of the islands."""
-    train: Tensor
-    """int64 indices into `Islands.x`."""
-    test: Tensor
-    """int64 indices of the learner's own test part; may be empty."""
-    role: Role = "train"
-    """What it is for: "validation" and "test" are learners held out as a whole."""
+ROLES: tuple[Role, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +47,7 @@ class Islands:
     stimuli: Tensor
     """int64 indices held out of the test score, for representational consistency; may be empty."""
     classes: int | None
-    """How many classes there are; None for a task without classes."""
+    """Number of classes; None for a task without classes."""
     name: str
 
     def __post_init__(self) -> None:
@@ -119,22 +114,22 @@ class Islands:
         )
 
     def sizes(self) -> list[int]:
-        """How many training examples every learner has."""
+        """Return the number of training examples of every learner."""
         return [len(learner.train) for learner in self.learners]
 
     def class_table(self) -> Tensor:
-        """How many training examples of every class every learner has: [learners, classes], int64."""
+        """Count the training examples of every class at every learner: [learners, classes], int64."""
         if self.classes is None:
             raise ValueError(f"class_table: {self.name!r} has no classes. Use sizes() instead.")
         rows = [torch.bincount(self.y[learner.train], minlength=self.classes) for learner in self.learners]
         return torch.stack(rows)
 
     def pooled(self) -> Islands:
-        """One learner with everybody's training data: the centralised yardstick; held-out learners stay."""
+        """Give all training data to one learner, as a centralised baseline; held-out learners stay."""
         trainers = [learner for learner in self.learners if learner.role == "train"]
         pool = Island(
             trainers[0].name,
-            # ascending, so that the yardstick does not depend on how the pool had been dealt out
+            # ascending, so that the baseline does not depend on how the data were split
             union(learner.train for learner in trainers),
             union(learner.test for learner in trainers),
         )
@@ -146,12 +141,12 @@ class Islands:
         return replace(self, learners=learners)
 
     def with_own_test(self, fraction: float = 0.2, seed: int = 0) -> Islands:
-        """Every learner's own test part, taken out of its own data: training examples move to its test part.
+        """Move a part of every learner's training examples to its own test part.
 
-        Class by class: the fraction of each to the example, one of each is left to train on, and a learner with two
-        or more examples of a class has at least one to test on. One with a single example keeps it and is not tested.
-        It takes the place of the own test parts there were (`without_own_test` says what happens to those), so doing
-        it twice is doing it once. Learners that are held out stay as they are.
+        The fraction holds for each class, exact to the example. One example of each class is left to train on, and a
+        learner with two or more examples of a class has at least one to test on. A learner with a single example keeps
+        it and is not tested. Existing own test parts are replaced (`without_own_test` says what happens to their
+        examples), so a second call has the effect of the first. Held-out learners stay as they are.
         """
         check_fraction("with_own_test: fraction", fraction)
         learners = []
@@ -165,15 +160,15 @@ class Islands:
         return replace(self, learners=tuple(learners))
 
     def without_own_test(self) -> Islands:
-        """Learners without own test parts: they train on what only they had tested on, and on nothing else more.
+        """Remove the own test parts; examples that were only in one of them return to its training part.
 
-        Examples of the test set at HOME, and examples that several learners tested on, are not trained on.
+        Examples of the test set at HOME, and examples in the test parts of several learners, are not trained on.
         """
-        own = nobody_elses((learner.test for learner in self.learners), self.test, len(self.x))
+        exclusive = exclusive_tests((learner.test for learner in self.learners), self.test, len(self.x))
         learners = tuple(
             replace(
                 learner,
-                train=union((learner.train, learner.test[own[learner.test]])),
+                train=union((learner.train, learner.test[exclusive[learner.test]])),
                 test=learner.test[:0],
             )
             for learner in self.learners
@@ -181,82 +176,97 @@ class Islands:
         return replace(self, learners=learners)
 
     def folds(self, count: int = 5, seed: int = 0, rotations: int | None = None) -> tuple[Fold, ...]:
-        """Cross-validation by learner (RADFed): every fold once as test, the others in turn as validation.
+        """Cross-validate by learner (RADFed): every fold is the test fold once, the others are validation in turn.
 
-        count: folds into which learners are dealt; of five come 20 combinations of 60/20/20, in a fixed order.
-        seed: of the draw.
-        rotations: how many of the other folds take a turn as validation beside each test fold; None: all; with 1 only
+        count: number of folds; five give 20 combinations of 60/20/20, in a fixed order.
+        seed: of the random draw.
+        rotations: number of other folds that are used as validation beside each test fold; None: all; with 1 only
         the next one, for studies that cannot afford 20.
 
-        A learner that is held out is tried on all it has, also on what `with_own_test` had put aside.
+        A held-out learner is scored on all its examples, including those that `with_own_test` has set aside.
 
             for fold in islands.folds():
                 run = simulate(algorithm, fold.islands.standardised("global"))
         """
-        return folds(self, count, seed, rotations)
+        combinations = fold_roles(len(self.learners), count, seed, rotations)
+        for learner in self.learners:
+            require(
+                learner.role == "train",
+                f"folds: learner {learner.name!r} is held out already, its role is {learner.role!r}. "
+                "Take folds of islands where every learner trains.",
+            )
+        undivided = self.without_own_test().learners
+
+        def fold_learners(roles: tuple[Role, ...]) -> tuple[Island, ...]:
+            return tuple(
+                learner if role == "train" else replace(whole, role=role)
+                for learner, whole, role in zip(self.learners, undivided, roles, strict=True)
+            )
+
+        return tuple(
+            Fold(replace(self, learners=fold_learners(one.roles)), one.test, one.validation) for one in combinations
+        )
 
     def standardised(self, statistics: Statistics) -> Islands:
-        """Features of mean 0 and deviation 1, by nobody's, everybody's or every learner's own statistics.
+        """Return islands with features of mean 0 and deviation 1.
 
-        statistics: "none", as they are; "global", by the training learners' training parts, as if pooled; "local",
+        statistics: "none", x as it is; "global", by the training learners' training parts, as if pooled; "local",
         every learner by its own training part (RADFed section V.D).
 
-        Islands that are standardised are new: these stay as they are. Take folds and own test parts first, since
-        statistics are of what is trained on; save a split first, since its checksum is of x. The file `standardise.py`
-        tells the rest.
+        These islands stay as they are. Call `folds` and `with_own_test` first, since statistics are of training parts;
+        save a split first, since its checksum is of x. The file `standardise.py` describes the details.
         """
-        return standardised(self, statistics)
+        one_of("standardised", "statistics", statistics, ("none", "global", "local"))
+        if statistics == "none":
+            return self
+        refuse_whole_numbers(f"standardised: x of {self.name!r}", self.x)
+        measured = [moments(self.x, learner.train) for learner in self.learners]
+        for learner, mine in zip(self.learners, measured, strict=True):
+            wrong = int((~(mine.sum + mine.squares).isfinite()).sum())
+            require(
+                wrong == 0,
+                f"standardised: learner {learner.name!r} has {wrong} features of {mine.sum.numel()} without a finite "
+                "mean and deviation. Fill in NaN and infinite values, or leave those examples out.",
+            )
+        common = combine(mine for mine, learner in zip(measured, self.learners, strict=True) if learner.role == "train")
+        if statistics == "global":
+            return replace(self, x=standardised_by(self.x, common))
+        tests = [learner.test for learner in self.learners]
+        exclusive = exclusive_tests(tests, self.test, len(self.x))
+        trains = [learner.train for learner in self.learners]
+        x, copied, moved = standardised_locally(self.x, trains, tests, exclusive, measured, common)
+        learners = tuple(replace(learner, test=test) for learner, test in zip(self.learners, moved, strict=True))
+        return replace(self, x=x, y=torch.cat([self.y, self.y[copied]]), learners=learners)
 
     def save_split(self, path: str | os.PathLike[str]) -> None:
-        """Save who has which examples, but no data, into one small file; `load_split(source, path)` reads it.
+        """Save the learners' indices, but no data, into one small file; `load_split(source, path)` reads it.
 
-        It holds a checksum of x and y as they are here. So save before standardising, or any other change of x, and
-        do the same after loading: nobody could load it from the source otherwise.
+        The file holds a checksum of x and y. Save before standardising or changing x in another way, and repeat that
+        after loading: the split can only be loaded with a source that has the same x.
         """
-        # imported late: the file is read into islands, so it needs this module
-        from archipel.data.split_file import save_split
-
-        save_split(self, path)
-
-
-def union(parts: Iterable[Tensor]) -> Tensor:
-    """All indices of the parts, without repeats, ascending."""
-    indices: Tensor = torch.unique(torch.cat(list(parts)), sorted=True)
-    return indices
-
-
-def check_indices(what: str, indices: Tensor, examples: int) -> None:
-    """Refuse what is no list of different int64 indices of examples."""
-    if indices.dtype != torch.int64 or indices.ndim != 1:
-        raise ValueError(
-            f"{what} must be int64 indices in one dimension, got {indices.dtype} of shape "
-            f"{tuple(indices.shape)}. Convert a mask with mask.nonzero().flatten()."
+        saved = SavedSplit(
+            self.name,
+            len(self.x),
+            self.classes,
+            checksum(self.x, self.y),
+            self.learners,
+            self.test,
+            self.stimuli,
         )
-    wrong = indices[(indices < 0) | (indices >= examples)]
-    if len(wrong):
-        raise ValueError(
-            f"{what} holds index {int(wrong[0])}, but there are {examples} examples. "
-            f"Use indices from 0 to {examples - 1}."
-        )
-    values, times = torch.unique(indices, return_counts=True)
-    if len(values) < len(indices):
-        raise ValueError(f"{what} holds index {int(values[times > 1][0])} more than once. Keep every index once.")
+        write_split(saved, Path(path))
 
 
-def check_examples(x: Tensor, y: Tensor, classes: int | None, what: str) -> None:
-    """Refuse x and y of different lengths, and labels outside their classes."""
-    if len(x) != len(y):
-        raise ValueError(f"{what}: x has {len(x)} examples, y has {len(y)}. Give one label per example.")
-    if classes is None:
-        return
-    if y.dtype != torch.int64 or y.ndim != 1:
-        raise ValueError(
-            f"{what}: labels of {classes} classes must be int64 in one dimension, got {y.dtype} of shape "
-            f"{tuple(y.shape)}. Convert them, or say classes=None for a task without classes."
-        )
-    wrong = y[(y < 0) | (y >= classes)]
-    if len(wrong):
-        raise ValueError(
-            f"{what}: label {int(wrong[0])} is outside the {classes} classes 0 to {classes - 1}. "
-            "Number the classes from 0, or raise classes."
-        )
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """One combination: the learners of two folds are held out, the others train."""
+
+    islands: Islands
+    test: int
+    """Number of the fold whose learners have the role "test"."""
+    validation: int
+    """Number of the fold whose learners have the role "validation"."""
+
+    def __repr__(self) -> str:
+        roles = [learner.role for learner in self.islands.learners]
+        counts = "/".join(str(roles.count(role)) for role in ROLES)
+        return f"<Fold test={self.test} validation={self.validation}: {counts} learners of {self.islands.name!r}>"

@@ -1,11 +1,11 @@
-"""One tensor for all examples: in memory, or in a file mapped into memory when it is large.
+"""One tensor for all examples: in memory, or memory-mapped from a file if it is large.
 
 Laws:
-  1. Up to LARGE bytes the examples are in memory; above, they are in a file under the user's cache, and only
-     what is used is read.
-  2. A mapped tensor may be written to like any other, but the file stays as it is (copy on write).
-  3. What was decoded is remembered by what it was decoded from: path, size and time of every file, the
-     options, and the code that reads. A folder under its own name is whole.
+  1. Up to LARGE bytes the examples are in memory; above, they are in a file in the user's cache, and only the parts in
+     use are read.
+  2. A mapped tensor may be written to like any other, but the file does not change (copy on write).
+  3. A large decoded source is cached. Its key is the path, size and time of every file, the options, and the code that
+     decodes. A cache folder without a leading dot in its name is complete.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ LARGE = 256 * 2**20
 """Bytes above which examples are kept on disk."""
 
 CHUNK = 4096
-"""So many images are scaled at a time: the decoded set is never in memory as a whole."""
+"""Images converted at a time: a large set is never in memory as a whole."""
 
 
 class Rows:
-    """Examples added block by block, that become one tensor."""
+    """Collect examples block by block into one tensor."""
 
     def __init__(
         self,
@@ -50,24 +50,24 @@ class Rows:
         expected: int = 0,
     ) -> None:
         self.shape = shape
-        """Of one example."""
+        """Shape of one example."""
         self.dtype = np.dtype(dtype)
         self.folder = folder
-        """Where a large tensor is to stay; without it, the file goes with the process."""
+        """Where a large tensor is kept; None: in a temporary file."""
         self.count = 0
         self._blocks: list[NDArray[Any]] = []
         self._bytes = 0
         self._file: BinaryIO | None = None
         self._in_memory = False
         self._array: NDArray[Any] | None = None
-        """All of them, when their number is known before and they fit into memory."""
+        """All examples, if their number is known in advance and they fit into memory."""
         if expected * math.prod(shape) * self.dtype.itemsize <= LARGE and expected:
             self._array = np.empty((expected, *shape), self.dtype)
 
     def add(self, block: NDArray[Any]) -> None:
         """Add examples at the end."""
         if block.shape[1:] != self.shape:
-            raise ValueError(f"examples of shape {block.shape[1:]} do not fit to those of shape {self.shape}")
+            raise ValueError(f"examples of shape {block.shape[1:]} do not match those of shape {self.shape}")
         if self._array is not None:
             self._array[self.count : self.count + len(block)] = block
             self.count += len(block)
@@ -83,14 +83,14 @@ class Rows:
             self._file.write(block.data)
 
     def add_images(self, images: NDArray[np.uint8]) -> None:
-        """Add images of bytes, with values from 0 to 1."""
+        """Add images of bytes, scaled to values from 0 to 1."""
         for start in range(0, len(images), CHUNK):
             block = images[start : start + CHUNK].reshape(-1, *self.shape).astype(np.float32)
             block /= 255
             self.add(block)
 
     def tensor(self) -> Tensor:
-        """All examples; there is no adding afterwards."""
+        """Return all examples; none can be added afterwards."""
         if self._array is not None:
             assert self.count == len(self._array), "as many examples as were expected"
             return torch.from_numpy(self._array)
@@ -114,13 +114,13 @@ class Rows:
                 self._file = (self.folder / "x.npy").open("wb")
                 self._head()
             else:
-                # it has no name, so that nothing is left of it whatever happens
+                # an unnamed file is removed by the operating system however the process ends
                 self._file = cast(BinaryIO, tempfile.TemporaryFile(dir=decoded()))  # noqa: SIM115  (closed by `tensor`)
         except OSError as error:
             self._in_memory = True
             warnings.warn(
                 f"the examples take more than {LARGE // 2**20} MB and should be kept on disk, but {cache()} cannot be "
-                f"written: {error}. They are kept in memory; set XDG_CACHE_HOME to a folder with room.",
+                f"written: {error}. They are kept in memory; set XDG_CACHE_HOME to a folder with free space.",
                 ArchipelWarning,
                 stacklevel=4,
             )
@@ -130,7 +130,7 @@ class Rows:
         self._blocks = []
 
     def _head(self) -> None:
-        """Write the .npy header; numpy leaves room in it for the number of examples to grow."""
+        """Write the .npy header, which numpy pads so that the number of examples can grow."""
         assert self._file is not None
         self._file.seek(0)
         header = {
@@ -142,16 +142,16 @@ class Rows:
 
 
 def mapped(path: Path) -> Tensor:
-    """The array of a .npy file, read from disk when it is used; writing to it does not change the file."""
+    """Map the array of a .npy file into memory, copy on write."""
     return torch.from_numpy(np.load(path, mmap_mode="c"))
 
 
 def decoded() -> Path:
-    """The folder of what was decoded, without what a killed process left there more than a day ago."""
+    """Return the folder of cached sources; delete unfinished ones that are older than a day."""
     folder = cache() / "decoded"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as fresh:
-        now = os.fstat(fresh.fileno()).st_mtime  # the folder's own clock: it may be on another machine
+        now = os.fstat(fresh.fileno()).st_mtime  # the file system's clock may differ from this machine's
     for left in folder.glob(".*"):
         with contextlib.suppress(OSError):
             if now - left.stat().st_mtime > 24 * 3600:
@@ -160,9 +160,10 @@ def decoded() -> Path:
 
 
 def remembered(name: str, files: Sequence[Path], options: object, decode: Callable[[Path | None], Source]) -> Source:
-    """The source that `decode` makes of these files; a large one is decoded once only.
+    """Return the source that `decode` makes of these files; cache a large one.
 
-    `decode` gets the folder for its `Rows`.
+    name: first part of the cache folder's name; options: anything else that the source depends on.
+    decode: gets the folder for its `Rows`.
     """
     home = cache() / "decoded" / f"{name}-{key(files, options)}"
     if home.is_dir():
@@ -174,7 +175,7 @@ def remembered(name: str, files: Sequence[Path], options: object, decode: Callab
         source = decode(folder)
         if folder is not None and (folder / "x.npy").exists():
             keep(source, folder)
-            # another process may have been faster: then its folder, which is the same, stays
+            # another process may have finished first: its folder has the same content
             with contextlib.suppress(OSError):
                 os.rename(folder, home)
     return source
@@ -182,7 +183,7 @@ def remembered(name: str, files: Sequence[Path], options: object, decode: Callab
 
 @contextlib.contextmanager
 def workspace(name: str) -> Iterator[Path | None]:
-    """A folder under the cache that is gone afterwards if it still has this name; None if there can be none."""
+    """Make a folder in the cache, deleted afterwards unless it was renamed; None if the cache cannot be written."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=decoded()))
     except OSError:
@@ -195,7 +196,7 @@ def workspace(name: str) -> Iterator[Path | None]:
 
 
 def keep(source: Source, folder: Path) -> None:
-    """Write everything but x beside it."""
+    """Write everything but x into the folder."""
     parts: dict[str, NDArray[Any]] = {
         "name": np.array(source.name),
         "classes": np.array(-1 if source.classes is None else source.classes),
@@ -212,7 +213,7 @@ def keep(source: Source, folder: Path) -> None:
 
 
 def recall(folder: Path) -> Source:
-    """The source that was kept in a folder."""
+    """Read the source in a cache folder."""
     x = mapped(folder / "x.npy")
     with np.load(folder / "rest.npz") as parts:
         classes = int(parts["classes"])
@@ -233,15 +234,20 @@ def recall(folder: Path) -> Source:
 
 
 def key(files: Sequence[Path], options: object) -> str:
-    """What a decoded source is remembered by."""
+    """Return the cache key of a decoded source."""
     stats = [(path, path.stat()) for path in files]
-    told = [(str(path.resolve()), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
-    return hashlib.sha256(repr((told, options, readers())).encode()).hexdigest()[:16]
+    known = [(str(path.resolve()), stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+    return hashlib.sha256(repr((known, options, readers())).encode()).hexdigest()[:16]
 
 
 @functools.cache
 def readers() -> str:
-    """A checksum of the code that reads: what older code decoded is not taken for what this code would."""
+    """Return a checksum of the code that decodes, so that sources decoded by older code are not reused."""
     here = Path(__file__)
-    files = [here, here.with_name("own.py"), *sorted((here.parent / "sources").glob("*.py"))]
+    files = [
+        here,
+        here.with_name("own.py"),
+        here.with_name("in_memory.py"),
+        *sorted((here.parent / "sources").glob("*.py")),
+    ]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

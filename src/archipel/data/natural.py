@@ -1,4 +1,4 @@
-"""Natural islands: the sites that the data come from (writers, roles, hospitals, areas …) are the learners."""
+"""Natural islands: learners are the sites that the data come from (writers, roles, hospitals, areas …)."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from archipel.core.randomness import generator
-from archipel.data.sizes import Counts, whole_number
+from archipel.data.array_types import IntArray
+from archipel.data.sizes import whole_number
 
 
-def owners(source: str, counts: Counts, at_least: int, learners: int | None, merged: bool, seed: int) -> Counts:
-    """The learner that every site belongs to, -1 for those that are left out; counts are the sites' examples."""
+def owners(source: str, counts: IntArray, at_least: int, learners: int | None, merged: bool, seed: int) -> IntArray:
+    """Return the number of every site's learner, -1 for sites that are left out; counts are the sites' examples."""
     large = np.flatnonzero(counts >= whole_number("at_least", at_least))
     if len(large) < 2:
         raise ValueError(
             f"natural: {source!r} has {(counts > 0).sum()} sites with examples, {len(large)} of them with {at_least} "
-            f"or more, and should have two at least. The largest have {np.sort(counts)[::-1][:3].tolist()} examples. "
+            f"or more; two are needed. The largest have {np.sort(counts)[::-1][:3].tolist()} examples. "
             "Ask for fewer with at_least, or use split()."
         )
     if merged and learners is None:
-        raise ValueError("natural: merged=True deals sites out to learners. Say to how many, such as learners=10.")
+        raise ValueError(
+            "natural: merged=True distributes sites over learners. Give their number, such as learners=10."
+        )
     wanted = len(large) if learners is None else whole_number("learners", learners)
     if wanted > len(large):
         raise ValueError(
@@ -38,20 +41,20 @@ def owners(source: str, counts: Counts, at_least: int, learners: int | None, mer
     return owner
 
 
-def named(numbers: Sequence[str], owner: Counts, site_names: Sequence[str]) -> list[str]:
-    """The learners' numbers and their sites' names, fit for the name of a file."""
+def named(numbers: Sequence[str], owner: IntArray, site_names: Sequence[str]) -> list[str]:
+    """Return the learners' numbers with their sites' names, as parts of file names."""
     order = np.argsort(owner[owner >= 0], kind="stable")
     sites = np.flatnonzero(owner >= 0)[order]
     return [f"{number}-{plain(site_names[site])}" for number, site in zip(numbers, sites, strict=True)]
 
 
 def plain(name: str) -> str:
-    """Letters, digits and dots of a name; anything else is an underscore."""
+    """Replace everything but letters, digits and dots in a name by underscores."""
     return re.sub(r"[^\w.]+", "_", name)
 
 
-def gathered(positions: Counts, owner: Counts, learners: int) -> list[Counts]:
-    """Positions by their owner, in their own order; those without one are left out."""
+def gathered(positions: IntArray, owner: IntArray, learners: int) -> list[IntArray]:
+    """Group positions by owner, in their order; leave out those without an owner."""
     mine = positions[np.argsort(owner, kind="stable")]
     held = np.bincount(owner[owner >= 0], minlength=learners)
     return np.split(mine[len(mine) - held.sum() :], np.cumsum(held)[:-1])

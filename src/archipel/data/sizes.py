@@ -1,16 +1,16 @@
-"""How many training examples every learner gets.
+"""Choose how many training examples every learner gets.
 
   "uniform"         the same for all (the first few get one more when the total does not divide)
-  "skewed"          linearly falling shares N, N-1, ..., 1, so no two learners are alike (from N(N+1)/2 examples on).
-                    Metis (section VI) says only "rightly skewed"; this is the plainest rule that fits its words.
+  "skewed"          linearly falling shares N, N-1, ..., 1, so no two sizes are equal (from N(N+1)/2 examples on).
+                    Metis (section VI) says only "rightly skewed"; this is the simplest rule that fits the text.
   "powerlaw"        shares proportional to rank ** -1.5, Metis' exponent; "powerlaw(2)" is rank ** -2
   "1500-2500"       a number from the range for every learner, each equally likely (Fed2A section 4.1)
   "dirichlet(1)"    shares drawn from a Dirichlet distribution, RADFed's mu
   (300, 200, 100)   one whole number per learner, taken as it is; also "300,200,100" or "300x1,200x2"
 
-The largest learner comes first, except where numbers are given. A range gives away what its numbers add up to. Where
-that is more than there is (30 learners with 1,500 to 2,500 want 60,000 on average, all that Fashion-MNIST has), what
-they want above the lower end is scaled down by a common factor: they stay in the range.
+The largest learner comes first, except where numbers are given. With a range, the sum of the drawn numbers is used. If
+that is more than the data have (30 learners with 1,500 to 2,500 need 60,000 on average, all of Fashion-MNIST), the
+parts above the lower end are scaled down by a common factor: sizes stay in the range.
 """
 
 from __future__ import annotations
@@ -18,70 +18,66 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from archipel.core.randomness import generator
+from archipel.data.array_types import FloatArray, IntArray
 from archipel.data.forms import call, numbers, positive, span, unknown
 
-Counts: TypeAlias = NDArray[np.int64]
-Shares: TypeAlias = NDArray[np.float64]
 
-
-def uniform(learners: int) -> Shares:
-    """The same share for every learner."""
+def uniform(learners: int) -> FloatArray:
+    """Return the same share for every learner."""
     return np.ones(learners)
 
 
-def skewed(learners: int) -> Shares:
-    """Linearly falling shares: N, N-1, ..., 1."""
+def skewed(learners: int) -> FloatArray:
+    """Return linearly falling shares: N, N-1, ..., 1."""
     return np.arange(learners, 0, -1.0)
 
 
-def powerlaw(learners: int, exponent: float = 1.5) -> Shares:
-    """Shares proportional to rank ** -exponent."""
+def powerlaw(learners: int, exponent: float = 1.5) -> FloatArray:
+    """Return shares proportional to rank ** -exponent."""
     return np.arange(1.0, learners + 1) ** -exponent
 
 
-SHAPES: dict[str, Callable[[int], Shares]] = {"uniform": uniform, "skewed": skewed, "powerlaw": powerlaw}
+SHAPES: dict[str, Callable[[int], FloatArray]] = {"uniform": uniform, "skewed": skewed, "powerlaw": powerlaw}
 FORMS = (*SHAPES, "powerlaw(1.5)", "1500-2500", "dirichlet(1)")
 
 
 @dataclass(frozen=True, eq=False)
 class Wish:
-    """The sizes that are wished for: shares of what is above a least size."""
+    """Wanted sizes: a least size, and shares of the rest."""
 
-    shares: Shares
+    shares: FloatArray
     """Up to a common factor."""
     least: int = 0
-    """The lower end of a range; nobody gets fewer."""
+    """The lower end of a range; no learner gets fewer."""
     most: int | None = None
-    """Its higher end; nobody gets more."""
+    """The higher end of a range; no learner gets more."""
     total: int | None = None
-    """What a range or numbers add up to; None: all there is."""
+    """The sum of a range's draws or of given numbers; None: all examples."""
     exact: bool = False
-    """Numbers, which are never changed."""
+    """Whether sizes were given as numbers, which are never changed."""
 
-    def divide(self, total: int, at_least: Counts) -> Counts:
-        """Sizes that add up to a total, nobody below their minimum."""
+    def divide(self, total: int, at_least: IntArray) -> IntArray:
+        """Return sizes that add up to a total, none below its minimum."""
         if not self.least:
             return apportion(total, self.shares, at_least)
         more = np.maximum(at_least - self.least, 0)
         above = max(total - self.least * len(self.shares), int(more.sum()))
-        sizes: Counts = self.least + apportion(above, self.shares, more)
+        sizes: IntArray = self.least + apportion(above, self.shares, more)
         return sizes
 
-    def fitted(self, available: int, at_least: Counts) -> Counts:
-        """Sizes for so many examples."""
+    def fitted(self, available: int, at_least: IntArray) -> IntArray:
+        """Return sizes for the available examples."""
         if self.exact:
             return self.shares.astype(np.int64)
         return self.divide(available if self.total is None else min(available, self.total), at_least)
 
 
 def wish(sizes: str | Sequence[int], learners: int, seed: int) -> Wish:
-    """What the setting wishes for."""
+    """Parse the setting."""
     listed = numbers(sizes) if isinstance(sizes, str) else sizes
     if listed is not None:
         exact = np.array(one_per_learner("sizes", listed, learners), dtype=np.float64)
@@ -93,14 +89,14 @@ def wish(sizes: str | Sequence[int], learners: int, seed: int) -> Wish:
     low, high = ends
     if not 1 <= low <= high:
         raise ValueError(
-            f"split: sizes={sizes!r} is no range of sizes. Give the lower end, at least 1, and then the higher."
+            f"split: sizes={sizes!r} is not a range of sizes. Give the lower end, at least 1, and then the higher."
         )
     drawn = -np.sort(-generator(seed, "data", "sizes").integers(low, high + 1, learners))
     return Wish((drawn - low).astype(np.float64), low, high, int(drawn.sum()))
 
 
-def shape_of(sizes: str | Sequence[int], learners: int, seed: int = 0) -> Shares:
-    """The learners' shares of the data, up to a common factor."""
+def shape_of(sizes: str | Sequence[int], learners: int, seed: int = 0) -> FloatArray:
+    """Return the learners' shares of the data, up to a common factor."""
     if not isinstance(sizes, str):
         return np.array(one_per_learner("sizes", sizes, learners), dtype=np.float64)
     if sizes in SHAPES:
@@ -117,7 +113,7 @@ def shape_of(sizes: str | Sequence[int], learners: int, seed: int = 0) -> Shares
 
 
 def check_total(asked: Wish, sizes: str | Sequence[int], available: int) -> None:
-    """Refuse sizes of which even the least are more than there is."""
+    """Refuse sizes that need more examples than are available."""
     learners = len(asked.shares)
     if learners > available:
         raise ValueError(
@@ -137,8 +133,8 @@ def check_total(asked: Wish, sizes: str | Sequence[int], available: int) -> None
         )
 
 
-def apportion(total: int, shares: Shares, at_least: Counts) -> Counts:
-    """Divide a total by shares, in whole numbers by largest remainder, nobody below their minimum."""
+def apportion(total: int, shares: FloatArray, at_least: IntArray) -> IntArray:
+    """Divide a total by shares, in whole numbers by largest remainder, none below its minimum."""
     if at_least.sum() > total:
         raise ValueError(
             f"split: {len(shares)} learners need at least {at_least.sum()} training examples, one for each "
@@ -146,7 +142,7 @@ def apportion(total: int, shares: Shares, at_least: Counts) -> Counts:
         )
     raised = np.zeros(len(shares), dtype=bool)
     while True:
-        # those whose share is below their minimum get the minimum, and the others share what is left
+        # learners whose share is below their minimum get the minimum, and the others share the rest
         rest = total - at_least[raised].sum()
         quota = np.where(raised, at_least, shares * rest / max(shares[~raised].sum(), np.finfo(float).tiny))
         short = ~raised & (quota < at_least)
@@ -161,9 +157,9 @@ def apportion(total: int, shares: Shares, at_least: Counts) -> Counts:
 
 
 def one_per_learner(what: str, values: Iterable[int], learners: int) -> list[int]:
-    """The values as whole numbers from 1, one for each learner."""
+    """Return the values as ints of at least 1; refuse a list that has not one for each learner."""
     if not isinstance(values, Iterable):
-        raise ValueError(f"split: {what}={values!r} is no list. Give one whole number per learner.")
+        raise ValueError(f"split: {what}={values!r} is not a list. Give one whole number per learner.")
     listed = list(values)
     if len(listed) != learners:
         raise ValueError(
@@ -173,7 +169,7 @@ def one_per_learner(what: str, values: Iterable[int], learners: int) -> list[int
 
 
 def whole_number(what: str, value: object, at_least: int = 1) -> int:
-    """The value as an int, refused when it is none or too small."""
+    """Return the value as an int; refuse one that is not whole or too small."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]  # the check is the point
     except TypeError:

@@ -1,23 +1,27 @@
-"""A data set before it is split, and how to make one from arrays."""
+"""A data set before it is split, and the ways to split it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from archipel.core.checks import require
+from archipel.data.array_types import IntArray
 from archipel.data.classes import Feature, deal
-from archipel.data.colour import colour_skewed
+from archipel.data.colour import grey_images, grey_share, with_grey
 from archipel.data.features import concentrations
 from archipel.data.forms import a_number, call, unknown
-from archipel.data.islands import Island, Islands, check_examples, check_indices
+from archipel.data.island import Island, check_examples, check_indices
+from archipel.data.islands import Islands
 from archipel.data.natural import gathered, named, owners
-from archipel.data.sizes import Counts, whole_number
+from archipel.data.sizes import whole_number
+from archipel.data.split_file import checksum, read_split
 from archipel.data.splits import check_fraction, hold_out, own_test, take_stimuli
 
 
@@ -28,12 +32,12 @@ class Source:
     x: Tensor
     y: Tensor
     classes: int | None
-    """How many classes there are; None for a task without classes."""
+    """Number of classes; None for a task without classes."""
     name: str
     test: Tensor | None = None
     """int64 indices of the official test set, if there is one."""
     sites: Tensor | None = None
-    """int64 number of the natural site (writer, role, hospital, track …) of every example, if there are such."""
+    """int64 number of every example's natural site (writer, role, hospital, track …), if the data have sites."""
     site_names: tuple[str, ...] = ()
     """Names of the sites, by number."""
     categories: Mapping[str, Tensor] = field(default_factory=dict)
@@ -62,22 +66,22 @@ class Source:
         seed: int = 0,
         features: str | Mapping[str, float] | None = None,
     ) -> Islands:
-        """Split the data over learners: how many examples each gets, of which classes, and what is held out.
+        """Split the data over learners.
 
-        learners: how many there are.
-        sizes: how many examples each has: "uniform" (as without it), "skewed", "powerlaw" or "powerlaw(1.5)",
+        learners: number of learners.
+        sizes: number of examples of each learner: "uniform" (the default), "skewed", "powerlaw" or "powerlaw(1.5)",
         "1500-2500", "dirichlet(1)", or one number per learner.
-        classes: which classes each has: "iid", a number of classes for everyone, or one per learner ("8x1,4x1,3x8"),
-        "2-6", "dirichlet(0.1)", or "disjoint(2)", which gives every learner all examples of its classes unless sizes
-        are named.
-        test: the part held out as the global test set (a source with an official test set uses that one); "none":
-        nothing is held out, and official test images are dealt out with the rest; "own" or "own(0.2)": that part of
+        classes: classes of each learner: "iid", the same number of classes for every learner, or one number per learner
+        ("8x1,4x1,3x8"), "2-6", "dirichlet(0.1)", or "disjoint(2)", which gives every learner all examples of its
+        classes unless sizes are given.
+        test: fraction held out as the global test set (a source with an official test set uses that one); "none":
+        nothing is held out, and official test images are split with the rest; "own" or "own(0.2)": this fraction of
         every learner's own examples is its own test part.
         stimuli: examples of each class, taken out of the global test set, on which layers are compared.
-        seed: of everything that is drawn.
+        seed: of all random draws.
         features: skew of categories: "dirichlet(0.1)" for all of the source's, "soil=0.1" or {"soil": 0.1} for some.
 
-        The files `sizes.py`, `classes.py` and `features.py` say more about each.
+        The files `sizes.py`, `classes.py` and `features.py` describe each setting.
         """
         learners = whole_number("learners", learners)
         seed = whole_number("seed", seed, at_least=0)
@@ -104,22 +108,26 @@ class Source:
         seed: int = 0,
         merged: bool = False,
     ) -> Islands:
-        """Every site (writer, role, hospital …) is a learner: all of them, or so many drawn at random.
+        """Make every site (writer, role, hospital …) a learner: all of them, or some drawn at random.
 
-        learners: how many sites are drawn; None: all.
+        learners: number of sites drawn; None: all.
         at_least: sites with fewer examples are left out.
-        test: the part held out as the global test set (a source with an official test set uses that one); "none":
-        nothing is held out; "own" or "own(0.2)": that part of every learner's own examples is its own test part.
+        test: fraction held out as the global test set (a source with an official test set uses that one); "none":
+        nothing is held out; "own" or "own(0.2)": this fraction of every learner's own examples is its own test part.
         stimuli: examples of each class, taken out of the global test set, on which layers are compared.
-        seed: of everything that is drawn.
-        merged: deal all sites out to the learners, several to each (HDAFL: FEMNIST's writers on 100 learners).
+        seed: of all random draws.
+        merged: distribute all sites over the learners, several to each (HDAFL: FEMNIST's writers on 100 learners).
 
-        The global test set has every site's and every class's part, and a learner's own test part is what of it is from
-        its site; an official test set from other sites gives it as much as has its proportions.
+        The global test set holds a part of every class of every site, and a learner's own test part is what it holds of
+        the learner's site. If the official test set is from other sites, the own test part has the learner's class
+        proportions.
         """
         seed = whole_number("seed", seed, at_least=0)
         if self.sites is None:
-            raise ValueError(f"natural: {self.name!r} has no sites. Use split(), or give the source its sites.")
+            raise ValueError(
+                f"natural: {self.name!r} has no sites. Use split(), or give the source its sites: "
+                "from_arrays(x, y, sites=...)."
+            )
         labels, sites = self._labels(), self.sites.numpy()
         part, own = held_out(test)
         official = np.zeros(len(labels), dtype=bool)
@@ -143,28 +151,36 @@ class Source:
         return self._islands(names, parts, tests, home, seen, own, seed)
 
     def colour_skew(self, share: float | str = 0.95, test: str = "alike", seed: int = 0) -> Source:
-        """Colour images, mostly grey in the first half of the classes and mostly not in the others (D&C).
+        """Make colour images mostly grey in the first half of the classes and rarely grey in the second half (D&C).
 
-        share: part of the first half's images turned to grey, and 1 - share is that of the others; or "95-5".
-        test: official test images are turned "alike", or all stay in "colour", or are all "grey".
-        seed: of the images that are drawn.
+        share: fraction of the first half's images that become grey; 1 - share of the others do; or "95-5".
+        test: official test images: "alike", with the same shares; "colour", none is grey; or "grey", all are.
+        seed: of all random draws.
 
         With `.split(learners=2, classes="disjoint(5)")` each half of ten classes is at one learner.
         """
-        return colour_skewed(self, share, test, whole_number("seed", seed, at_least=0))
+        seed = whole_number("seed", seed, at_least=0)
+        part = grey_share(share)
+        require(
+            self.x.ndim == 4 and self.x.shape[1] == 3,
+            f"colour_skew: {self.name!r} has no colour images: x should have the shape [examples, 3, height, width], "
+            f"got {tuple(self.x.shape)}.",
+        )
+        grey = grey_images(self.name, self.y.numpy(), self.classes, self.test, part, test, seed)
+        return replace(self, x=with_grey(self.x, grey), name=f"{self.name}, {part:.0%} and {1 - part:.0%} grey")
 
     def with_category(self, feature: str, codes: Tensor) -> Source:
-        """The source with one more category to skew: `source.with_category("height", bucketed(source.x[:, 0], 4))`."""
+        """Add a category to skew: `source.with_category("height", bucketed(source.x[:, 0], 4))`."""
         return replace(self, categories={**self.categories, feature: codes})
 
-    def _labels(self) -> Counts:
-        """Every example's class; a task without classes is split as one class."""
+    def _labels(self) -> IntArray:
+        """Return every example's class; a task without classes is split as one class."""
         return np.zeros(len(self.y), dtype=np.int64) if self.classes is None else self.y.numpy()
 
     def _hold_out(
-        self, labels: Counts, here: Counts, strata: Counts, part: float | None, stimuli: int, seed: int
-    ) -> tuple[Counts, Counts, Counts]:
-        """Which of the examples here, each in a stratum, are for training, for the global test set, and stimuli."""
+        self, labels: IntArray, here: IntArray, strata: IntArray, part: float | None, stimuli: int, seed: int
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """Divide the examples `here`, each in a stratum, into training examples, global test set and stimuli."""
         stimuli = whole_number("stimuli", stimuli, at_least=0)
         tested = np.zeros(len(labels), dtype=bool)
         if part is not None and self.test is not None:
@@ -178,14 +194,14 @@ class Source:
     def _islands(
         self,
         names: list[str],
-        parts: list[Counts],
-        tests: list[Counts],
-        home: Counts,
-        seen: Counts,
+        parts: list[IntArray],
+        tests: list[IntArray],
+        home: IntArray,
+        seen: IntArray,
         own: float | None,
         seed: int,
     ) -> Islands:
-        """The islands with these names and parts."""
+        """Return the islands with these names and parts."""
         learners = tuple(
             Island(name, torch.from_numpy(train), torch.from_numpy(test))
             for name, train, test in zip(names, parts, tests, strict=True)
@@ -196,13 +212,13 @@ class Source:
 
 
 def numbered(learners: int) -> list[str]:
-    """Names that sort in the order of the numbers."""
+    """Return numbers as names of equal length, which sort in the order of the numbers."""
     digits = max(2, len(str(learners - 1)))
     return [f"{number:0{digits}}" for number in range(learners)]
 
 
-def own_tests(labels: Counts, parts: list[Counts], home: Counts, seed: int) -> list[Counts]:
-    """Every learner's own test part, taken from the test set at HOME."""
+def own_tests(labels: IntArray, parts: list[IntArray], home: IntArray, seed: int) -> list[IntArray]:
+    """Return every learner's own test part, taken from the test set at HOME."""
     return [
         home[own_test(labels[part], labels[home], (seed, "data", "own test", number))]
         for number, part in enumerate(parts)
@@ -210,7 +226,7 @@ def own_tests(labels: Counts, parts: list[Counts], home: Counts, seed: int) -> l
 
 
 def held_out(test: float | str | None) -> tuple[float | None, float | None]:
-    """The part held out as the global test set, or of every learner's own examples, or neither."""
+    """Return the fraction held out as the global test set and that of own test parts; at most one is not None."""
     if test is None or test == "none":
         return None, None
     if test == "own":
@@ -228,11 +244,15 @@ def held_out(test: float | str | None) -> tuple[float | None, float | None]:
 
 
 def check_codes(what: str, codes: Tensor, examples: int, known: int | None) -> None:
-    """Refuse what is not one int64 number of a kind for every example."""
-    if codes.dtype != torch.int64 or tuple(codes.shape) != (examples,):
+    """Refuse anything but a tensor with one int64 number for every example."""
+    if not isinstance(codes, Tensor) or codes.dtype != torch.int64 or tuple(codes.shape) != (examples,):
+        kind = f"a {type(codes).__module__.partition('.')[0]} {type(codes).__name__}"
+        if isinstance(codes, Tensor):
+            kind = f"{codes.dtype} of shape {tuple(codes.shape)}"
         raise ValueError(
-            f"{what} must be one int64 number for each of the {examples} examples, got {codes.dtype} of shape "
-            f"{tuple(codes.shape)}. Number the kinds with np.unique(values, return_inverse=True)[1]."
+            f"{what} must be a torch tensor with one int64 number for each of the {examples} examples, got {kind}. "
+            "Number the values with torch.from_numpy(np.unique(values, return_inverse=True)[1]); from_arrays(x, y, "
+            "sites=values) does so for sites."
         )
     if int(codes.min()) < 0 or (known is not None and int(codes.max()) >= known):
         raise ValueError(
@@ -241,65 +261,18 @@ def check_codes(what: str, codes: Tensor, examples: int, known: int | None) -> N
         )
 
 
-def from_arrays(x: NDArray[Any] | Tensor, y: NDArray[Any] | Tensor, name: str = "arrays") -> Source:
-    """A source from your own numpy arrays or tensors.
+def load_split(source: Source, path: str | os.PathLike[str]) -> Islands:
+    """Load islands that `Islands.save_split` saved, with the data of the source that they were split from.
 
-    Whole-number labels are classes, float labels a regression. x becomes float32;
-    for x that must stay whole numbers, such as token ids, make a `Source` directly.
+    A split of a source whose x was changed, for example by `colour_skew`, loads with a source that has the same change.
     """
-    features, labels = as_numpy(x), as_numpy(y)
-    for what, values in (("x", features), ("y", labels)):
-        if values.dtype.kind not in "fiub" or values.ndim == 0:
-            raise ValueError(
-                f"from_arrays: {what} must be an array of numbers, got {values.dtype} of shape "
-                f"{values.shape}. Encode text and categories as numbers first."
-            )
-    if len(features) != len(labels):
-        raise ValueError(
-            f"from_arrays: x has {len(features)} examples, y has {len(labels)}. Give one label per example."
-        )
-    if len(features) == 0:
-        raise ValueError("from_arrays: x and y are empty. Give at least one example.")
-    if labels.dtype.kind == "f":
-        targets = float32("y", labels)
-        if (labels == np.round(labels)).all():
-            raise ValueError(
-                f"from_arrays: y holds floats that are all whole numbers, such as {labels.flat[0]}. "
-                "For classes pass y.astype('int64') (y.long() in torch); for a regression make "
-                "Source(x, y, classes=None, name=...) directly."
-            )
-        return Source(float32("x", features), targets, None, name)
-    if labels.ndim != 1:
-        raise ValueError(
-            f"from_arrays: class labels must have one dimension, got shape {labels.shape}. "
-            "Pass y.ravel(), or y.argmax(1) when the labels are one-hot."
-        )
-    if labels.min() < 0:
-        raise ValueError(
-            f"from_arrays: y holds the negative label {labels.min()}. Number the classes from 0, "
-            "for example with np.unique(y, return_inverse=True)[1]."
-        )
-    whole = torch.from_numpy(labels.astype(np.int64))
-    return Source(float32("x", features), whole, int(whole.max()) + 1, name)
-
-
-def as_numpy(values: NDArray[Any] | Tensor) -> NDArray[Any]:
-    """The values as a numpy array."""
-    if isinstance(values, Tensor):
-        values = values.detach().cpu()
-        # numpy has no bfloat16
-        return (values.float() if values.is_floating_point() else values).numpy()
-    return np.asarray(values)
-
-
-def float32(what: str, values: NDArray[Any]) -> Tensor:
-    """The values as a float32 tensor of its own, refused when one is not finite."""
-    # a copy: the data must not change behind a run's back
-    tensor = torch.from_numpy(values.astype(np.float32, order="C"))
-    wrong = int((~tensor.isfinite()).sum())
-    if wrong:
-        raise ValueError(
-            f"from_arrays: {what} holds {wrong} values of {tensor.numel()} that are NaN or infinite in "
-            "float32. Fill them in, or leave those examples out."
-        )
-    return tensor
+    saved = read_split(Path(path))
+    mine = checksum(source.x, source.y)
+    require(
+        mine == saved.checksum,
+        f"{path} is a split of another source.\n"
+        f"  saved:  {saved.source!r}, {saved.examples} examples, checksum {saved.checksum}\n"
+        f"  given:  {source.name!r}, {len(source.x)} examples, checksum {mine}\n"
+        "Load it with the source it was split from, prepared in the same way; save it before standardising.",
+    )
+    return Islands(source.x, source.y, saved.learners, saved.test, saved.stimuli, saved.classes, saved.source)

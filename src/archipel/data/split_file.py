@@ -1,9 +1,9 @@
-"""A split in one small file, so that two people train on the same islands.
+"""The file that holds a split, so that two people can train on the same islands.
 
-The file is a safetensors file without data: the header holds, as JSON that anybody can read, who the learners are, how
-many examples each part has, and a SHA-256 of x and y; the only tensor holds the indices. Parts that ascend are small
-steps, so indices are written as steps and compressed: half a million examples take half a megabyte. Nothing is pickled,
-and a digest over all of it tells a damaged file.
+It is a safetensors file without data. Its header holds, as readable JSON, the learners, the number of examples in each
+part, and a SHA-256 of x and y; its only tensor holds the indices. Ascending indices have small differences, so the
+differences are written and compressed: half a million examples take half a megabyte. Nothing is pickled, and a digest
+over the whole content detects a damaged file.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import json
 import os
 import zlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,29 +24,40 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from archipel.core.checks import require
-from archipel.data.islands import Island, Islands
-
-if TYPE_CHECKING:
-    from archipel.data.source import Source
+from archipel.data.island import Island
 
 HEADER = "archipel split"
 FORMAT = 1
 """Raise it when an older Archipel could not read the file."""
 
 
-def save_split(islands: Islands, path: str | os.PathLike[str]) -> None:
-    """Save who has which examples, but no data; the file is replaced whole or not at all."""
-    path = Path(path)
-    parts = [part for learner in islands.learners for part in (learner.train, learner.test)]
-    packed = pack([*parts, islands.test, islands.stimuli])
+@dataclass(frozen=True, eq=False)
+class SavedSplit:
+    """The content of a split file."""
+
+    source: str
+    """Name of the source that was split."""
+    examples: int
+    classes: int | None
+    checksum: str
+    """SHA-256 of x and y, as `checksum` computes it."""
+    learners: tuple[Island, ...]
+    test: Tensor
+    stimuli: Tensor
+
+
+def write_split(split: SavedSplit, path: Path) -> None:
+    """Write a split file; an existing file is replaced atomically."""
+    parts = [part for learner in split.learners for part in (learner.train, learner.test)]
+    packed = pack([*parts, split.test, split.stimuli])
     contents = {
-        "source": islands.name,
-        "examples": len(islands.x),
-        "classes": islands.classes,
-        "checksum": checksum(islands.x, islands.y),
-        "learners": [[one.name, one.role, len(one.train), len(one.test)] for one in islands.learners],
-        "test": len(islands.test),
-        "stimuli": len(islands.stimuli),
+        "source": split.source,
+        "examples": split.examples,
+        "classes": split.classes,
+        "checksum": split.checksum,
+        "learners": [[one.name, one.role, len(one.train), len(one.test)] for one in split.learners],
+        "test": len(split.test),
+        "stimuli": len(split.stimuli),
     }
     header = {"format": FORMAT, "digest": digest(contents, packed), "contents": contents}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,32 +69,29 @@ def save_split(islands: Islands, path: str | os.PathLike[str]) -> None:
     os.replace(unfinished, path)
 
 
-def load_split(source: Source, path: str | os.PathLike[str]) -> Islands:
-    """The islands that were saved, to the bit, on the data of this source: it has to be the one they were split from.
-
-    A split of a source whose x was changed, by colours or by standardising, loads from a source with the same change.
-    """
-    contents, packed = read(Path(path))
-    mine = checksum(source.x, source.y)
-    require(
-        mine == contents["checksum"],
-        f"{path} is a split of another source.\n"
-        f"  saved:  {contents['source']!r}, {contents['examples']} examples, checksum {contents['checksum']}\n"
-        f"  given:  {source.name!r}, {len(source.x)} examples, checksum {mine}\n"
-        "Load it with the source it was split from, prepared in the same way; save it before standardising.",
-    )
+def read_split(path: Path) -> SavedSplit:
+    """Read a split file; refuse a damaged one and one of a newer format."""
+    contents, packed = read_contents(path)
     lengths = [length for _, _, *both in contents["learners"] for length in both]
     parts = unpack(packed, [*lengths, contents["test"], contents["stimuli"]])
     learners = tuple(
         Island(name, train, test, role)
         for (name, role, *_), train, test in zip(contents["learners"], parts[:-2:2], parts[1:-2:2], strict=True)
     )
-    return Islands(source.x, source.y, learners, parts[-2], parts[-1], contents["classes"], contents["source"])
+    return SavedSplit(
+        contents["source"],
+        contents["examples"],
+        contents["classes"],
+        contents["checksum"],
+        learners,
+        parts[-2],
+        parts[-1],
+    )
 
 
-def read(path: Path) -> tuple[dict[str, Any], bytearray]:
-    """What the header says and the packed indices, refused when they are not as they were written."""
-    damaged = f"{path} is no split of Archipel, or it is damaged: "
+def read_contents(path: Path) -> tuple[dict[str, Any], bytearray]:
+    """Return the header's contents and the packed indices; refuse them if the digest differs."""
+    damaged = f"{path} is not a split file of Archipel, or it is damaged: "
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {})[HEADER])
@@ -90,45 +99,45 @@ def read(path: Path) -> tuple[dict[str, Any], bytearray]:
             packed = bytearray(file.get_tensor("indices").numpy()) if written <= FORMAT else bytearray()
             contents, expected = header.get("contents"), header.get("digest")
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{damaged}{error}. Have it saved or copied again.") from None
+        raise ValueError(f"{damaged}{error}. Save or copy it again.") from None
     require(
         written <= FORMAT,
         f"{path} was saved by a newer Archipel: its format is {written}, this one reads up to {FORMAT}. "
-        "Update Archipel, or have the split saved by this version.",
+        "Update Archipel, or save the split again with this version.",
     )
     found = digest(contents, packed)
     require(
         found == expected,
-        f"{damaged}its contents have the digest {found}, written was {expected}. Have it saved or copied again.",
+        f"{damaged}its contents have the digest {found}, but {expected} was written. Save or copy it again.",
     )
     return contents, packed
 
 
 def pack(parts: Iterable[Tensor]) -> bytearray:
-    """Indices as steps from one to the next, compressed."""
+    """Compress the differences between successive indices."""
     steps = np.concatenate([np.diff(part.numpy(), prepend=0) for part in parts]).astype("<i8")
-    # first bytes of all steps, then second bytes …: small steps leave long runs of zeros
+    # transposed, all first bytes before all second bytes …: small differences leave long runs of zeros
     return bytearray(zlib.compress(steps.view(np.uint8).reshape(-1, 8).T.tobytes()))
 
 
 def unpack(packed: bytearray, lengths: list[int]) -> list[Tensor]:
-    """The parts of these lengths, as they were packed."""
+    """Return the parts of these lengths, as they were packed."""
     planes = np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(8, -1)
     steps = np.ascontiguousarray(planes.T).view("<i8").ravel().astype(np.int64)
     return [torch.from_numpy(part.cumsum()) for part in np.split(steps, np.cumsum(lengths)[:-1])]
 
 
 def checksum(x: Tensor, y: Tensor) -> str:
-    """SHA-256 of the examples: kinds of number, shapes and every bit of x and y."""
+    """Return the SHA-256 of the types, shapes and bytes of x and y."""
     sha = hashlib.sha256()
     for tensor in (x, y):
         sha.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
-        # some at a time: x may be mapped from a disk, and larger than memory
+        # in chunks: x may be mapped from a disk, and larger than memory
         for some in tensor.split(4096):
             sha.update(some.contiguous().flatten().view(torch.uint8).numpy())
     return sha.hexdigest()
 
 
 def digest(contents: object, packed: bytearray) -> str:
-    """SHA-256 of what the file says."""
+    """Return the SHA-256 of the header's contents and the packed indices."""
     return hashlib.sha256(json.dumps(contents, sort_keys=True).encode() + packed).hexdigest()

@@ -1,4 +1,4 @@
-"""What is held out: the test set at HOME, the stimuli, a learner's own test part, and its validation part."""
+"""Examples held out of training: the test set at HOME, the stimuli, own test parts and validation parts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from archipel.core.checks import require
 from archipel.core.randomness import generator
-from archipel.data.classes import Held
-from archipel.data.sizes import Counts, apportion
+from archipel.data.array_types import BoolArray, IntArray
+from archipel.data.sizes import apportion
 
 
 def stratified_validation(
@@ -19,8 +19,8 @@ def stratified_validation(
 ) -> tuple[Tensor, Tensor]:
     """Divide one learner's examples into positions to train on and positions to validate on, class by class.
 
-    Every class of two or more has at least one on either side, a single example is trained on. Without
-    classes (labels None and a number of examples, or targets that are no classes) it is a plain random part.
+    A class with two or more examples has at least one on either side; a single example is for training. Without
+    classes (labels=None and a number of examples, or targets that are not classes) the part is random.
     """
     check_fraction("stratified_validation: fraction", fraction)
     if labels is None:
@@ -41,7 +41,7 @@ def stratified_validation(
     return indices(~mask), indices(mask)
 
 
-def hold_out(labels: Counts, fraction: float, seed: int) -> Held:
+def hold_out(labels: IntArray, fraction: float, seed: int) -> BoolArray:
     """Mark a test set, stratified by class, that leaves at least one example of every class for training."""
     check_fraction("split: test", fraction)
     supply = np.bincount(labels)
@@ -49,17 +49,17 @@ def hold_out(labels: Counts, fraction: float, seed: int) -> Held:
     return draw(labels, np.minimum(test, np.maximum(supply - 1, 0)), generator(seed, "data", "test"))
 
 
-def take_stimuli(labels: Counts, per_class: int, seed: int) -> Held:
-    """Mark the stimuli among the test examples: so many per class, but never more than half of a class."""
+def take_stimuli(labels: IntArray, per_class: int, seed: int) -> BoolArray:
+    """Mark the stimuli among the test examples: `per_class` of every class, but never more than half of a class."""
     counts = np.minimum(per_class, np.bincount(labels) // 2)
     return draw(labels, counts, generator(seed, "data", "stimuli"))
 
 
-def own_test(train: Counts, labels: Counts, key: tuple[int | str, ...]) -> Held:
-    """Mark a learner's own test part: as much of the test set as has the proportions of its training labels.
+def own_test(train: IntArray, labels: IntArray, key: tuple[int | str, ...]) -> BoolArray:
+    """Mark a learner's own test part: the largest part of the test set with the proportions of its training labels.
 
-    It costs no training data, and learners may share test examples. Classes that the test set lacks are
-    left out of the proportions; of the learner's largest class among the others at least one is taken.
+    No training data are used, and learners may share test examples. Classes that the test set lacks are left out of the
+    proportions; at least one example of the learner's largest other class is taken.
     """
     width = int(max(train.max(), labels.max(initial=0))) + 1
     available = np.bincount(labels, minlength=width)
@@ -73,10 +73,11 @@ def own_test(train: Counts, labels: Counts, key: tuple[int | str, ...]) -> Held:
     return draw(labels, counts, generator(*key))
 
 
-def carve_test(labels: Counts, fraction: float, key: tuple[int | str, ...]) -> Held:
-    """Mark a test part of a learner's own examples, so much of every class as the fraction says, to the example.
+def carve_test(labels: IntArray, fraction: float, key: tuple[int | str, ...]) -> BoolArray:
+    """Mark a test part of a learner's own examples: this fraction of every class, exact to the example.
 
-    Every class keeps one to train on. A learner with two or more of a class has at least one to test on.
+    Every class keeps one example to train on. A learner with two or more examples of a class has at least one to test
+    on.
     """
     check_fraction("with_own_test: fraction", fraction)
     random = generator(*key)
@@ -85,7 +86,7 @@ def carve_test(labels: Counts, fraction: float, key: tuple[int | str, ...]) -> H
     shares = fraction * supply
     # the small addend: a share that is whole but for rounding errors must not lose its last example
     counts = np.floor(shares + 1e-9).astype(np.int64)
-    # equal remainders by lot: many small learners would otherwise all be tested on their first classes
+    # ties in random order: many small learners would otherwise all be tested on their first classes
     order = np.lexsort((random.permutation(len(supply)), -np.round(shares - counts, 9)))
     counts[order[: max(0, round(fraction * len(labels)) - int(counts.sum()))]] += 1
     counts = np.minimum(counts, supply - 1)
@@ -95,8 +96,8 @@ def carve_test(labels: Counts, fraction: float, key: tuple[int | str, ...]) -> H
     return draw(strata, counts, random)
 
 
-def nobody_elses(tests: Iterable[Tensor], home: Tensor, examples: int) -> Tensor:
-    """Mark the examples that are in one learner's own test part, and in no other and not in the test set at HOME."""
+def exclusive_tests(tests: Iterable[Tensor], home: Tensor, examples: int) -> Tensor:
+    """Mark the examples that are in exactly one learner's own test part and not in the test set at HOME."""
     times = torch.zeros(examples, dtype=torch.int64)
     for test in tests:
         times[test] += 1
@@ -104,8 +105,8 @@ def nobody_elses(tests: Iterable[Tensor], home: Tensor, examples: int) -> Tensor
     return times == 1
 
 
-def draw(labels: Counts, counts: Counts, random: np.random.Generator) -> Held:
-    """Mark so many examples of every class, drawn at random."""
+def draw(labels: IntArray, counts: IntArray, random: np.random.Generator) -> BoolArray:
+    """Mark `counts` examples of every class, drawn at random."""
     shuffled = random.permutation(len(labels))
     grouped = shuffled[np.argsort(labels[shuffled], kind="stable")]
     supply = np.bincount(labels, minlength=len(counts))
@@ -115,8 +116,8 @@ def draw(labels: Counts, counts: Counts, random: np.random.Generator) -> Held:
     return mask
 
 
-def indices(mask: Held) -> Tensor:
-    """Where the mask is true, ascending."""
+def indices(mask: BoolArray) -> Tensor:
+    """Return where the mask is true, ascending."""
     return torch.from_numpy(np.flatnonzero(mask))
 
 
@@ -124,5 +125,5 @@ def check_fraction(what: str, fraction: float) -> None:
     """Refuse a fraction that would leave one side empty."""
     require(
         0 < fraction < 1,
-        f"{what}={fraction} is no part of a whole. Give a number between 0 and 1, such as 0.2.",
+        f"{what}={fraction} is not a fraction. Give a number between 0 and 1, such as 0.2.",
     )

@@ -1,4 +1,4 @@
-"""Standardisation: every feature with mean 0 and deviation 1.
+"""Standardisation: every feature gets mean 0 and deviation 1.
 
   "none"     x as it is
   "global"   by the statistics of the training parts of the learners that train, as if they were pooled
@@ -6,53 +6,49 @@
              its own statistics")
 
 How it is computed. A learner counts its examples, sums each feature, and sums the squares of each feature's distance
-to its own mean (`moments`); HOME combines these without seeing an example (`combine`), and everybody goes by what comes
-of it (`standardised_by`). In a real federation the first and the last are done by each learner with its own table, and
-the same bits come out. Squares are taken about the mean because plain sums of squares lose a small deviation beside a
-large mean. All in float64; the deviation is that of a population (divided by n), as in scikit-learn.
+to its own mean (`moments`). HOME combines these without seeing an example (`combine`), and every learner standardises
+its examples with the result (`standardised_by`). In a real federation each learner does the first and the last step
+with its own table, and the result has the same bits. Squares are taken about the mean because plain sums of squares
+lose a small deviation beside a large mean. All sums are float64; the deviation is that of a population (divided by n),
+as in scikit-learn.
 
-Who is measured, and by what it is standardised:
-  1. Statistics are of training parts only: no test example and no stimulus moves them. The validation part that an
-     algorithm reserves in a run is a piece of the training part.
-  2. "local": a learner's training part and its own test part go by the statistics of its training part. A learner that
-     is held out goes by its own too, of all it is tried on (its `train`), without labels: it has nothing else.
-  3. "local": the test set at HOME, the stimuli and examples of nobody go by the global statistics: they are no
-     learner's, and the global ones are what HOME can know. So an example that is in a learner's own test part and also
-     at HOME or with another learner is repeated at the end of x and y, one copy for each: `with_own_test` first spares
-     these copies.
-  4. A feature that does not vary in the examples that are measured is 0 wherever these statistics are used, and is
-     divided by nothing: a model cannot have learnt what its other values mean. (One learner of Covertype meets a few of
-     the 40 soil types only.) A learner with a single example trains on zeros.
+Which examples are measured, and by which statistics they are standardised:
+  1. Statistics are of training parts only: test examples and stimuli do not change them. The validation part that an
+     algorithm reserves during a run is a piece of the training part.
+  2. "local": a learner's training part and its own test part use the statistics of its training part. A held-out
+     learner uses its own too: those of all examples it is scored on (its `train`), without labels.
+  3. "local": the test set at HOME, the stimuli and examples without a learner use the global statistics, which HOME
+     knows. An example that is in a learner's own test part and also at HOME or with another learner is therefore
+     repeated at the end of x and y, one copy for each. Calling `with_own_test` first avoids the copies.
+  4. A feature that does not vary in the measured examples becomes 0 wherever these statistics are used: a model cannot
+     have learnt what its other values mean. (A learner of Covertype may have only a few of the 40 soil types.) A
+     learner with a single example trains on zeros.
 
 A feature is one number of an example: for images that is each pixel of each channel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from archipel.core.checks import one_of, require
-from archipel.data.splits import nobody_elses
-
-if TYPE_CHECKING:
-    from archipel.data.islands import Islands
+from archipel.core.checks import require
 
 Statistics: TypeAlias = Literal["none", "global", "local"]
 
 CHUNK = 2**22
-"""Numbers that are worked on at a time: float64 copies of a large x would not fit beside it."""
+"""Numbers converted at a time: a float64 copy of a large x might not fit into memory."""
 CONSTANT = 1e-12
-"""A deviation of less than this part of the mean is a rounding error; one step of a float32 is 60,000 times that."""
+"""A deviation below this share of the mean is a rounding error; one step of a float32 is 60,000 times as large."""
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """What standardisation needs to know of some examples; those of several learners combine."""
+    """Statistics of some examples that standardisation needs; those of several learners can be combined."""
 
     count: int
     """Examples."""
@@ -73,13 +69,13 @@ class Moments:
 
 
 def moments(x: Tensor, indices: Tensor) -> Moments:
-    """Count, sum and squares of every feature of these examples."""
+    """Count these examples, and sum every feature and its squares."""
     require(len(indices) > 0, "moments: there are no examples to measure. Give at least one index.")
     return combine(_measure(x[rows]) for rows in _chunks(x, indices))
 
 
 def combine(parts: Iterable[Moments]) -> Moments:
-    """The moments of all examples together, from those of the parts."""
+    """Return the moments of all examples together, from those of the parts."""
     parts = tuple(parts)
     require(len(parts) > 0, "combine: there are no moments to combine. Give at least one.")
     count, total = sum(part.count for part in parts), torch.stack([part.sum for part in parts]).sum(0)
@@ -89,15 +85,15 @@ def combine(parts: Iterable[Moments]) -> Moments:
 
 
 def standardised_by(x: Tensor, by: Moments) -> Tensor:
-    """A new tensor: every example of x, standardised by these moments."""
-    _refuse_whole_numbers("standardised_by: x", x)
+    """Return a new tensor with every example of x, standardised by these moments."""
+    refuse_whole_numbers("standardised_by: x", x)
     require(
         x.shape[1:] == by.sum.shape == by.squares.shape,
         f"standardised_by: an example of x has shape {tuple(x.shape[1:])}, the sums {tuple(by.sum.shape)} and the "
         f"squares {tuple(by.squares.shape)}. Measure the same features as are standardised.",
     )
     require(by.count > 0, f"standardised_by: moments of {by.count} examples. Measure at least one.")
-    # squares from a stranger may be negative
+    # squares from another machine may be negative
     wrong = int((~(by.mean + by.deviation).isfinite()).sum())
     require(
         wrong == 0,
@@ -105,53 +101,50 @@ def standardised_by(x: Tensor, by: Moments) -> Tensor:
         "without NaN and infinite values.",
     )
     new = torch.empty_like(x, memory_format=torch.contiguous_format)
-    everyone = torch.arange(len(x))
-    _write(new, everyone, x, everyone, by)
+    rows = torch.arange(len(x))
+    _write(new, rows, x, rows, by)
     return new
 
 
-def standardised(islands: Islands, statistics: Statistics) -> Islands:
-    """New islands with standardised x; `Islands.standardised` documents it."""
-    one_of("standardised", "statistics", statistics, ("none", "global", "local"))
-    if statistics == "none":
-        return islands
-    x, learners = islands.x, islands.learners
-    _refuse_whole_numbers(f"standardised: x of {islands.name!r}", x)
-    measured = [moments(x, learner.train) for learner in learners]
-    for learner, mine in zip(learners, measured, strict=True):
-        wrong = int((~(mine.sum + mine.squares).isfinite()).sum())
-        require(
-            wrong == 0,
-            f"standardised: learner {learner.name!r} has {wrong} features of {mine.sum.numel()} without a finite mean "
-            "and deviation. Fill in NaN and infinite values, or leave those examples out.",
-        )
-    common = combine(mine for mine, learner in zip(measured, learners, strict=True) if learner.role == "train")
-    if statistics == "global":
-        return replace(islands, x=standardised_by(x, common))
+def standardised_locally(
+    x: Tensor,
+    trains: Sequence[Tensor],
+    tests: Sequence[Tensor],
+    exclusive: Tensor,
+    measured: Sequence[Moments],
+    common: Moments,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Standardise every learner's examples by its own moments, and all others by the common ones.
 
-    own = nobody_elses((learner.test for learner in learners), islands.test, len(x))
-    copied = torch.cat([learner.test[~own[learner.test]] for learner in learners])
+    trains, tests: indices of every learner's training part and own test part.
+    exclusive: marks the examples that are in one learner's own test part and nowhere else.
+    measured: every learner's moments; common: moments of the other examples.
+
+    Return the new x, the indices of the examples that are repeated at its end, and the learners' new test indices.
+    """
+    copied = torch.cat([test[~exclusive[test]] for test in tests])
     new = x.new_empty((len(x) + len(copied), *x.shape[1:]))
-    nobodys = torch.ones(len(x), dtype=torch.bool)
+    without_learner = torch.ones(len(x), dtype=torch.bool)
     end = len(x)
     moved = []
-    for learner, mine in zip(learners, measured, strict=True):
-        shared = ~own[learner.test]
-        test = learner.test.clone()
-        test[shared] = torch.arange(end, end + int(shared.sum()))
+    for train, test, mine in zip(trains, tests, measured, strict=True):
+        shared = ~exclusive[test]
+        places = test.clone()
+        places[shared] = torch.arange(end, end + int(shared.sum()))
         end += int(shared.sum())
-        _write(new, torch.cat([learner.train, test]), x, torch.cat([learner.train, learner.test]), mine)
-        nobodys[torch.cat([learner.train, learner.test[~shared]])] = False
-        moved.append(replace(learner, test=test))
-    rest = nobodys.nonzero().flatten()
+        _write(new, torch.cat([train, places]), x, torch.cat([train, test]), mine)
+        without_learner[torch.cat([train, test[~shared]])] = False
+        moved.append(places)
+    rest = without_learner.nonzero().flatten()
     _write(new, rest, x, rest, common)
-    return replace(islands, x=new, y=torch.cat([islands.y, islands.y[copied]]), learners=tuple(moved))
+    return new, copied, moved
 
 
-def _refuse_whole_numbers(what: str, x: Tensor) -> None:
+def refuse_whole_numbers(what: str, x: Tensor) -> None:
+    """Refuse x that is not floating point."""
     require(
         x.is_floating_point(),
-        f"{what} holds {x.dtype}, and whole numbers such as token ids have no mean that says anything. Leave it at "
+        f"{what} holds {x.dtype}, and the mean of whole numbers such as token ids has no meaning. Leave it at "
         "'none'; if they are measurements or pixels, convert them with x.float() first.",
     )
 
@@ -163,7 +156,7 @@ def _measure(examples: Tensor) -> Moments:
 
 
 def _write(new: Tensor, places: Tensor, x: Tensor, rows: Tensor, by: Moments) -> None:
-    """Standardise some rows of x into some places of another tensor."""
+    """Standardise some rows of x and write them to the given places of another tensor."""
     mean, deviation = by.mean, by.deviation
     constant = deviation == 0
     divisor = torch.where(constant, 1.0, deviation)

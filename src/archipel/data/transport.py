@@ -1,26 +1,26 @@
-"""Tables with given margins: so much in every row (a learner), so much in every column (a kind of examples).
+"""Tables with given margins: the sums of every row (a learner) and of every column (a kind of examples).
 
-`allocate` fills a table in whole numbers within bounds, `project` finds the nearest table to any numbers, `rounded`
-makes a table whole without touching its margins. All three are exact.
+`allocate` fills a table in whole numbers within bounds, `project` finds the nearest table with given margins, `rounded`
+rounds a table to whole numbers and keeps its margins. All three are exact.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from archipel.data.sizes import Counts, Shares
+from archipel.data.array_types import FloatArray, IntArray
 
 ROUNDS = 500
-"""Newton's method needs about six; beyond this many the problem is none that we know."""
+"""Limit on the steps of Newton's method, which needs about six."""
 
 
-def allocate(sizes: Counts, supply: Counts, at_least: Counts, at_most: Counts) -> Counts | None:
-    """Fill every size within bounds, near the data's own proportions; None when it cannot be done.
+def allocate(sizes: IntArray, supply: IntArray, at_least: IntArray, at_most: IntArray) -> IntArray | None:
+    """Fill every size within bounds, near the proportions of the data; return None if that is impossible.
 
-    A maximum flow, so the answer is exact: proportional shares are the start, augmenting paths do the rest.
+    The result is an exact maximum flow: it starts from proportional shares and adds augmenting paths.
     """
     rows, columns = sizes - at_least.sum(1), supply - at_least.sum(0)
-    room: Counts = at_most - at_least
+    room: IntArray = at_most - at_least
     shares = (room > 0) * columns.astype(np.float64)
     for _ in range(50):
         shares *= (rows / np.maximum(shares.sum(1), 1e-12))[:, None]
@@ -29,12 +29,12 @@ def allocate(sizes: Counts, supply: Counts, at_least: Counts, at_most: Counts) -
     return None if filled is None else filled + at_least
 
 
-def complete(shares: Shares, rows: Counts, columns: Counts, room: Counts) -> Counts | None:
-    """A whole table with these rows, near the shares, where columns and entries have only so much room."""
-    # the small addend: a share that is whole but for rounding errors must not lose its last example
+def complete(shares: FloatArray, rows: IntArray, columns: IntArray, room: IntArray) -> IntArray | None:
+    """Return a whole table with these row sums, near the shares, within the limits of columns and entries."""
+    # the small addend: rounding errors must not cost a whole share its last example
     table = np.minimum(np.floor(shares + 1e-6).astype(np.int64), room)
     room = room - table
-    spare: Counts = columns - table.sum(0)
+    spare: IntArray = columns - table.sum(0)
     for k in range(len(rows)):
         by_remainder = np.argsort(table[k] - shares[k], kind="stable")
         one_more = by_remainder[((room[k] > 0) & (spare > 0))[by_remainder]][: rows[k] - table[k].sum()]
@@ -48,8 +48,8 @@ def complete(shares: Shares, rows: Counts, columns: Counts, room: Counts) -> Cou
     return table
 
 
-def augment(start: int, lack: int, table: Counts, room: Counts, spare: Counts) -> bool:
-    """Give a learner more by the shortest chain of exchanges that ends in a class with spare examples."""
+def augment(start: int, lack: int, table: IntArray, room: IntArray, spare: IntArray) -> bool:
+    """Give a learner more by the shortest augmenting path, a chain of exchanges to a class with spare examples."""
     taker: dict[int, int] = {}  # class -> the learner that would take of it
     gives: dict[int, int] = {}  # learner -> the class it would give to the taker of that class
     queue = [start]
@@ -79,20 +79,20 @@ def augment(start: int, lack: int, table: Counts, room: Counts, spare: Counts) -
     return False
 
 
-def move(learner: int, taken: int, amount: int, table: Counts, room: Counts) -> None:
-    """Give a learner more of a class, or less."""
+def move(learner: int, taken: int, amount: int, table: IntArray, room: IntArray) -> None:
+    """Add an amount, which may be negative, to a learner's examples of a class."""
     table[learner, taken] += amount
     room[learner, taken] -= amount
 
 
-def rounded(table: Shares, rows: Counts, columns: Counts, random: np.random.Generator) -> Counts:
-    """The table in whole numbers with the same whole margins; an entry moves by less than one.
+def rounded(table: FloatArray, rows: IntArray, columns: IntArray, random: np.random.Generator) -> IntArray:
+    """Round a table to whole numbers with the same whole margins; an entry changes by less than one.
 
-    An entry is rounded up about as often as its fraction says, and learners take turns in random order: else the small
-    ones would all end with the same class. That there is such a table is the integrality of flows; rounding errors in
-    the margins may cost an entry one more.
+    An entry is rounded up with about the probability of its fraction, and learners are processed in random order:
+    otherwise all small ones would end with the same class. Such a table exists by the integrality of flows; rounding
+    errors in the margins may change an entry by one more.
     """
-    # what is whole but for rounding errors is whole
+    # remove rounding errors from entries that are whole
     table = np.maximum(np.round(table, 6), 0)
     turns = random.permutation(len(rows))
     table, rows = table[turns], rows[turns]
@@ -114,17 +114,17 @@ def rounded(table: Shares, rows: Counts, columns: Counts, random: np.random.Gene
 
 
 def project(
-    wanted: Shares, rows: Shares, columns: Shares, duals: tuple[Shares, Shares] | None = None
-) -> tuple[Shares, tuple[Shares, Shares]]:
-    """The table without negative entries and with these margins, all above 0, that is nearest to the wanted one.
+    wanted: FloatArray, rows: FloatArray, columns: FloatArray, duals: tuple[FloatArray, FloatArray] | None = None
+) -> tuple[FloatArray, tuple[FloatArray, FloatArray]]:
+    """Return the nearest table to the wanted one with no negative entry and these margins, all above 0; and its duals.
 
-    RADFed's formula 1. The answer is max(0, wanted + u_row + v_column); u and v maximise a concave function with one
-    number per row and column, which is climbed by Newton's method. A step eliminates the longer side, so it costs
-    rows x columns x the shorter side. The duals of a near problem are a good start.
+    RADFed's formula 1. The solution is max(0, wanted + u_row + v_column); u and v maximise a concave dual function with
+    one number per row and column, by Newton's method. A step eliminates the longer side, so it costs rows x columns x
+    the shorter side. The duals of a similar problem are a good start.
     """
     scale = float(max(rows.max(), columns.max()))
     if duals is None:
-        # every row, then every column as if it were alone
+        # solve every row, then every column on its own
         u = levels(wanted, rows)
         duals = u, levels((wanted + u[:, None]).T, columns)
     u, v = duals
@@ -135,7 +135,7 @@ def project(
         if error <= 1e-10:
             break
         active = (table > 0).astype(np.float64)
-        # rows and columns that share no active entry could drift apart: the addend holds them
+        # damping keeps the system regular if rows and columns share no active entry
         damping = 1e-9 + 1e-4 * min(1.0, error)
         in_row, in_column = active.sum(1) + damping, active.sum(0) + damping
         if len(rows) >= len(columns):
@@ -156,17 +156,19 @@ def project(
     return table, (u, v)
 
 
-def dual(wanted: Shares, rows: Shares, columns: Shares, u: Shares, v: Shares) -> tuple[Shares, float]:
-    """The table that belongs to u and v, and the dual function there."""
+def dual(
+    wanted: FloatArray, rows: FloatArray, columns: FloatArray, u: FloatArray, v: FloatArray
+) -> tuple[FloatArray, float]:
+    """Return the table for u and v, and the value of the dual function."""
     table = np.maximum(wanted + u[:, None] + v, 0)
     return table, float(u @ rows + v @ columns - 0.5 * np.vdot(table, table))
 
 
-def levels(values: Shares, totals: Shares) -> Shares:
-    """By how much to raise every row so that what is above 0 adds up to its total."""
+def levels(values: FloatArray, totals: FloatArray) -> FloatArray:
+    """Return what to add to every row so that its positive entries add up to its total."""
     falling = -np.sort(-values, axis=1)
     raised = (totals[:, None] - falling.cumsum(1)) / np.arange(1, values.shape[1] + 1)
-    # the last place where the entry would still be above 0; the first always is
+    # the last place where the raised entry is still above 0; the first always is
     last = values.shape[1] - 1 - np.argmax((falling + raised > 0)[:, ::-1], axis=1)
-    found: Shares = raised[np.arange(len(values)), last]
+    found: FloatArray = raised[np.arange(len(values)), last]
     return found

@@ -1,4 +1,4 @@
-"""Tables drawn as coloured cells, such as classes by learners (HDAFL fig. 2) with the learners' sizes above."""
+"""Draw tables as coloured cells, such as classes by learners (HDAFL fig. 2) with the learners' sizes above."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 NUMBERS = 200
-"""Up to so many cells, each shows its number too, if there is room for it."""
+"""Up to this number of cells, each shows its number, if there is room."""
 GAPS = 2000
-"""Up to so many cells, a white line is between them."""
+"""Up to this number of cells, white lines separate them."""
 LABELS = 50
-"""Up to so many learners or classes, each has its label."""
+"""Up to this number of learners or classes, each has a label."""
 WIDE = 20
-"""When the largest number is so many times the smallest, colours are on a logarithmic scale."""
+"""Colours are on a logarithmic scale if the largest number is at least this many times the smallest."""
 
 
 def size(names: Sequence[str], classes: int) -> tuple[float, float]:
-    """Inches that a picture of these learners and so many classes takes."""
+    """Return the width and height in inches of a picture of these learners and classes."""
     longest = max(map(len, names)) * slanted(names)
     wide, high = np.clip(0.42 * len(names), 4.5, 8.5), np.clip(0.3 * classes, 2, 10)
     return min(10.0, wide + 1.5 + 0.03 * longest), high + 1.7 + 0.06 * longest
@@ -34,7 +34,7 @@ def size(names: Sequence[str], classes: int) -> tuple[float, float]:
 def draw(
     figure: Figure | SubFigure, names: Sequence[str], table: npt.NDArray[np.int64], values: str = "examples"
 ) -> None:
-    """Sizes above, classes by learners below, the scale beside."""
+    """Draw the sizes above, the classes by learners below, and the scale at the side."""
     from matplotlib.ticker import StrMethodFormatter
 
     above, below = figure.subplots(
@@ -66,10 +66,10 @@ def cells(
     scale: str,
     logarithmic: bool | None = None,
 ) -> None:
-    """A table as colours with their scale beside; what is 0 is grey.
+    """Draw a table as coloured cells with their scale at the side; 0 is grey.
 
-    `form` is how a number x is written, and `scale` what numbers are. The scale is logarithmic if that is asked for
-    or, where nothing is, if numbers are far apart.
+    columns, rows: their labels; form: format of a number x; scale: label of the scale.
+    logarithmic: whether the scale is; None: if the numbers differ by a large factor.
     """
     from matplotlib import colormaps
     from matplotlib.colors import LogNorm, Normalize
@@ -91,8 +91,8 @@ def cells(
     axes.tick_params(which="both", length=0)
     axes.spines[:].set_visible(False)
     figure = axes.get_figure(root=True)
-    assert figure is not None, "it is in one"
-    slender = 6 * axes.figure.bbox.height / figure.dpi  # as thick in a high picture as in a low one
+    assert figure is not None, "axes belong to a figure"
+    slender = 6 * axes.figure.bbox.height / figure.dpi  # the same width in inches for any height of the picture
     beside = figure.colorbar(picture, ax=axes, pad=0.015, aspect=slender, format=StrMethodFormatter(form))
     beside.ax.yaxis.set_minor_formatter(NullFormatter())
     beside.outline.set_visible(False)
@@ -108,7 +108,7 @@ def cells(
 
 
 def label(axes: Axes, which: str, names: Sequence[str]) -> None:
-    """Name all rows or columns, or every so many where there are too many to read."""
+    """Label all rows or columns, or every n-th if there are too many to read."""
     every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000, len(names)) if len(names) / step <= LABELS)
     places = list(range(0, len(names), every))
     shown = [names[place] for place in places]
@@ -123,5 +123,5 @@ def label(axes: Axes, which: str, names: Sequence[str]) -> None:
 
 
 def slanted(names: Sequence[str]) -> bool:
-    """Would they touch if they stood side by side?"""
+    """Return whether the names are too long to be written horizontally side by side."""
     return max(map(len, names)) * min(len(names), LABELS) > 60

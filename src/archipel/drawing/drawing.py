@@ -1,4 +1,4 @@
-"""A drawing: a figure, what it shows in words, and the numbers it was drawn from."""
+"""A drawing: a figure, its caption, and the numbers that it shows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Drawing:
+    """A figure with its caption and its numbers."""
+
     name: str
-    """Its files are called so: "score-curves" becomes score-curves.png, .svg and .csv."""
+    """Base name of its files: "score-curves" becomes score-curves.png, .svg and .csv."""
     title: str
     caption: str
-    """What one sees, in a sentence or two, and which figure of which paper it corresponds to."""
+    """What the figure shows, in a sentence or two, and the figure of a paper to which it corresponds."""
     figure: Figure
     header: tuple[str, ...]
     """Columns of its table, with units."""
     rows: tuple[tuple[object, ...], ...]
-    """The numbers that were drawn."""
+    """The numbers that are shown."""

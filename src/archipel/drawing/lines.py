@@ -15,45 +15,45 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-Floats = npt.NDArray[np.float64]
-
 POINTS = 1000
-"""A line is drawn through so many points at most."""
+"""Limit on the points of a line."""
 WIDE = 10
-"""When the longest line is so many times as long as the shortest, their axis is logarithmic."""
+"""The x axis is logarithmic if the longest line is more than this many times as long as the shortest."""
 
 MEANS = "Lines are means of a method's runs, as far as all of them go; bands reach from the lowest to the highest."
 HEADER = ("mean", "lowest", "highest", "runs")
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
-    x: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
+class MeanLine:
+    """The mean of the runs of one method, and the lowest and highest values."""
+
+    x: npt.NDArray[np.float64]
+    mean: npt.NDArray[np.float64]
+    low: npt.NDArray[np.float64]
+    high: npt.NDArray[np.float64]
     runs: int
 
     def rows(self) -> list[tuple[float, float, float, float, int]]:
-        """(x, mean, lowest, highest, runs) of each point."""
+        """Return (x, mean, lowest, highest, runs) of each point."""
         columns = (self.x.tolist(), self.mean.tolist(), self.low.tolist(), self.high.tolist())
         return [(*point, self.runs) for point in zip(*columns, strict=True)]
 
 
-def mean_line(curves: Sequence[Mapping[float, float]]) -> Line:
-    """The mean of curves {x: y} that have points; between its points a curve is straight."""
+def mean_line(curves: Sequence[Mapping[float, float]]) -> MeanLine:
+    """Average curves {x: y}, each of at least one point, with linear interpolation."""
     start, stop = max(min(curve) for curve in curves), min(max(curve) for curve in curves)
-    if start > stop:  # they have no stretch in common, and one is better than none
+    if start > stop:  # no common range: show the first curve
         return mean_line(curves[:1])
     x = np.array(sorted({at for curve in curves for at in curve if start <= at <= stop}), dtype=np.float64)
     if len(x) > POINTS:
         x = np.linspace(start, stop, POINTS)
     ys = np.array([np.interp(x, sorted(curve), [curve[at] for at in sorted(curve)]) for curve in curves])
-    return Line(x, ys.mean(0), ys.min(0), ys.max(0), len(curves))
+    return MeanLine(x, ys.mean(0), ys.min(0), ys.max(0), len(curves))
 
 
-def draw_lines(axes: Axes, lines: Mapping[str, Line], methods: Sequence[str]) -> dict[str, Line2D]:
-    """Draw a line for each method, in the colour of its place among all methods."""
+def draw_lines(axes: Axes, lines: Mapping[str, MeanLine], methods: Sequence[str]) -> dict[str, Line2D]:
+    """Draw a line for each method, in the colour given by its place among all methods."""
     uneven = apart([float(line.x[-1]) for line in lines.values()])
     if uneven:
         axes.set_xscale("log")
@@ -72,5 +72,5 @@ def draw_lines(axes: Axes, lines: Mapping[str, Line], methods: Sequence[str]) ->
 
 
 def apart(ends: Collection[float]) -> bool:
-    """Do some lines end so early that they would be one stroke at the left?"""
+    """Return whether some lines are too short to be seen on a linear axis."""
     return min(ends) > 0 and max(ends) > WIDE * min(ends)

@@ -1,4 +1,4 @@
-"""How every figure looks, and how a drawing is written: the one place that knows whether matplotlib is there."""
+"""The look of all figures, and writing of drawings; raises a clear error if matplotlib is missing."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-"""Okabe and Ito's, which the colour-blind tell apart; without their yellow, which white paper swallows."""
+"""Okabe and Ito's colours, distinct with colour blindness; without their yellow, which is faint on white."""
 STROKES = ("-", "--", "-.", ":")
 WIDTH = 10.0
-"""Inches across the page at most, so that letters keep their size."""
+"""Largest width in inches, so that text keeps its size on a page."""
 LETTER = 0.075
-"""Inches that a letter takes, on average."""
+"""Average width of a letter in inches."""
 TIME = "time (s)"
 
 
 @contextmanager
 def look() -> Iterator[None]:
-    """Within it, and in functions that it decorates, figures have the look of Archipel."""
+    """Apply Archipel's style to figures made inside the context or the decorated function."""
     try:
-        # imported late, here as everywhere in this package: it is an extra
+        # imported late, as everywhere in this package: it is an extra
         import matplotlib as mpl
     except ImportError as error:
         raise ImportError("A figure needs matplotlib: pip install 'archipel[plots]'") from error
     with mpl.rc_context(
         {
-            "text.parse_math": False,  # a method may be called "$5 or $6"
+            "text.parse_math": False,  # a method's name may contain "$"
             "font.size": 10,
             "figure.titlesize": 11,
             "axes.titlesize": 10,
@@ -65,14 +65,14 @@ def look() -> Iterator[None]:
             "xtick.major.size": 3,
             "ytick.major.size": 0,
             "lines.linewidth": 1.6,
-            "svg.hashsalt": "archipel",  # a salt of our own, so that the same runs are the same bytes
+            "svg.hashsalt": "archipel",  # a fixed salt, so that equal runs give equal bytes
         }
     ):
         yield
 
 
 def stroke(place: int) -> dict[str, Any]:
-    """Colour and dashes of the method at this place; colours come round before dashes change."""
+    """Return the colour and dashes of the method at this place; dashes change when all colours are used."""
     return {
         "color": COLOURS[place % len(COLOURS)],
         "linestyle": STROKES[place // len(COLOURS) % len(STROKES)],
@@ -80,7 +80,11 @@ def stroke(place: int) -> dict[str, Any]:
 
 
 def panels(count: int, height: float, across: int = 3, longest: int = 0, **shared: Any) -> tuple[Figure, list[Axes]]:
-    """A figure of so many panels, so high each; fewer stand side by side if their labels beside them are long."""
+    """Make a figure of `count` panels of this height in inches.
+
+    across: largest number of columns; longest: letters of the longest label beside a panel, which needs room.
+    shared: further arguments of `Figure.subplots`.
+    """
     from matplotlib.figure import Figure
 
     columns = max(1, min(count, across, int(WIDTH / (2.4 + LETTER * longest))))
@@ -94,15 +98,15 @@ def panels(count: int, height: float, across: int = 3, longest: int = 0, **share
 
 
 def title(axes: Axes, text: str) -> None:
-    """A panel's title, in as many lines as it takes."""
+    """Set a panel's title, wrapped to its width."""
     figure, grid = axes.get_figure(root=True), axes.get_gridspec()
-    assert figure is not None, "it is in one"
-    assert grid is not None, "panels makes one"
+    assert figure is not None, "axes belong to a figure"
+    assert grid is not None, "`panels` makes a grid"
     axes.set_title(textwrap.fill(text, int(figure.get_figwidth() / grid.ncols / LETTER) - 4))
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
-    """A legend under the panels, where it hides nothing; the figure grows by what it takes."""
+    """Add a legend under the panels, and enlarge the figure by its height."""
     texts = [textwrap.fill(text, int(figure.get_figwidth() / LETTER) - 8) for text in labels]
     widest = max(max(map(len, text.splitlines())) for text in texts)
     columns = max(1, min(len(texts), int(figure.get_figwidth() / (LETTER * widest + 0.6))))
@@ -112,7 +116,7 @@ def legend_below(figure: Figure, handles: Sequence[Artist], labels: Sequence[str
 
 
 def logarithmic(axis: XAxis | YAxis) -> None:
-    """Plain numbers along a logarithmic axis, two to a decade."""
+    """Label a logarithmic axis with plain numbers, two to a decade."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1, 3)))
@@ -121,9 +125,11 @@ def logarithmic(axis: XAxis | YAxis) -> None:
 
 
 def label_ends(axes: Axes, ends: Mapping[str, float], things: str, apart: float = 0.08) -> None:
-    """Name curves at the right of the panel, at the height they end; neighbours that would collide share a line.
+    """Write the names of curves at the right of the panel, at the height of their ends.
 
-    Nearer than `apart` of the panel's height is too near; where many or long names meet, they are so many `things`.
+    ends: the last y of each curve, by name.
+    things: noun for several curves; many or long names at one height are replaced by "5 layers", for example.
+    apart: names nearer than this share of the panel's height are written in one line.
     """
     right, to_panel = axes.get_xlim()[1], axes.transData + axes.transAxes.inverted()
     height = {name: float(to_panel.transform((right, y))[1]) for name, y in ends.items()}
@@ -142,7 +148,7 @@ def label_ends(axes: Axes, ends: Mapping[str, float], things: str, apart: float 
 
 
 def write(figure: Figure, path: Path) -> None:
-    """A figure as a PNG or SVG file, by the path's ending; without a date, so that equal figures are equal files."""
+    """Write a figure as PNG or SVG, by the path's suffix; without a date, so that equal figures give equal files."""
     metadata = {"Software": None} if path.suffix.lower() == ".png" else {"Date": None}
     with look():
         figure.savefig(path, dpi=150, metadata=metadata)
@@ -154,7 +160,7 @@ def save(drawing: Drawing, folder: str | os.PathLike[str]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     png, svg, table = (folder / f"{drawing.name}{ending}" for ending in (".png", ".svg", ".csv"))
     write(drawing.figure, png)
-    drawing.figure.set_layout_engine("none")  # places are found once, which takes as long as drawing
+    drawing.figure.set_layout_engine("none")  # the layout is computed once, since it takes as long as drawing
     write(drawing.figure, svg)
     with open(table, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

@@ -1,10 +1,9 @@
-"""The networks of the five papers, and small siblings that two cores can train.
+"""The networks of the five papers, and small versions that two cores can train.
 
-Every function returns a `torch.nn.Module` that gives logits, never probabilities. Children are registered in
-the order in which they run, so a model's layers read from input to output, and the last one is always `head`.
-Initial weights are PyTorch's own draws from the current seed, whatever the original code drew. No activation
-works in place: a probe may keep what a layer gave.
-"""
+Every function returns a `torch.nn.Module` that returns logits, never probabilities. Children are registered in the
+order in which they run, so a model's layers read from input to output, and the last one is always `head`. Initial
+weights are PyTorch's defaults, drawn from the current seed. No activation works in place: a probe may keep the output
+of a layer."""
 
 from archipel.models.convolutional import (
     cifar10_2cnn,

@@ -1,4 +1,4 @@
-"""Convolutional networks: the 2-CNNs of all papers, VGG9, the 1D-CNN and small siblings."""
+"""Convolutional networks: the 2-CNNs of all papers, VGG9, the 1D-CNN, and small versions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from archipel.core.checks import at_least
 
 
 def cifar10_2cnn(classes: int = 10, size: int = 32) -> nn.Module:
-    """The CIFAR-10 2-CNN of the TensorFlow tutorial that Metis trains (section VI, footnote 2).
+    """Build the CIFAR-10 2-CNN of the TensorFlow tutorial that Metis trains (section VI, footnote 2).
 
-    classes: how many there are; size: side of the images, a multiple of 4; the tutorial crops them to 24.
+    classes: number of classes; size: side of the images, a multiple of 4; the tutorial crops them to 24.
     """
     at_least(2, "cifar10_2cnn", classes=classes)
     if size < 4 or size % 4:
@@ -25,7 +25,7 @@ def cifar10_2cnn(classes: int = 10, size: int = 32) -> nn.Module:
         OrderedDict(
             conv1=nn.Conv2d(3, 64, 5, padding=2),
             relu1=nn.ReLU(),
-            # on an even side TensorFlow's "SAME" pads the far edge only, and so does ceil_mode
+            # on an even side both TensorFlow's "SAME" and ceil_mode pad the far edge only
             pool1=nn.MaxPool2d(3, stride=2, ceil_mode=True),
             norm1=_tutorial_norm(),
             conv2=nn.Conv2d(64, 64, 5, padding=2),
@@ -43,15 +43,15 @@ def cifar10_2cnn(classes: int = 10, size: int = 32) -> nn.Module:
 
 
 def _tutorial_norm() -> nn.Module:
-    # tf.nn.lrn(4, bias=1, alpha=0.001 / 9, beta=0.75): TensorFlow counts the radius and sums over the window,
-    # PyTorch counts the window and takes its mean
+    # tf.nn.lrn(4, bias=1, alpha=0.001 / 9, beta=0.75): TensorFlow takes a radius and sums over the window, PyTorch
+    # takes the size of the window and its mean
     return nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
 
 
 def femnist_cnn(classes: int = 62, hidden: int = 2048) -> nn.Module:
-    """LEAF's 2-CNN for 28 x 28 grey images, which Metis trains on ExtendedMNIST (section VI, footnote 2).
+    """Build LEAF's 2-CNN for 28 x 28 grey images, which Metis trains on ExtendedMNIST (section VI, footnote 2).
 
-    classes: how many there are; hidden: width of the fully connected layer.
+    classes: number of classes; hidden: width of the fully connected layer.
 
     With `hidden=512` it is McMahan's CNN.
     """
@@ -74,13 +74,13 @@ def femnist_cnn(classes: int = 62, hidden: int = 2048) -> nn.Module:
 
 
 def hdafl_cnn(classes: int = 62) -> nn.Module:
-    """HDAFL's two convolutional and two fully connected layers (section 5.1), as small as Table 4's costs say.
+    """Build HDAFL's two convolutional and two fully connected layers (section 5.1), with widths from Table 4's costs.
 
-    classes: how many there are.
+    classes: number of classes.
 
-    The paper gives no widths. Its costs are 0.06248 MB for what one learner shares in a round, which is 16,379 numbers
-    of four bytes, and 0.0663 MB with the head, whose 62 classes then have about 16 numbers each. These widths have
-    16,379 numbers before the head and 992 in it.
+    The paper gives no widths. Its costs are 0.06248 MB for a learner's shared layers in a round, which is 16,379
+    numbers of four bytes, and 0.0663 MB with the head, which leaves about 16 numbers for each of 62 classes. These
+    widths have 16,379 numbers before the head and 992 in it.
     """
     at_least(2, "hdafl_cnn", classes=classes)
     return nn.Sequential(
@@ -100,21 +100,21 @@ def hdafl_cnn(classes: int = 62) -> nn.Module:
 
 
 def fed2a_cnn_fmnist() -> nn.Module:
-    """Fed2A's CNN for FMNIST (section 4.1): Table 3's 206,592 shallow and 3,413,770 deep parameters."""
+    """Build Fed2A's CNN for FMNIST (section 4.1): Table 3's 206,592 shallow and 3,413,770 deep parameters."""
     return _fed2a_cnn(in_channels=1, size=28, channels=(64, 128), hidden=(256, 512), classes=10)
 
 
 def fed2a_cnn_cifar10() -> nn.Module:
-    """Fed2A's CNN for CIFAR-10 (section 4.1): Table 3's 829,184 shallow and 9,574,154 deep parameters."""
+    """Build Fed2A's CNN for CIFAR-10 (section 4.1): Table 3's 829,184 shallow and 9,574,154 deep parameters."""
     return _fed2a_cnn(in_channels=3, size=32, channels=(128, 256), hidden=(256, 512), classes=10)
 
 
 def fed2a_cnn_germants() -> nn.Module:
-    """Fed2A's CNN for GermanTS (section 4.1): Table 3's 209,792 shallow and 2,403,499 deep parameters.
+    """Build Fed2A's CNN for GermanTS (section 4.1): Table 3's 209,792 shallow and 2,403,499 deep parameters.
 
-    The text halves the convolutions' channels and keeps the rest; that would be 53,696 and 2,513,195. Table 3
-    is met exactly when the channels stay and the two fully connected layers are halved. We follow the table,
-    because the paper's gigabytes are counted with it.
+    The text halves the convolutions' channels and keeps the rest, which gives 53,696 and 2,513,195. Table 3 is matched
+    exactly if the channels stay and the two fully connected layers are halved. This follows the table, because the
+    paper's traffic is computed from it.
     """
     return _fed2a_cnn(in_channels=3, size=32, channels=(64, 128), hidden=(128, 256), classes=43)
 
@@ -122,7 +122,7 @@ def fed2a_cnn_germants() -> nn.Module:
 def _fed2a_cnn(
     in_channels: int, size: int, channels: tuple[int, int], hidden: tuple[int, int], classes: int
 ) -> nn.Module:
-    # the paper names neither kernels nor padding: 5 x 5 without padding is what Table 3 counts
+    # the paper gives neither kernels nor padding: 5 x 5 without padding matches Table 3
     pooled = (size - 4 - 4) // 2
     return nn.Sequential(
         OrderedDict(
@@ -142,15 +142,14 @@ def _fed2a_cnn(
 
 
 def vgg9(classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Module:
-    """The VGG9 for 32 x 32 images of Divide-and-Conquer (section 4.1), which is FedMA's.
+    """Build the VGG9 for 32 x 32 images of Divide-and-Conquer (section 4.1), which is FedMA's.
 
-    classes: how many there are; in_channels: of the images, 3 for colours.
-    dropout: share left out before `fc1` and before `head`; FedMA's own is 0.1.
+    classes: number of classes; in_channels: channels of the images, 3 for colours.
+    dropout: probability of dropout before `fc1` and before `head`; FedMA has 0.1.
 
-    With dropout whole channels are left out half as often after the second pool. The default is 0, because masks
-    come from torch's global generator: a result would depend on who trained before in the same process. D&C does
-    not mention dropout.
-    """
+    Whole channels are dropped with half the probability after the second pool. The default is 0, because masks come
+    from torch's global generator: results would depend on earlier training in the same process. D&C does not mention
+    dropout."""
     at_least(2, "vgg9", classes=classes)
     at_least(1, "vgg9", in_channels=in_channels)
     if not 0.0 <= dropout < 1.0:
@@ -159,9 +158,9 @@ def vgg9(classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Mo
 
 
 def small_vgg(classes: int = 10, in_channels: int = 3) -> nn.Module:
-    """VGG9 with a quarter of its widths: the same nine layers to divide, a sixteenth of the parameters.
+    """Build VGG9 with a quarter of its widths: the same nine layers, a sixteenth of the parameters.
 
-    classes: how many there are; in_channels: of the images, 3 for colours.
+    classes: number of classes; in_channels: channels of the images, 3 for colours.
     """
     at_least(2, "small_vgg", classes=classes)
     at_least(1, "small_vgg", in_channels=in_channels)
@@ -193,11 +192,11 @@ def _vgg(classes: int, in_channels: int, channels: Sequence[int], hidden: int, d
 
 
 def packet_cnn(classes: int, length: int = 10) -> nn.Module:
-    """A 1D-CNN over the sizes of a flow's first ten packets, as HDAFL classifies traffic (section 3.2).
+    """Build a 1D-CNN over the sizes of a flow's first ten packets, as HDAFL classifies traffic (section 3.2).
 
-    classes: how many there are; length: packets of a flow.
+    classes: number of classes; length: packets of a flow.
 
-    It takes [batch, length] or [batch, 1, length]. The paper gives no widths. With these, and the paper's 35
+    The input is [batch, length] or [batch, 1, length]. The paper gives no widths. With these, and the paper's 35
     classes, the layers before the head hold 0.879 of the parameters, as Table 5's gains imply (28.9 / 32.9).
     """
     at_least(2, "packet_cnn", classes=classes)
@@ -220,9 +219,9 @@ def packet_cnn(classes: int, length: int = 10) -> nn.Module:
 
 
 def small_cnn(channels: int = 1, size: int = 28, classes: int = 10) -> nn.Module:
-    """Two convolutions and a head, no paper's: two cores train it in seconds, on images of any side.
+    """Build two convolutions and a head, from no paper, for images of any side: two cores train it in seconds.
 
-    channels: of the images, 1 for grey ones; size: side of the images; classes: how many there are.
+    channels: channels of the images, 1 for grey; size: side of the images; classes: number of classes.
     """
     at_least(1, "small_cnn", channels=channels)
     at_least(4, "small_cnn", "two pools halve it", size=size)

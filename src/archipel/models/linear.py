@@ -11,9 +11,9 @@ from archipel.core.checks import at_least
 
 
 def logistic_regression(features: int, classes: int) -> nn.Module:
-    """Logistic regression with one logit a class, by which RADFed predicts mortality (eICU, section IV-B).
+    """Build logistic regression with one logit per class, which RADFed uses for mortality (eICU, section IV-B).
 
-    features: numbers of an example; classes: how many there are.
+    features: numbers in an example; classes: number of classes.
     """
     at_least(1, "logistic_regression", features=features)
     at_least(2, "logistic_regression", classes=classes)
@@ -21,11 +21,11 @@ def logistic_regression(features: int, classes: int) -> nn.Module:
 
 
 def mlp(features: int, classes: int, hidden: Sequence[int] = (64, 64)) -> nn.Module:
-    """A fully connected network, by default the 64-64 one of RADFed's Covertype (section IV-B).
+    """Build a fully connected network, by default the 64-64 one of RADFed's Covertype (section IV-B).
 
-    features: numbers of an example; classes: how many there are; hidden: widths of the hidden layers.
+    features: numbers in an example; classes: number of classes; hidden: widths of the hidden layers.
 
-    The input is flattened, so images of `features` pixels fit as well.
+    The input is flattened, so images with `features` pixels are accepted too.
     """
     at_least(1, "mlp", features=features)
     at_least(2, "mlp", classes=classes)
@@ -47,14 +47,14 @@ def mlp(features: int, classes: int, hidden: Sequence[int] = (64, 64)) -> nn.Mod
 
 
 def mnist_mlp() -> nn.Module:
-    """The network of RADFed's MNIST (section IV-B), which is McMahan's 200-200 one of 199,210 parameters."""
+    """Build the network of RADFed's MNIST (section IV-B), which is McMahan's 200-200 one of 199,210 parameters."""
     return mlp(28 * 28, 10, hidden=(200, 200))
 
 
 def small_mlp(features: int = 64, classes: int = 10) -> nn.Module:
-    """One hidden layer of 32, no paper's: enough for the 8 x 8 digits.
+    """Build a network with one hidden layer of 32, from no paper, for the 8 x 8 digits.
 
-    features: numbers of an example; classes: how many there are.
+    features: numbers in an example; classes: number of classes.
     """
     at_least(1, "small_mlp", features=features)
     at_least(2, "small_mlp", classes=classes)

@@ -1,4 +1,4 @@
-"""Recurrent networks that guess the next character."""
+"""Recurrent networks that predict the next character."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from archipel.core.checks import at_least
 
 
 def shakespeare_lstm(vocabulary: int = 80, embedding: int = 8, hidden: int = 256, layers: int = 2) -> nn.Module:
-    """The two-layer LSTM that guesses the next character in RADFed's Shakespeare (section IV-B).
+    """Build the two-layer LSTM that predicts the next character in RADFed's Shakespeare (section IV-B).
 
-    vocabulary: characters there are; embedding: numbers by which each is represented.
-    hidden: width of an LSTM, which RADFed leaves open; layers: how many LSTMs there are, one on the other.
+    vocabulary: number of characters; embedding: size of a character's embedding.
+    hidden: width of an LSTM, which RADFed does not give; layers: number of stacked LSTMs.
 
-    It takes a LongTensor [batch, time], 80 characters in the paper, and gives logits for the one after the
-    last. A width of 256 is LEAF's. With `layers=1` it is the network of Divide-and-Conquer
-    (section 4.1), which is FedMA's. PyTorch keeps two biases a gate where LEAF's TensorFlow keeps one.
+    The input is a LongTensor [batch, time], 80 characters in the paper, the output logits for the next character. The
+    width of 256 is LEAF's. With `layers=1` it is the network of Divide-and-Conquer (section 4.1), which is FedMA's.
+    PyTorch has two biases per gate where LEAF's TensorFlow has one.
     """
     at_least(2, "shakespeare_lstm", vocabulary=vocabulary)
     at_least(1, "shakespeare_lstm", embedding=embedding, hidden=hidden, layers=layers)
@@ -23,16 +23,16 @@ def shakespeare_lstm(vocabulary: int = 80, embedding: int = 8, hidden: int = 256
 
 
 def small_lstm(vocabulary: int = 80) -> nn.Module:
-    """The same with one layer of 64: a thirtieth of the parameters.
+    """Build `shakespeare_lstm` with one layer of 64: a thirtieth of the parameters.
 
-    vocabulary: characters there are.
+    vocabulary: number of characters.
     """
     at_least(2, "small_lstm", vocabulary=vocabulary)
     return _NextCharacter(vocabulary, embedding=8, hidden=64, layers=1)
 
 
 class _NextCharacter(nn.Module):
-    """Three layers whatever the number of LSTMs: `embedding`, `lstm`, `head`."""
+    """A network of `embedding`, `lstm`, which may be several stacked ones, and `head`."""
 
     def __init__(self, vocabulary: int, embedding: int, hidden: int, layers: int) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
 """Residual networks for 32 x 32 images, as TensorFlow's official models (r1.13) build them for CIFAR.
 
 A network of depth 6n + 2 has three stages of n blocks with 16, 32 and 64 filters; a block is two 3 x 3
-convolutions, each after batch normalisation and ReLU (version 2, pre-activation). Metis does not say which
-version it took. Version 2 is what that code's model class builds unless told otherwise; the flag of its
-training script has said version 1 since September 2018.
+convolutions, each after batch normalisation and ReLU (version 2, pre-activation). Metis does not say which version it
+used. Version 2 is the default of that code's model class; the default of its training script is version 1 since
+September 2018.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from archipel.core.checks import at_least
 
 
 def resnet50_cifar(classes: int = 100) -> nn.Module:
-    """The ResNet-50 that Metis trains on CIFAR-100 (section VI, footnote 2), in TensorFlow's form for CIFAR.
+    """Build the ResNet-50 that Metis trains on CIFAR-100 (section VI, footnote 2), in TensorFlow's form for CIFAR.
 
-    classes: how many there are.
+    classes: number of classes.
 
-    That code reads size 50 as 6n + 2, so n = 8 basic blocks in each stage: 764,468 parameters, not the
-    23 million of the bottleneck ResNet-50 for ImageNet.
+    That code takes size 50 as 6n + 2, so there are n = 8 basic blocks in each stage: 764,468 parameters, not the 23
+    million of the bottleneck ResNet-50 for ImageNet.
     """
     at_least(2, "resnet50_cifar", classes=classes)
     return resnet_cifar(50, classes)
 
 
 def resnet_cifar(depth: int, classes: int, in_channels: int = 3, momentum: float = 0.003) -> nn.Module:
-    """The family of Metis' ResNet-50 at any depth of 6n + 2; images of other sides fit too.
+    """Build a network of the family of Metis' ResNet-50, at any depth of 6n + 2 and for images of any side.
 
-    depth: 8, 14, 20 or another 6n + 2; classes: how many there are; in_channels: of the images, 3 for colours.
-    momentum: how fast batch normalisation's running statistics follow the batches.
+    depth: 8, 14, 20 or another 6n + 2; classes: number of classes; in_channels: channels of the images, 3 for colours.
+    momentum: weight of a new batch in the running statistics of batch normalisation.
 
-    TensorFlow's code keeps 0.997 of the old statistics. Runs of fewer than a thousand steps need more than the 0.003
-    that is left.
+    TensorFlow's code keeps 0.997 of the old statistics at each step. Runs of fewer than a thousand steps need a
+    momentum above 0.003.
     """
     if depth < 8 or depth % 6 != 2:
         raise ValueError(f"resnet_cifar: depth should be 6n + 2 (8, 14, 20, 26, 32, …, 50), got {depth}.")
@@ -60,9 +60,9 @@ def resnet_cifar(depth: int, classes: int, in_channels: int = 3, momentum: float
 
 
 def small_resnet(classes: int = 10, in_channels: int = 3) -> nn.Module:
-    """The same family at its smallest depth, 8, with running statistics that follow within tens of steps.
+    """Build the family's smallest network, of depth 8, whose running statistics converge within tens of steps.
 
-    classes: how many there are; in_channels: of the images, 3 for colours.
+    classes: number of classes; in_channels: channels of the images, 3 for colours.
     """
     at_least(2, "small_resnet", classes=classes)
     at_least(1, "small_resnet", in_channels=in_channels)
@@ -71,7 +71,7 @@ def small_resnet(classes: int = 10, in_channels: int = 3) -> nn.Module:
 
 def _stage(blocks: int, filters_in: int, filters: int, stride: int, momentum: float) -> nn.Module:
     stage: OrderedDict[str, nn.Module] = OrderedDict()
-    # the first block of every stage projects its shortcut, even where nothing changes shape (stage 1)
+    # the first block of every stage projects its shortcut, even if the shape does not change (stage 1)
     stage["block1"] = _Block(filters_in, filters, stride, momentum, projects=True)
     for number in range(2, blocks + 1):
         stage[f"block{number}"] = _Block(filters, filters, 1, momentum, projects=False)
@@ -79,7 +79,7 @@ def _stage(blocks: int, filters_in: int, filters: int, stride: int, momentum: fl
 
 
 class _Block(nn.Module):
-    """Two convolutions beside a shortcut; a projection starts after the first normalisation, as they do."""
+    """Two convolutions and a shortcut; a projected shortcut starts after the first normalisation too."""
 
     def __init__(self, filters_in: int, filters: int, stride: int, momentum: float, *, projects: bool) -> None:
         super().__init__()

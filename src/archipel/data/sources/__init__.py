@@ -1,4 +1,4 @@
-"""Known data sets, one function each: found on this machine or downloaded, and decoded into one tensor."""
+"""Known data sets, one function each: find or download the files, and decode them into one tensor."""
 
 from archipel.data.sources.cifar import cifar10, cifar100
 from archipel.data.sources.covertype import covertype

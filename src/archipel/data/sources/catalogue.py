@@ -1,10 +1,10 @@
-"""The files that each known data set reads, so that one can say what is at hand without reading any."""
+"""The files of each known data set, to tell which are on this machine without reading any."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from archipel.data.fetch import Wanted
+from archipel.data.fetch import DataFiles
 from archipel.data.sources.cifar import CIFAR10, CIFAR100
 from archipel.data.sources.covertype import WANTED as COVERTYPE
 from archipel.data.sources.eicu import WANTED as EICU
@@ -18,13 +18,13 @@ from archipel.data.sources.mnist import FMNIST, MNIST
 from archipel.data.sources.shakespeare import LEAF, PLAYS, TINY
 
 DECIDES = {"emnist": "split", "iscx_vpn": "scenario", "shakespeare": "text"}
-"""The argument on which it depends which files a source reads."""
+"""The argument that decides which files a source reads."""
 
-FILES: Mapping[str, Mapping[str, Wanted]] = {
+FILES: Mapping[str, Mapping[str, DataFiles]] = {
     "cifar10": {"": CIFAR10.wanted()},
     "cifar100": {"": CIFAR100.wanted()},
     "covertype": {"": COVERTYPE},
-    "digits": {},  # they are inside scikit-learn
+    "digits": {},  # part of scikit-learn
     "eicu": {"": EICU},
     "emnist": {split: emnist(split) for split in EMNIST_SPLITS},
     "femnist": {"": FEMNIST},
@@ -35,11 +35,11 @@ FILES: Mapping[str, Mapping[str, Wanted]] = {
     "mnist": {"": MNIST},
     "shakespeare": {"tiny": TINY, "plays": PLAYS, "leaf": LEAF},
 }
-"""By source, and by the value of the argument that decides; its default comes first."""
+"""By source, and by the value of the deciding argument; its default comes first."""
 
 
-def wanted(source: str, options: Mapping[str, object]) -> Wanted | None:
-    """The files that a source reads with these arguments; None if it needs none."""
+def wanted(source: str, options: Mapping[str, object]) -> DataFiles | None:
+    """Return the files that a source reads with these arguments; None if it needs none."""
     variants = FILES[source]
     chosen = options.get(DECIDES.get(source, ""), next(iter(variants), ""))
     return variants.get(str(chosen))

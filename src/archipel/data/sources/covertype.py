@@ -1,9 +1,9 @@
-"""Covertype (UCI): 581,012 pieces of forest ground of 30 x 30 m, 54 numbers each, in seven kinds of trees.
+"""Covertype (UCI): 581,012 patches of forest ground of 30 x 30 m, 54 numbers each, in seven classes of trees.
 
-x keeps the values of the file; standardise when splitting. The wilderness areas are the sites. Ten of the
-54 columns are quantities; the others say with a single 1 which of 4 wilderness areas and which of 40 soil types it
-is. RADFed's COVFEAT skews "categorical features" (formula 2) without naming them; here they are those two, with
-all their values, and the columns stay in x. RADFed's Table I (4,920 rows a learner, 100 learners) implies classes 1 and
+x keeps the values of the file; standardise after splitting. The wilderness areas are the sites. Ten of the 54 columns
+are quantities; the others encode one of 4 wilderness areas and one of 40 soil types, one-hot. RADFed's COVFEAT skews
+"categorical features" (formula 2) without naming them; here they are those two, with all their values, and the columns
+stay in x. RADFed's Table I (4,920 rows a learner, 100 learners) implies classes 1 and
 2 only: `covertype(classes=(1, 2))`, 495,141 rows where the paper has 492,000 (docs/decisions/0029).
 """
 
@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 
 from archipel.core.checks import require
-from archipel.data.fetch import File, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, fetch
 from archipel.data.source import Source
 
-WANTED = Wanted(
+WANTED = DataFiles(
     "covertype",
     (
         (
@@ -40,9 +40,9 @@ BLOCK = 2**22
 
 
 def covertype(classes: Sequence[int] | None = None, verify: bool = True) -> Source:
-    """581,012 pieces of forest ground with 54 numbers each, in 7 kinds of trees; wilderness areas are sites.
+    """Load 581,012 patches of forest ground with 54 numbers each, in 7 classes of trees; wilderness areas are sites.
 
-    classes: which of the kinds 1 to 7 are kept, numbered from 0 in the order given; None: all.
+    classes: classes 1 to 7 that are kept, numbered from 0 in the order given; None: all.
     verify: refuse files that are not the official ones.
     """
     kept = tuple(range(1, KINDS + 1)) if classes is None else tuple(classes)
@@ -70,16 +70,16 @@ def covertype(classes: Sequence[int] | None = None, verify: bool = True) -> Sour
 
 
 def table(data: bytes, what: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The 54 numbers of every line, and its class."""
+    """Return the 54 numbers of every line, and its class."""
     lines = data.count(b"\n")
     x, kinds = np.empty((lines, COLUMNS), np.float32), np.empty(lines, np.int64)
     start = row = 0
-    # a part at a time: numbers as text, as integers and as floats are much more than the table
+    # in parts: the text, integers and floats together take several times the memory of the table
     while start < len(data):
         end = data.find(b"\n", start + BLOCK) + 1 or len(data)
         part = data[start:end]
         with warnings.catch_warnings():
-            # what numpy cannot read it warns of, later versions refuse it
+            # numpy warns of text that is not a number; later versions raise
             warnings.simplefilter("error", DeprecationWarning)
             try:
                 values = np.fromstring(part.replace(b"\n", b","), dtype=np.int32, sep=",")
@@ -88,7 +88,7 @@ def table(data: bytes, what: str) -> tuple[NDArray[np.float32], NDArray[np.int64
         count = part.count(b"\n")
         if len(values) != count * (COLUMNS + 1):
             raise ValueError(
-                f"{what} is cut short or damaged: the {count} lines from line {row + 1} on should be {COLUMNS + 1} "
+                f"{what} is truncated or damaged: the {count} lines from line {row + 1} on should be {COLUMNS + 1} "
                 f"whole numbers each, and are not. Copy or download it again."
             )
         rows = slice(row, row + count)

@@ -1,13 +1,14 @@
-"""The handwritten digits that come with scikit-learn: for a first program, nothing to download."""
+"""The handwritten digits of scikit-learn, which need no download."""
 
 from __future__ import annotations
 
-from archipel.data.source import Source, from_arrays
+from archipel.data.in_memory import from_arrays
+from archipel.data.source import Source
 
 
 def digits() -> Source:
-    """1,797 handwritten digits of 8 x 8 pixels between 0 and 1, in 10 classes."""
-    # imported late: scikit-learn takes a second to load, and only this source needs it
+    """Load 1,797 handwritten digits of 8 x 8 pixels between 0 and 1, in 10 classes."""
+    # imported late: scikit-learn takes a second to load
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)

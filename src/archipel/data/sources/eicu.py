@@ -1,17 +1,17 @@
-"""eICU: stays in intensive care in many hospitals of the US; does the patient die in hospital?
+"""eICU: stays in intensive care in many hospitals of the US, and whether the patient died in hospital.
 
-Read from the tables patient, apacheApsVar and apachePredVar (csv.gz) of the open demo (2,520 stays in 186
-hospitals; downloaded if need be) or of the full set (PhysioNet, after registration), which have one format. Kept
-are stays that have APACHE variables and a known end: 2,179 of the demo. Hospitals are the sites, called by their
-number; the classes are alive and expired, by `hospitaldischargestatus`.
+The files are the tables patient, apacheApsVar and apachePredVar (csv.gz) of the open demo (2,520 stays in 186
+hospitals, downloaded if absent) or of the full set (PhysioNet, after registration), which have the same format. Stays
+with APACHE variables and a known outcome are kept: 2,179 of the demo. Hospitals are the sites, named by their number;
+the classes are alive and expired, by `hospitaldischargestatus`.
 
-x has the columns of `FEATURES`: the measurements and findings that APACHE's prediction is made from, taken on
-the first day; nothing that is known only later (discharge, length of stay, APACHE's own scores). A missing
-measurement (-1) counts as normal in APACHE; it becomes a fixed value from the middle of the range to which APACHE III
-gives no points, and a column `<name> missing` says so: nothing is computed from the data, so no test patient
-speaks in training. Values are in the units of the tables; standardise when splitting.
+x has the columns of `FEATURES`: the first day's measurements and findings that APACHE's prediction uses, and nothing
+that is known only later (discharge, length of stay, APACHE's scores). APACHE treats a missing measurement (-1) as
+normal; here it becomes a fixed value from the middle of the range to which APACHE III gives no points, and a column
+`<name> missing` marks it. Nothing is computed from the data, so no information leaks from test patients. Values are in
+the units of the tables; standardise after splitting.
 
-RADFed keeps hospitals with more than 100 admissions and at most 20 % mortality, which no hospital of the demo has:
+RADFed keeps hospitals with more than 100 admissions and at most 20 % mortality, of which the demo has none:
 `eicu(admissions=100, mortality=0.2)`.
 """
 
@@ -25,11 +25,11 @@ import numpy as np
 import torch
 
 from archipel.core.checks import at_least, share
-from archipel.data.fetch import File, Found, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, Found, fetch
 from archipel.data.source import Source
 
 ADDRESS = "https://physionet.org/files/eicu-crd-demo/2.0.1/"
-WANTED = Wanted(
+WANTED = DataFiles(
     "eicu",
     (
         tuple(
@@ -39,7 +39,7 @@ WANTED = Wanted(
     ),
     folders=("eicu", "eicu_demo"),
     how=(
-        "The demo is open (https://physionet.org/content/eicu-crd-demo/); the full set asks for a registration "
+        "The demo is open (https://physionet.org/content/eicu-crd-demo/); the full set requires a registration "
         "(https://physionet.org/content/eicu-crd/), its tables go into a folder 'eicu'."
     ),
 )
@@ -68,7 +68,7 @@ NORMAL = {
     "verbal": 5.0,
     "meds": 0.0,
 }
-"""Measurements (apacheApsVar), and what stands for a missing one."""
+"""Measurements (apacheApsVar), and the value that replaces a missing one."""
 
 SUPPORT = ("intubated", "vent", "dialysis")
 """Yes or no in apacheApsVar."""
@@ -78,7 +78,7 @@ HISTORY = (
     *("diabetes", "electivesurgery", "activetx", "readmit", "ima", "midur", "thrombolytics"),
     *("ventday1", "oobventday1", "oobintubday1"),
 )
-"""Yes or no in apachePredVar; blank is no, as for elective surgery of those who had no operation."""
+"""Yes or no in apachePredVar; blank means no, as for elective surgery of patients without an operation."""
 
 ADMISSION_SOURCES = 8
 
@@ -94,21 +94,22 @@ FEATURES: tuple[str, ...] = (
 )
 """The columns of x."""
 
-Row = Mapping[str, str]
+StayFields = Mapping[str, str]
+"""The fields of one stay in one table, by column."""
 
 
 def eicu(admissions: int = 0, mortality: float = 1.0, diagnoses: bool = False) -> Source:
-    """Stays in intensive care with the variables of APACHE; does the patient die? Hospitals are the sites.
+    """Load stays in intensive care with APACHE's variables; classes: died or not; sites: hospitals.
 
-    admissions: only hospitals with more stays are kept.
-    mortality: only hospitals in which at most this share of the stays ended with death are kept.
+    admissions: hospitals with more stays than this are kept.
+    mortality: hospitals in which at most this share of the stays ended with death are kept.
     diagnoses: add a column for every admission diagnosis in the tables.
     """
     at_least(0, "eicu", admissions=admissions)
     share("eicu", "mortality", mortality)
     found = fetch(WANTED)
     patients, physiology, predictors = (rows(found, number) for number in range(3))
-    # ids are numbers: as such they sort the same whatever the tables' order
+    # sorted by id, so that the order of the tables does not matter
     stays = sorted(
         (
             stay
@@ -130,7 +131,7 @@ def eicu(admissions: int = 0, mortality: float = 1.0, diagnoses: bool = False) -
     if not fits.any():
         raise ValueError(
             f"eicu: no hospital has more than {admissions} stays and a mortality of at most {mortality:g}. In "
-            f"{found.paths[0].parent} the largest has {counts.max()} stays. Ask for less, or get the full set."
+            f"{found.paths[0].parent} the largest has {counts.max()} stays. Lower the limits, or get the full set."
         )
     kept = fits[site]
     names, sites = np.unique(hospitals[kept], return_inverse=True)
@@ -145,8 +146,8 @@ def eicu(admissions: int = 0, mortality: float = 1.0, diagnoses: bool = False) -
     )
 
 
-def rows(found: Found, number: int) -> dict[str, Row]:
-    """A table by stay."""
+def rows(found: Found, number: int) -> dict[str, StayFields]:
+    """Return the rows of a table by stay."""
     table = list(csv.DictReader(io.StringIO(found.read(number).decode())))
     wanted = (
         {KEY, "hospitalid", "age", "hospitaldischargestatus"},
@@ -154,26 +155,26 @@ def rows(found: Found, number: int) -> dict[str, Row]:
         {KEY, *HISTORY, "gender", "admitsource", "admitdiagnosis"},
     )[number]
     lacking = sorted(wanted - set(table[0] if table else ()))
-    # the reader fills a row that is too short with None
+    # DictReader fills short rows with None
     if lacking or any(row[column] is None for row in table for column in wanted):
         raise ValueError(
-            f"{found.paths[number]} is cut short or not a table of eICU: it lacks "
+            f"{found.paths[number]} is truncated or not a table of eICU: it lacks "
             f"{', '.join(lacking) or 'a part of a row'}. Copy or download it again."
         )
     return {row[KEY]: row for row in table}
 
 
-def outcome(patient: Row) -> int | None:
-    """1 if the patient died in hospital, 0 if not, None if nobody knows."""
+def outcome(patient: StayFields) -> int | None:
+    """Return 1 if the patient died in hospital, 0 if not, None if it is not recorded."""
     return {"Alive": 0, "Expired": 1}.get(patient["hospitaldischargestatus"])
 
 
-def features(patient: Row, physiology: Row, predictors: Row) -> list[float]:
-    """One row of x."""
+def features(patient: StayFields, physiology: StayFields, predictors: StayFields) -> list[float]:
+    """Return one row of x."""
     measured = {name: number(physiology[name]) for name in NORMAL}
     source = number(predictors["admitsource"])
     return [
-        # ages above 89 are not told; one that is missing altogether is that of an ordinary patient
+        # ages above 89 are given as "> 89"; a missing one becomes 65
         90.0 if patient["age"].startswith(">") else float(patient["age"] or 65),
         float(number(predictors["gender"]) == 1),
         *(normal if (value := measured[name]) is None else value for name, normal in NORMAL.items()),
@@ -186,6 +187,6 @@ def features(patient: Row, physiology: Row, predictors: Row) -> list[float]:
 
 
 def number(text: str) -> float | None:
-    """A value of a table, None if it is missing."""
+    """Parse a value of a table; return None if it is missing."""
     value = float(text) if text else -1.0
     return None if value == -1 else value

@@ -1,8 +1,8 @@
 """EMNIST: handwritten digits and letters of 28 x 28 from NIST's Special Database 19.
 
-The official archive of idx files (gzip.zip), or the four idx files of a split beside each other. Images are
-stored transposed; here they are upright, as MNIST's. Values are between 0 and 1, shape [examples, 1, 28, 28];
-the official test images come last and are the source's test set.
+The files are the official archive of idx files (gzip.zip), or the four idx files of a split. The files hold images
+transposed; here they are upright, as MNIST's. Values are between 0 and 1, shape [examples, 1, 28, 28]; the official
+test images come last and are the source's test set.
 
   byclass   62 classes: 0-9, A-Z, a-z    697,932 + 116,323
   bymerge   47 classes, capital and small letters of one shape merged, the same images
@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import gzip
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from archipel.core.checks import one_of
-from archipel.data.fetch import File, Found, Wanted, fetch, whole
+from archipel.data.fetch import DataFiles, File, Found, fetch, read_complete
 from archipel.data.lazy import remembered
 from archipel.data.source import Source
-from archipel.data.sources.idx import Part, idx_array, official_split, pair
+from archipel.data.sources.idx import LabelledImages, idx_array, official_split, pair
 
 CLASSES = {"byclass": 62, "bymerge": 47, "balanced": 47, "letters": 26, "digits": 10, "mnist": 10}
 
@@ -37,7 +38,7 @@ ARCHIVE = File(
 
 
 def emnist(split: str = "byclass", verify: bool = True) -> Source:
-    """814,255 handwritten digits and letters of 28 x 28 in 62 classes, or another of the six official splits.
+    """Load 814,255 handwritten digits and letters of 28 x 28 in 62 classes, or another of the six official splits.
 
     split: byclass, bymerge, balanced, letters, digits or mnist; verify: refuse files that are not the official ones.
     """
@@ -58,7 +59,7 @@ def emnist(split: str = "byclass", verify: bool = True) -> Source:
 
 
 def idx_names(split: str) -> list[str]:
-    """The four files of a split."""
+    """Return the names of the four files of a split."""
     return [
         f"emnist-{split}-{part}-{kind}-ubyte.gz"
         for part in ("train", "test")
@@ -66,19 +67,19 @@ def idx_names(split: str) -> list[str]:
     ]
 
 
-def wanted(split: str) -> Wanted:
-    """The files of a split: in the archive of all six, or loose."""
-    return Wanted("emnist", ((ARCHIVE,), tuple(File(name, also=(f"gzip/{name}",)) for name in idx_names(split))))
+def wanted(split: str) -> DataFiles:
+    """Return the files of a split: the archive of all six, or four idx files."""
+    return DataFiles("emnist", ((ARCHIVE,), tuple(File(name, also=(f"gzip/{name}",)) for name in idx_names(split))))
 
 
-def upright(part: Part, first: int) -> Part:
-    """Images as they were written, labels from 0."""
+def upright(part: LabelledImages, first: int) -> LabelledImages:
+    """Return upright images, and labels from 0."""
     images, labels = part
     return images.swapaxes(1, 2), labels - np.uint8(first)
 
 
 def members(found: Found, names: list[str]) -> list[bytes]:
-    """The contents of the archive's files of these names, in whatever folder they are."""
+    """Return the contents of the archive's files with these names, in any folder."""
     path = found.check()
     try:
         with zipfile.ZipFile(path) as archive:
@@ -86,8 +87,9 @@ def members(found: Found, names: list[str]) -> list[bytes]:
             missing = [name for name in names if name not in inside]
             if missing:
                 raise ValueError(f"{path} lacks {', '.join(missing)}. Is it EMNIST's archive of idx files?")
-            return [whole(path, lambda name=name: gzip.decompress(archive.read(inside[name]))) for name in names]  # type: ignore[misc]
+            packed = [archive.read(inside[name]) for name in names]
     except zipfile.BadZipFile as error:
         raise ValueError(
-            f"{path} is cut short or damaged: {error}. Delete it and copy or download it again."
+            f"{path} is truncated or damaged: {error}. Delete it and copy or download it again."
         ) from error
+    return [read_complete(path, partial(gzip.decompress, data)) for data in packed]

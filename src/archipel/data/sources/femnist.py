@@ -1,7 +1,7 @@
 """FEMNIST: EMNIST by writer, as LEAF's scripts make it (62 classes: 0-9, A-Z, a-z; 3,550 writers).
 
-Images are [examples, 1, 28, 28] with values between 0 and 1 as LEAF writes them: dark ink on white, so the
-paper is 1, where MNIST's is 0. Writers are the sites. If LEAF was asked for a test part, it is the test set.
+Images are [examples, 1, 28, 28] with values between 0 and 1 as in LEAF's files: the background is 1, where MNIST's is
+0. Writers are the sites. If LEAF's files have a test part, it is the test set.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from archipel.data.fetch import Wanted
+from archipel.data.fetch import DataFiles
 from archipel.data.lazy import Rows, remembered
 from archipel.data.source import Source
 from archipel.data.sources.leaf import FORMS, find_leaf, users
 
-WANTED = Wanted(
+WANTED = DataFiles(
     "femnist",
     FORMS,
     how=(
@@ -29,7 +29,7 @@ CLASSES = 62
 
 
 def femnist() -> Source:
-    """Handwritten digits and letters of 28 x 28 in 62 classes; LEAF's 3,550 writers are the sites."""
+    """Load handwritten digits and letters of 28 x 28 in 62 classes; LEAF's 3,550 writers are the sites."""
     leaf = find_leaf(WANTED)
 
     def decode(folder: Path | None) -> Source:

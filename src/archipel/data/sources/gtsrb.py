@@ -1,12 +1,11 @@
 """GTSRB, the German traffic signs: 39,209 + 12,630 photographs in 43 classes.
 
-Read from the three official archives, from the folders in them, or from an .npz with x_train, y_train,
-track_train, x_test and y_test (uint8, [examples, 32, 32, 3]). The official photographs have many sizes: each is
-scaled as a whole, without cutting out the sign, to 32 x 32 (bilinear, with antialiasing). Values are between 0
-and 1, shape [examples, 3, 32, 32].
+The files are the three official archives, the folders in them, or an .npz with x_train, y_train, track_train, x_test
+and y_test (uint8, [examples, 32, 32, 3]). The official photographs have many sizes: each is scaled as a whole, without
+cutting out the sign, to 32 x 32 (bilinear, with antialiasing). Values are between 0 and 1, shape [examples, 3, 32, 32].
 
-A track is one physical sign, photographed 30 times while a car drives by: tracks are the sites, called
-`<class>/<track>`. Nobody knows the tracks of the official test images: they share a last site, `test`.
+A track is one physical sign, photographed 30 times from a passing car: tracks are the sites, named `<class>/<track>`.
+The tracks of the official test images are not published: these images share a last site, `test`.
 """
 
 from __future__ import annotations
@@ -24,10 +23,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from archipel.data.fetch import File, Found, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, Found, fetch
 from archipel.data.lazy import Rows, remembered
 from archipel.data.source import Source
 from archipel.data.sources.cifar import npz_arrays
+from archipel.data.sources.images import image_array
 
 ADDRESS = "https://sid.erda.dk/public/archives/daaeac0d7ce1152aea9b61d9f1e19370/"
 CLASSES = 43
@@ -50,13 +50,14 @@ FOLDERS = (
     File(TRUTH, also=(f"{TESTING}/{TRUTH}", f"Final_Test/Images/{TRUTH}", f"GTSRB/{TRUTH}")),
 )
 NPZ = (File("gtsrb*.npz"),)
-WANTED = Wanted("gtsrb", (ARCHIVES, FOLDERS, NPZ))
+WANTED = DataFiles("gtsrb", (ARCHIVES, FOLDERS, NPZ))
 
-Read = Callable[[str], bytes]
+ReadFile = Callable[[str], bytes]
+"""Returns the contents of a file by name."""
 
 
 def gtsrb(verify: bool = True) -> Source:
-    """51,839 German traffic signs of 32 x 32 in 43 classes; every track is a site, the official test set comes last.
+    """Load 51,839 German traffic signs of 32 x 32 in 43 classes; sites are tracks, the official test set comes last.
 
     verify: refuse files that are not the official ones.
     """
@@ -87,7 +88,7 @@ def gtsrb(verify: bool = True) -> Source:
 
 
 def from_npz(path: Path, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Add the images of an .npz and give labels, tracks, and the number of test images."""
+    """Add the images of an .npz file; return labels, tracks, and the number of test images."""
     arrays = npz_arrays(path, "x_train", "y_train", "track_train", "x_test", "y_test")
     for part in ("train", "test"):
         images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
@@ -102,7 +103,7 @@ def from_npz(path: Path, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 def from_official(found: Found, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Add the images of the official archives or folders and give labels, tracks, and the number of test images."""
+    """Add the images of the official archives or folders; return labels, tracks, and the number of test images."""
     labels, tracks = [], []
     with ExitStack() as stack:
         training, testing, truth = readers(found, stack)
@@ -121,10 +122,10 @@ def from_official(found: Found, rows: Rows) -> tuple[NDArray[np.int64], NDArray[
     return np.array(labels, np.int64), np.array(tracks, np.int64), len(listing)
 
 
-def readers(found: Found, stack: ExitStack) -> tuple[Read, Read, Read]:
-    """How to read a file of the training part, of the test part, and the truth about the test part."""
+def readers(found: Found, stack: ExitStack) -> tuple[ReadFile, ReadFile, ReadFile]:
+    """Return functions that read files of the training part, of the test part, and the test labels."""
     prefixes = (TRAINING, TESTING, "")
-    reads: list[Read] = []
+    reads: list[ReadFile] = []
     for number, prefix in enumerate(prefixes):
         path = found.check(number) if found.files is ARCHIVES else found.paths[number]
         if found.files is ARCHIVES:
@@ -132,7 +133,7 @@ def readers(found: Found, stack: ExitStack) -> tuple[Read, Read, Read]:
                 archive = stack.enter_context(zipfile.ZipFile(path))
             except zipfile.BadZipFile as error:
                 raise ValueError(
-                    f"{path} is cut short or damaged: {error}. Delete it and copy or download it again."
+                    f"{path} is truncated or damaged: {error}. Delete it and copy or download it again."
                 ) from error
             reads.append(from_zip(archive, path, f"{prefix}/" if prefix else ""))
         else:
@@ -140,22 +141,22 @@ def readers(found: Found, stack: ExitStack) -> tuple[Read, Read, Read]:
     return reads[0], reads[1], reads[2]
 
 
-def from_zip(archive: zipfile.ZipFile, path: Path, prefix: str) -> Read:
-    """Read files out of an archive."""
+def from_zip(archive: zipfile.ZipFile, path: Path, prefix: str) -> ReadFile:
+    """Return a function that reads files of an archive."""
 
     def read(name: str) -> bytes:
         try:
             return archive.read(prefix + name)
         except (KeyError, zipfile.BadZipFile, EOFError) as error:
             raise ValueError(
-                f"{path} is cut short or damaged at {prefix + name}: {error}. Delete it and copy or download it again."
+                f"{path} is truncated or damaged at {prefix + name}: {error}. Delete it and copy or download it again."
             ) from error
 
     return read
 
 
-def from_folder(folder: Path) -> Read:
-    """Read files of a folder."""
+def from_folder(folder: Path) -> ReadFile:
+    """Return a function that reads files of a folder."""
 
     def read(name: str) -> bytes:
         try:
@@ -167,46 +168,22 @@ def from_folder(folder: Path) -> Read:
 
 
 def table(data: bytes, what: str) -> list[dict[str, str]]:
-    """The rows of one of the official annotations."""
+    """Return the rows of an official annotation."""
     rows = list(csv.DictReader(io.StringIO(data.decode()), delimiter=";"))
     if not rows or not {"Filename", "ClassId"} <= rows[0].keys():
-        raise ValueError(f"gtsrb: {what} is not an annotation with Filename and ClassId. Take the official file.")
+        raise ValueError(f"gtsrb: {what} is not an annotation with Filename and ClassId. Use the official file.")
     return rows
 
 
-def blocks(names: list[str], read: Read) -> Iterator[NDArray[np.float32]]:
-    """The images of these names, scaled to one size, some hundreds at a time."""
+def blocks(names: list[str], read: ReadFile) -> Iterator[NDArray[np.float32]]:
+    """Yield the images with these names, scaled to one size, in blocks."""
     for start in range(0, len(names), 512):
-        images = [scaled(pixels(read(name), name)) for name in names[start : start + 512]]
+        images = [scaled(image_array(read(name), f"gtsrb: {name}", "PPM")) for name in names[start : start + 512]]
         yield torch.cat(images).numpy()
 
 
-def pixels(data: bytes, name: str) -> NDArray[np.uint8]:
-    """The colours in a binary PPM (P6) file: [height, width, 3]."""
-    fields: list[bytes] = []
-    place = 0
-    while len(fields) < 4 and place < len(data):
-        if data[place : place + 1] == b"#":
-            end = data.find(b"\n", place)
-            place = len(data) if end < 0 else end + 1
-        elif data[place : place + 1].isspace():
-            place += 1
-        else:
-            end = place
-            while end < len(data) and not data[end : end + 1].isspace():
-                end += 1
-            fields.append(data[place:end])
-            place = end
-    place += 1
-    if len(fields) == 4 and fields[0] == b"P6" and fields[3] == b"255":
-        width, height = int(fields[1]), int(fields[2])
-        if len(data) - place == 3 * width * height:
-            return np.frombuffer(data, np.uint8, offset=place).reshape(height, width, 3)
-    raise ValueError(f"gtsrb: {name} is cut short or not a binary PPM image. Unpack the official archives again.")
-
-
 def scaled(image: NDArray[np.uint8]) -> Tensor:
-    """One image as [1, 3, SIZE, SIZE] with values from 0 to 1."""
+    """Scale one image to [1, 3, SIZE, SIZE] with values from 0 to 1."""
     colours = torch.tensor(image, dtype=torch.float32).permute(2, 0, 1)[None] / 255
     small: Tensor = functional.interpolate(colours, (SIZE, SIZE), mode="bilinear", antialias=True)
     return small.clamp(0, 1)

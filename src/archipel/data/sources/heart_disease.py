@@ -1,14 +1,14 @@
 """Heart disease (UCI): 920 patients of four hospitals, with 13 findings each.
 
-The four hospitals (Cleveland 303, Hungary 294, Switzerland 123, Long Beach VA 200) are the sites. The classes
-are no disease and disease; with `classes=5` the degrees 0 to 4 of the files.
+The four hospitals (Cleveland 303, Hungary 294, Switzerland 123, Long Beach VA 200) are the sites. The classes are no
+disease and disease; with `classes=5` the degrees 0 to 4 of the files.
 
-Many values are missing ('?'; Hungary, Switzerland and Long Beach hardly recorded ca and thal). Filling in
-medians would let test patients speak in training, so nothing is computed from the data:
-  a kind (sex, chest pain …) is one column per value, and a missing one is a row of zeros;
-  a quantity that is missing becomes a fixed ordinary value, and a column `<name> missing` says so.
-A resting blood pressure or cholesterol of 0 is no measurement (all 123 of Switzerland's cholesterols) and counts
-as missing. x has the 30 columns of `FEATURES`, in the units of the files; standardise when splitting.
+Many values are missing ('?'; Hungary, Switzerland and Long Beach rarely recorded ca and thal). Medians of the data
+would leak information from test patients, so nothing is computed from the data:
+  a category (sex, chest pain …) has one column per value, and a missing one is a row of zeros;
+  a missing quantity becomes a fixed ordinary value, and a column `<name> missing` marks it.
+A resting blood pressure or cholesterol of 0 means that it was not measured (all 123 cholesterols of Switzerland) and
+counts as missing. x has the 30 columns of `FEATURES`, in the units of the files; standardise after splitting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from archipel.core.checks import require
-from archipel.data.fetch import File, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, fetch
 from archipel.data.source import Source
 
 ADDRESS = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
@@ -28,7 +28,7 @@ HOSPITALS = {
     "switzerland": "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
     "va": "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
 }
-WANTED = Wanted(
+WANTED = DataFiles(
     "heart_disease",
     (
         tuple(
@@ -50,10 +50,10 @@ KINDS: dict[str, tuple[int, ...]] = {
     "slope": (1, 2, 3),
     "thal": (3, 6, 7),
 }
-"""Findings that are kinds, and their values in the files."""
+"""Findings that are categories, and their values in the files."""
 
 ORDINARY = {"age": 55.0, "trestbps": 120.0, "chol": 200.0, "thalach": 150.0, "oldpeak": 0.0, "ca": 0.0}
-"""Findings that are quantities, and what stands for a missing one."""
+"""Findings that are quantities, and the value that replaces a missing one."""
 
 ZERO_IS_MISSING = ("trestbps", "chol")
 
@@ -70,7 +70,7 @@ FEATURES: tuple[str, ...] = tuple(
 
 
 def heart_disease(classes: int = 2, verify: bool = True) -> Source:
-    """920 patients with 30 numbers each, with or without heart disease; their four hospitals are the sites.
+    """Load 920 patients with 30 numbers each, with or without heart disease; their four hospitals are the sites.
 
     classes: 2, disease or not, or 5, its degrees 0 to 4; verify: refuse files that are not the official ones.
     """
@@ -88,7 +88,7 @@ def heart_disease(classes: int = 2, verify: bool = True) -> Source:
         if name in KINDS:
             hot = column[:, None] == np.array(KINDS[name])
             columns += list(hot.T.astype(np.float64))
-            # missing is a kind of its own
+            # missing is a category too
             categories[name] = torch.from_numpy(np.where(hot.any(1), hot.argmax(1), len(KINDS[name])))
         else:
             missing = np.isnan(column) | ((column == 0) & (name in ZERO_IS_MISSING))
@@ -107,7 +107,7 @@ def heart_disease(classes: int = 2, verify: bool = True) -> Source:
 
 
 def findings(data: bytes, what: str) -> NDArray[np.float64]:
-    """The table of one hospital: [patients, 14], missing values are NaN."""
+    """Return the table of one hospital: [patients, 14], with NaN for missing values."""
     rows = []
     for number, line in enumerate(data.decode("ascii", "replace").split(), start=1):
         fields = line.split(",")

@@ -1,4 +1,4 @@
-"""The idx format of MNIST and its family: two zero bytes, a type, the number of dimensions, the dimensions."""
+"""The idx format of MNIST and EMNIST: two zero bytes, a type, the number of dimensions, the dimensions, the values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from archipel.data.source import Source
 
 UNSIGNED_BYTE = 8
 
-Part = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+LabelledImages = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+"""Images, [examples, height, width], and their labels."""
 
 
 def idx_array(data: bytes, what: str) -> NDArray[np.uint8]:
-    """The array of bytes in an idx file."""
+    """Return the array of bytes in an idx file."""
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] != UNSIGNED_BYTE:
         raise ValueError(
             f"{what} is not an idx file of bytes: it begins with {data[:4].hex(' ') or 'nothing'}, not with "
@@ -29,24 +30,26 @@ def idx_array(data: bytes, what: str) -> NDArray[np.uint8]:
     wanted = head + math.prod(shape)
     if len(data) != wanted:
         raise ValueError(
-            f"{what} is cut short or damaged: it announces {shape}, which are {wanted} bytes, and has {len(data)}. "
+            f"{what} is truncated or damaged: its header says {shape}, {wanted} bytes, but it has {len(data)}. "
             "Copy or download it again."
         )
     return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
 
 
-def pair(images: NDArray[np.uint8], labels: NDArray[np.uint8], what: str) -> Part:
-    """Images and their labels, if they belong together."""
+def pair(images: NDArray[np.uint8], labels: NDArray[np.uint8], what: str) -> LabelledImages:
+    """Return images and their labels; refuse them if their shapes do not match."""
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise ValueError(
-            f"{what}: images of shape {images.shape} and labels of shape {labels.shape} do not belong together. "
+            f"{what}: images of shape {images.shape} and labels of shape {labels.shape} do not match. "
             "Take both files from the same set."
         )
     return images, labels
 
 
-def official_split(name: str, classes: int, train_part: Part, test_part: Part, folder: Path | None) -> Source:
-    """A source of grey images [examples, 1, height, width], whose last examples are the official test set."""
+def official_split(
+    name: str, classes: int, train_part: LabelledImages, test_part: LabelledImages, folder: Path | None
+) -> Source:
+    """Return a source of grey images, [examples, 1, height, width], whose last examples are the official test set."""
     (train, train_labels), (test, test_labels) = train_part, test_part
     rows = Rows((1, *train.shape[1:]), folder=folder, expected=len(train) + len(test))
     rows.add_images(train)

@@ -1,12 +1,12 @@
-"""ISCX VPN-nonVPN 2016: network flows cut at 15 s, 23 times and rates each, by what the traffic was for.
+"""ISCX VPN-nonVPN 2016: network flows of 15 s, with 23 times and rates each, by activity.
 
 Scenario A2 has two captures, without VPN (8,965 flows) and through a VPN (9,793), of seven activities: the
-captures are the sites. Labels of the second carry a `VPN-` prefix, so the sites share no class; `strip` removes the
-prefix from some activities, or from "all". HDAFL's mixed case, where some classes are shared and some are not,
-is a `strip` of some. Scenario A1 asks for the capture itself: two classes, VPN or not.
+captures are the sites. Labels of the second have a `VPN-` prefix, so the sites share no class; `strip` removes the
+prefix from some activities, or from "all". With `strip` of some activities it is HDAFL's mixed case, in which some
+classes are shared. In scenario A1 the capture is the label: two classes, VPN or not.
 
 Classes are numbered in the order of `activities(strip)`. x keeps the values of the files (microseconds, and -1
-where a flow had no idle time); standardise when splitting.
+where a flow had no idle time); standardise after splitting.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from archipel.core.checks import one_of
-from archipel.data.fetch import File, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, fetch
 from archipel.data.source import Source
 
 ACTIVITIES = ("BROWSING", "CHAT", "STREAMING", "MAIL", "VOIP", "P2P", "FT")
@@ -26,29 +26,29 @@ PREFIX = "VPN-"
 FEATURES = 23
 CAPTURES = ("NO-VPN", "VPN")
 HOW = (
-    "The publisher asks for a registration (https://www.unb.ca/cic/datasets/vpn.html): get 'Scenario A1-ARFF.zip' and "
+    "The publisher requires a registration (https://www.unb.ca/cic/datasets/vpn.html): get 'Scenario A1-ARFF.zip' and "
     "'Scenario A2-ARFF.zip' there and unpack them."
 )
 
 
 def arff(scenario: str, capture: str) -> File:
-    """One file of a scenario: as in the official archive, or with the scenario before its name."""
+    """Return one file of a scenario: as in the official archive, or with the scenario before its name."""
     name = f"TimeBasedFeatures-Dataset-15s-{capture}.arff"
     folder = f"Scenario {scenario}-ARFF"
     return File(f"{folder}/{name}", also=(f"{folder}/{folder}/{name}", f"{scenario}-{name}"))
 
 
-def wanted(scenario: str) -> Wanted:
-    """The files of a scenario: A1 has both captures in one."""
+def wanted(scenario: str) -> DataFiles:
+    """Return the files of a scenario; A1 has both captures in one file."""
     captures = CAPTURES if scenario == "A2" else ("VPN",)
-    return Wanted("iscx_vpn", (tuple(arff(scenario, capture) for capture in captures),), how=HOW)
+    return DataFiles("iscx_vpn", (tuple(arff(scenario, capture) for capture in captures),), how=HOW)
 
 
 def iscx_vpn(strip: str | Sequence[str] = (), scenario: str = "A2") -> Source:
-    """18,758 network flows with 23 numbers each, by activity; the captures with and without VPN are the sites.
+    """Load 18,758 network flows with 23 numbers each, by activity; the captures with and without VPN are the sites.
 
     strip: activities whose labels lose their `VPN-` prefix, or "all".
-    scenario: "A2", which activity it is, or "A1", whether it goes through a VPN.
+    scenario: "A2", labels are activities, or "A1", labels are with or without VPN.
     """
     one_of("iscx_vpn", "scenario", scenario, ("A1", "A2"))
     if scenario == "A1":
@@ -68,7 +68,7 @@ def iscx_vpn(strip: str | Sequence[str] = (), scenario: str = "A2") -> Source:
     found = fetch(wanted("A2"))
     plain, plain_labels = flows(found.read(0), str(found.paths[0]), ACTIVITIES)
     tunnel, tunnel_labels = flows(found.read(1), str(found.paths[1]), tuple(PREFIX + name for name in ACTIVITIES))
-    # an activity whose prefix is stripped has the number it has without VPN
+    # an activity without its prefix has the same number with and without VPN
     number = np.array(
         [names.index(PREFIX + name) if PREFIX + name in names else k for k, name in enumerate(ACTIVITIES)]
     )
@@ -83,7 +83,7 @@ def iscx_vpn(strip: str | Sequence[str] = (), scenario: str = "A2") -> Source:
 
 
 def activities(strip: str | Sequence[str] = ()) -> tuple[str, ...]:
-    """The names of the classes when the prefix of these activities is stripped."""
+    """Return the names of the classes if the prefix of these activities is removed."""
     stripped = ACTIVITIES if strip == "all" else (strip,) if isinstance(strip, str) else tuple(strip)
     for name in stripped:
         one_of("iscx_vpn", "strip", name, ACTIVITIES)
@@ -91,7 +91,7 @@ def activities(strip: str | Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def flows(data: bytes, what: str, labels: Sequence[str]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """The numbers and labels in an ARFF file; those of this set have commas after their header lines."""
+    """Parse an ARFF file into numbers and labels; header lines of this set end with commas."""
     lines = data.decode("ascii", "replace").splitlines()
     marks = [number for number, line in enumerate(lines) if line.strip(" ,").upper() == "@DATA"]
     attributes = sum(line.upper().startswith("@ATTRIBUTE") for line in lines)
@@ -112,6 +112,6 @@ def flows(data: bytes, what: str, labels: Sequence[str]) -> tuple[NDArray[np.flo
         except (ValueError, KeyError, IndexError) as error:
             raise ValueError(
                 f"{what}: line {number} should be {FEATURES} numbers and one of {', '.join(labels)}, got "
-                f"{line[:80]!r}. Is it cut short? Unpack the official archive again."
+                f"{line[:80]!r}. Is it truncated? Unpack the official archive again."
             ) from error
     return np.array(values, np.float32), np.array(codes, np.int64)

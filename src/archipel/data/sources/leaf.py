@@ -1,7 +1,7 @@
 """LEAF's JSON: files with `users`, `num_samples` and `user_data`, in which every user has `x` and `y`.
 
-LEAF's scripts write into `data/`: `train/` and `test/` when asked to split, `all_data/` before. All are read
-from the data set's folder or its `data/` inside; a test part becomes the source's test set.
+LEAF's scripts write into `data/`: first `all_data/`, then, if they are to split, `train/` and `test/`. These folders
+are searched in the data set's folder and in `data/` inside it; a test part becomes the source's test set.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from archipel.data.fetch import File, Wanted, find, missing
+from archipel.data.fetch import DataFiles, File, find, missing
 
 SPLIT = (File("train/*.json", also=("data/train/*.json",)),)
 WHOLE = (File("all_data/*.json", also=("all_data*.json", "data/all_data/*.json", "data/all_data*.json")),)
@@ -28,6 +28,7 @@ class Leaf:
 
     @property
     def paths(self) -> tuple[Path, ...]:
+        """All files."""
         return self.train + self.test
 
 
@@ -42,8 +43,8 @@ class User:
     path: Path
 
 
-def find_leaf(wanted: Wanted) -> Leaf:
-    """The JSON files in the first place that has some, or one error that says how they are made."""
+def find_leaf(wanted: DataFiles) -> Leaf:
+    """Find the JSON files; raise an error that says how to make them if there are none."""
     found = find(wanted)
     if found is None:
         raise FileNotFoundError(missing(wanted, ""))
@@ -54,13 +55,13 @@ def find_leaf(wanted: Wanted) -> Leaf:
 
 
 def users(leaf: Leaf) -> Iterator[User]:
-    """Every user of every file, one file in memory at a time."""
+    """Yield every user of every file, with one file in memory at a time."""
     for path in leaf.paths:
         try:
             content = json.loads(path.read_bytes())
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise ValueError(
-                f"{path} is cut short or damaged: {error}. Make it again with LEAF's preprocess.sh."
+                f"{path} is truncated or damaged: {error}. Make it again with LEAF's preprocess.sh."
             ) from error
         if not isinstance(content, dict) or not {"users", "user_data"} <= content.keys():
             raise ValueError(f"{path} is not LEAF's JSON: it lacks 'users' or 'user_data'.")

@@ -1,7 +1,7 @@
 """MNIST and Fashion-MNIST: 60,000 + 10,000 grey images of 28 x 28 in ten classes.
 
-The four official idx files, gzip or not. Values are between 0 and 1, shape [examples, 1, 28, 28]; the 10,000
-official test images come last and are the source's test set. RADFed deals out all 70,000: for that,
+The files are the four official idx files, compressed or not. Values are between 0 and 1, shape [examples, 1, 28, 28];
+the 10,000 official test images come last and are the source's test set. RADFed splits all 70,000:
 `dataclasses.replace(ap.data.mnist(), test=None)`.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from archipel.data.fetch import File, Found, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, Found, fetch
 from archipel.data.lazy import remembered
 from archipel.data.source import Source
-from archipel.data.sources.idx import Part, idx_array, official_split, pair
+from archipel.data.sources.idx import LabelledImages, idx_array, official_split, pair
 
 DIGITS = {
     "train-images-idx3-ubyte.gz": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -30,27 +30,27 @@ FASHION = {
 
 
 def files(digests: Mapping[str, str], *addresses: str) -> tuple[File, ...]:
-    """The four files, at these addresses."""
+    """Return the four files with their addresses."""
     return tuple(
         File(name, tuple(address + name for address in addresses), f"sha256:{digest}")
         for name, digest in digests.items()
     )
 
 
-MNIST = Wanted(
+MNIST = DataFiles(
     "mnist",
     (files(DIGITS, "http://yann.lecun.com/exdb/mnist/", "https://ossci-datasets.s3.amazonaws.com/mnist/"),),
 )
-FMNIST = Wanted(
+FMNIST = DataFiles(
     "fmnist",
     (files(FASHION, "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"),),
     folders=("fashion-mnist", "fmnist"),
-    how="On Debian and its children, `apt install dataset-fashion-mnist` puts them where they are found.",
+    how="On Debian and derivatives, `apt install dataset-fashion-mnist` installs them where they are searched.",
 )
 
 
 def mnist(verify: bool = True) -> Source:
-    """70,000 handwritten digits of 28 x 28 in 10 classes; the last 10,000 are the official test set.
+    """Load 70,000 handwritten digits of 28 x 28 in 10 classes; the last 10,000 are the official test set.
 
     verify: refuse files that are not the official ones.
     """
@@ -58,15 +58,15 @@ def mnist(verify: bool = True) -> Source:
 
 
 def fmnist(verify: bool = True) -> Source:
-    """70,000 pictures of clothes of 28 x 28 in 10 classes; the last 10,000 are the official test set.
+    """Load 70,000 pictures of clothes of 28 x 28 in 10 classes; the last 10,000 are the official test set.
 
     verify: refuse files that are not the official ones.
     """
     return grey(FMNIST, verify)
 
 
-def grey(wanted: Wanted, verify: bool) -> Source:
-    """The source in four idx files."""
+def grey(wanted: DataFiles, verify: bool) -> Source:
+    """Return the source in four idx files."""
     found = fetch(wanted, verify)
 
     def decode(folder: Path | None) -> Source:
@@ -75,7 +75,7 @@ def grey(wanted: Wanted, verify: bool) -> Source:
     return remembered(wanted.name, found.paths, verify, decode)
 
 
-def part(found: Found, first: int) -> Part:
-    """Images and labels of one of the two parts."""
+def part(found: Found, first: int) -> LabelledImages:
+    """Read the images and labels of one of the two parts."""
     images, labels = (idx_array(found.read(first + place), str(found.paths[first + place])) for place in (0, 1))
     return pair(images, labels, str(found.paths[first]))

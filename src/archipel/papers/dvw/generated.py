@@ -18,7 +18,7 @@ from archipel.data.lazy import Rows
 from archipel.data.source import Source
 from archipel.data.sources.cifar import CIFAR100, from_binary
 from archipel.data.sources.emnist import CLASSES, upright
-from archipel.data.sources.idx import Part, idx_array, official_split, pair
+from archipel.data.sources.idx import LabelledImages, idx_array, official_split, pair
 
 
 def cifar100(each: int) -> Source:
@@ -46,7 +46,7 @@ def emnist(each: int) -> Source:
     return official_split("noise as emnist-byclass", CLASSES["byclass"], _emnist_part(each), _emnist_part(1), None)
 
 
-def _emnist_part(each: int) -> Part:
+def _emnist_part(each: int) -> LabelledImages:
     labels = _labels(CLASSES["byclass"], each)
     images = _noise(len(labels), 28, 28)
     return upright(pair(idx_array(_idx(images), "images"), idx_array(_idx(labels), "labels"), "noise"), first=0)
