@@ -129,6 +129,7 @@ def test_scores_agree_with_scikit_learn(data):
     assert metrics.geometric_mean(confusion) == close(scipy.stats.gmean(recalls), rel=1e-12, abs=1e-300)
 
 
+@pytest.mark.slow
 @few
 @given(predictions(classes=2))
 def test_binary_f1_agrees_with_scikit_learn(data):

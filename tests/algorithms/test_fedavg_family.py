@@ -11,6 +11,8 @@ from torch import Tensor
 
 import archipel as ap
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = (64, 32, 10)
 LOCAL = {"batch": 16, "rate": 0.1}
 Server = Callable[[Tensor, Tensor], Tensor]
@@ -48,7 +50,6 @@ def weights_of(found: ap.Run) -> list[list[float]]:
     return [[spread[0] for spread in commit.weights] for _, commit in found.commits]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("equally", [False, True], ids=["by examples", "equally"])
 def test_fedavg_with_a_part_of_the_learners(equally: bool) -> None:
     expected, weights = federated(6, 0.6, 2, equally=equally)
@@ -58,13 +59,11 @@ def test_fedavg_with_a_part_of_the_learners(equally: bool) -> None:
     assert all(len(commit.learners) == 3 for _, commit in found.commits)
 
 
-@pytest.mark.slow
 def test_fedavg_with_local_momentum() -> None:
     expected, _ = federated(3, 1.0, 2, momentum=0.75)
     assert torch.equal(simulated(ap.fedavg(epochs=2, momentum=0.75, **LOCAL), 3).model, expected)
 
 
-@pytest.mark.slow
 def test_fedprox_pulls_towards_the_received_model() -> None:
     expected, _ = federated(4, 0.6, 2, proximal=0.5)
     plain, _ = federated(4, 0.6, 2)
@@ -108,7 +107,6 @@ def adam(v: Tensor, square: Tensor) -> Tensor:
 SERVERS = [(ap.fedadagrad, adagrad), (ap.fedyogi, yogi), (ap.fedadam, adam)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("method", "second_moment"), SERVERS, ids=["fedadagrad", "fedyogi", "fedadam"])
 def test_adaptive_servers(method: Callable[..., ap.Algorithm], second_moment: Callable[..., Tensor]) -> None:
     expected, _ = federated(5, 0.6, 1, adaptive(second_moment))

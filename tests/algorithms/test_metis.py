@@ -17,6 +17,8 @@ from torch import Tensor
 
 import archipel as ap
 
+pytestmark = pytest.mark.slow
+
 WIDTHS = (64, 32, 10)
 UF, BETA, ETA, GAMMA = 2, 32, 0.05, 0.75
 LOCAL = {"batch": BETA, "rate": ETA, "momentum": GAMMA}
@@ -42,7 +44,6 @@ def evaluation_seconds(learner: Client, evaluators: dict[str, float]) -> float:
 # -------------------------------------------------------------------------------------------------- Synchronous
 
 
-@pytest.mark.slow
 def test_sync_dvw() -> None:
     net, data = Net(*WIDTHS), islands(5)
     learners = clients(net, data, validation=0.05)
@@ -145,7 +146,6 @@ def assert_same(found: ap.Run, community: Community) -> None:
     assert torch.equal(found.model, community.w)
 
 
-@pytest.mark.slow
 def test_async_fedavg() -> None:
     expected = asynchronous(dvw=False, commits=25, evaluators=QUICK)
     found, _ = run(
@@ -160,7 +160,6 @@ def test_async_fedavg() -> None:
     assert max(stale for *_, stale, _ in expected.log) > 4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("evaluators", [QUICK, SLOW], ids=["quick evaluators", "requests wait in line"])
 def test_async_dvw_with_a_fixed_update_frequency(evaluators: dict[str, float]) -> None:
     expected = asynchronous(dvw=True, commits=25, evaluators=evaluators)
@@ -175,7 +174,6 @@ def test_async_dvw_with_a_fixed_update_frequency(evaluators: dict[str, float]) -
     assert all(0 < p <= 1 for _, _, p, *_ in expected.log)
 
 
-@pytest.mark.slow
 def test_fedasync_with_which_it_compares() -> None:
     """Xie et al.: w <- (1 - a) w + a w_k, a = alpha (s + 1)^-1/2, and rho / 2 ||w - w'||^2 in the local loss."""
     alpha, rho = 0.6, 0.005
@@ -302,7 +300,6 @@ def adaptive(
     return community, told
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("evaluators", [QUICK, SLOW], ids=["quick evaluators", "requests wait in line"])
 def test_async_dvw_with_an_adaptive_update_frequency(evaluators: dict[str, float]) -> None:
     loss = {"00": 2.0, "01": 5.0, "02": 1.0, "03": 5.0, "04": 4.0}

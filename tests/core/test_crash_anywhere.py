@@ -384,6 +384,7 @@ def test_a_simulation_goes_on_to_the_same_bits_executed_otherwise(execution: str
     assert_same(whole, resumed(ALGORITHMS[name], tmp_path, point, **settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [ALGORITHMS["fedavg"], ALGORITHMS["radfed"]], ids=["fedavg", "radfed"])
 def test_with_a_shadow_run_beside_it(make: Make, tmp_path: Path) -> None:
     points = (10, 15, 16)

@@ -74,6 +74,8 @@ from archipel.core.types import (
 )
 from archipel.storage import codec
 
+pytestmark = pytest.mark.slow
+
 ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
     "fedavg, a fraction": partial(fedavg, 0.5),
     "fedavg, a deadline": partial(fedavg, deadline=10.0),
@@ -414,7 +416,6 @@ def live(name: str, history: list[tuple[str, int]]) -> Engine:
     return engine
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @quickly
 @given(history=histories)
@@ -422,7 +423,6 @@ def test_the_laws_hold_in_every_history(name: str, history: list[tuple[str, int]
     live(name, history)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @settings(quickly, max_examples=40, derandomize=False)
 @given(history=histories)
@@ -430,7 +430,6 @@ def test_the_laws_hold_in_many_histories(name: str, history: list[tuple[str, int
     live(name, history)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @settings(quickly, max_examples=4)
 @given(history=histories, share=st.floats(0, 1))
@@ -449,7 +448,6 @@ def test_a_quiet_history_reaches_its_end() -> None:
         live(name, [])
 
 
-@pytest.mark.slow
 def test_histories_hold_what_may_go_wrong() -> None:
     """Not vacuous: every command is given, and updates are refused, come late and are left behind."""
     draw = np.random.default_rng(0)

@@ -27,6 +27,7 @@ def held(table: np.ndarray) -> list[int]:
     return (table > 0).sum(1).tolist()
 
 
+@pytest.mark.slow
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 6), shapes, seeds)
 @settings(max_examples=25, deadline=None)
 def test_balanced_classes(learners: int, classes: int, x: int, sizes: str, seed: int):

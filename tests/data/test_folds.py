@@ -59,6 +59,7 @@ def test_every_learner_is_tested_on_as_often_as_every_other(learners: int, count
     assert [roles(fold) for fold in again] == [roles(fold) for fold in folds]
 
 
+@pytest.mark.slow
 def test_radfeds_five_folds_are_twenty_combinations_in_order():
     folds = of(100).folds()
     combinations = [(fold.test, fold.validation) for fold in folds]

@@ -55,6 +55,7 @@ def test_many_learners_and_classes_stay_legible(tmp_path: Path):
     assert len(shown) < 120
 
 
+@pytest.mark.slow
 def test_natural_learners_are_named(tmp_path: Path):
     source = Source(
         torch.zeros(40, 1),
@@ -67,6 +68,7 @@ def test_natural_learners_are_named(tmp_path: Path):
     assert {"00-St._John", "01-Ulm"} <= words(source.natural(), tmp_path / "care.svg")
 
 
+@pytest.mark.slow
 def test_one_class_and_one_learner_can_be_drawn(tmp_path: Path):
     heat_map(Source(torch.zeros(9, 1), torch.zeros(9).long(), 1, "one").split(1), tmp_path / "one.png")
 

@@ -406,6 +406,7 @@ def test_a_study_says_classes_and_ranges(tmp_path: Path):
         build_data(run.study)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.floats(-1e6, 1e6, width=32), st.sampled_from("abc"), st.integers(-3, 3), st.sampled_from("PQ")),

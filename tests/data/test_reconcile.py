@@ -73,6 +73,7 @@ def test_margins_are_exact(seed: int, learners: int, classes: int, categories: i
         assert table[:, margins.block == b].sum(1).tolist() == margins.rows[:, b].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("categories", "blocks"), [(1, False), (6, False), (6, True)])
 def test_the_solution_is_random_and_near_the_optimum(categories: int, blocks: bool):
     margins, wanted = problem(5, learners=20, classes=4, categories=categories, blocks=blocks)

@@ -149,6 +149,7 @@ def test_standardised_islands_are_of_another_x(tmp_path: Path):
     assert same(load_split(replace(DIGITS, x=new.x), tmp_path / "split"), new)
 
 
+@pytest.mark.slow
 def test_every_damaged_byte_is_noticed(tmp_path: Path):
     path = tmp_path / "split"
     ISLANDS.save_split(path)

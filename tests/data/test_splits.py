@@ -109,6 +109,7 @@ def test_small_own_test_parts(train: list[int], test: list[int], expected: list[
     assert np.bincount(y[own_test(np.array(train), y, (0, "own"))]).tolist() == expected
 
 
+@pytest.mark.slow
 @given(labels, fractions, st.integers(0, 100))
 @settings(max_examples=100)
 def test_a_carved_test_part_is_stratified(classes: list[int], fraction: float, seed: int):

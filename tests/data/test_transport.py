@@ -13,6 +13,7 @@ def margins(random: np.random.Generator, rows: int, columns: int, total: int) ->
     return tuple(1 + random.multinomial(total - size, random.dirichlet(np.full(size, 0.3))) for size in (rows, columns))
 
 
+@pytest.mark.slow
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(12, 5000), st.floats(-3, 2), st.integers(0, 10**6))
 @settings(max_examples=80, deadline=None)
 def test_a_projection_is_the_nearest_table(rows: int, columns: int, total: int, scale: float, seed: int):

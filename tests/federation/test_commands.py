@@ -28,6 +28,8 @@ from waiting import LIMIT, until
 from archipel.cli import app
 from archipel.runs.folder import load_run
 
+pytestmark = pytest.mark.slow
+
 NETWORK = '''
 import os
 import time
@@ -235,7 +237,6 @@ def wards(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 # ------------------------------------------------------------------------------------------------------- a whole life
 
 
-@pytest.mark.slow
 def test_from_certificates_to_a_report(wards: Wards) -> None:
     wards.hold.touch()
     controller = wards.controller()
@@ -315,7 +316,6 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
     assert again["audit"] > again["events"]
 
 
-@pytest.mark.slow
 def test_killed_and_started_again(wards: Wards) -> None:
     """Both sides at once, in the middle of a round; without TLS, as one tries it on one machine."""
     wards.hold.touch()
@@ -350,7 +350,6 @@ def test_killed_and_started_again(wards: Wards) -> None:
 # ----------------------------------------------------------------------------------------------------- errors in words
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -372,7 +371,6 @@ def test_what_cannot_be_done_is_said(wards: Wards, arguments: list[str], words: 
     assert not (wards.folder / "state").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -404,7 +402,6 @@ def test_what_a_controller_cannot_do_is_said(wards: Wards, arguments: list[str],
     assert not (wards.folder / "state").exists()
 
 
-@pytest.mark.slow
 def test_a_process_that_cannot_begin_ends_with_two(wards: Wards) -> None:
     command = [sys.executable, "-m", "archipel.cli", "controller", "study.toml"]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=wards.folder, env={**os.environ, "NO_COLOR": "1"})
@@ -413,7 +410,6 @@ def test_a_process_that_cannot_begin_ends_with_two(wards: Wards) -> None:
     assert "Traceback" not in ran.stderr
 
 
-@pytest.mark.slow
 def test_a_port_that_is_taken(wards: Wards) -> None:
     with socket.socket() as there:
         there.bind(("127.0.0.1", wards.port))
@@ -422,7 +418,6 @@ def test_a_port_that_is_taken(wards: Wards) -> None:
     assert f"Nobody can listen at 127.0.0.1:{wards.port}: is another process there" in told
 
 
-@pytest.mark.slow
 def test_the_state_of_another_study(wards: Wards) -> None:
     listen = ["--tls", "ca/controller", "--listen", f"127.0.0.1:{wards.port}"]
     with socket.socket() as there:  # begun, and stopped at once
@@ -441,7 +436,6 @@ def test_a_dry_run_tells_of_the_data_and_sends_nothing(wards: Wards) -> None:
     assert not (wards.folder / "learner-north").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -274,6 +274,7 @@ def test_a_malformed_update_is_a_task_that_failed(kind: str, way: str, without: 
     assert not [*(tmp_path / "blobs" / "unfinished").iterdir()]
 
 
+@pytest.mark.slow
 def test_the_control_to_these_updates_is_taken(undisturbed: Left, tmp_path: Path) -> None:
     """They are refused for what was spoilt: sent in the same way, an honest one is not."""
 
@@ -315,6 +316,7 @@ def test_a_norm_bound(bound: float, refused: bool, tmp_path: Path) -> None:
     assert len(left.failed()) == 2 * refused
 
 
+@pytest.mark.slow
 def test_only_the_one_that_goes_too_far_is_refused(without: Left, tmp_path: Path) -> None:
     async def act(bad: Bad, order: pb.Train) -> None:
         update = await bad.update(order)

@@ -105,6 +105,7 @@ def test_headers_that_are_none(whole: bytes, reason: str) -> None:
     assert len(str(caught.value)) < 400, "nobody writes a novel into the log"
 
 
+@pytest.mark.slow
 @settings(max_examples=300, database=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_at_all(whole: bytes) -> None:

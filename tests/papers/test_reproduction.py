@@ -118,6 +118,7 @@ def test_nothing_begins_before_the_data_of_all_studies_are_there(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_it_needs_no_matplotlib(made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("archipel.papers.evidence.PICTURES", False)
     monkeypatch.setattr("archipel.papers.outcome.PICTURES", False)

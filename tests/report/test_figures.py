@@ -508,6 +508,7 @@ def test_dc_and_dl():
 # ---------------------------------------------------------------------------------------------------------- classes
 
 
+@pytest.mark.slow
 def test_classes_of_those_who_train_once_for_each_split():
     other = replace(EMPTY, name="async_dvw", participants=(replace(ANN, labels=(19, 9)), BOB))
     drawing = drawn(class_heat_maps([EMPTY, replace(EMPTY, name="hdafl"), other]))

@@ -236,6 +236,7 @@ def test_long_names_of_learners_are_not_cut_off():
     assert shown == {one.name for one in run.participants}
 
 
+@pytest.mark.slow
 def test_a_fleet_that_takes_no_time(runs: list[Run]):
     at_once = replace(runs[0], seconds=0.0, records=[replace(stamped, time=0.0) for stamped in runs[0].records])
     at_work, given = gantt([at_once]), weights([at_once])

@@ -334,6 +334,7 @@ def simulated() -> dict[str, ap.Run]:
     }
 
 
+@pytest.mark.slow
 def test_a_simulation_measures_as_its_own_summary_tells(simulated: dict[str, ap.Run]):
     for name, run in simulated.items():
         found = one([run])

@@ -97,6 +97,7 @@ def test_where_it_goes_what_it_is_called_and_where_methods_meet_can_be_asked_for
     assert not (saved / "report").exists()
 
 
+@pytest.mark.slow
 def test_the_same_runs_are_the_same_bytes(saved: Path, tmp_path: Path):
     for name in ("a", "b"):
         command(saved, "--out", tmp_path / name)
@@ -182,6 +183,7 @@ def test_folders_inside_each_other_do_not_count_a_run_twice(saved: Path):
     assert [method["runs"] for method in told["methods"]] == [2, 2]
 
 
+@pytest.mark.slow
 def test_a_study_tells_which_of_its_runs_count_what_it_is_called_and_where_methods_meet(saved: Path):
     written([0.0, 0.99], name="tried").save(saved / "tuning" / "tried")
     (saved / "runs.json").write_text(json.dumps(["fedavg/0", "fedavg/1", "radfed-0", "radfed-2"]))

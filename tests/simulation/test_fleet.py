@@ -540,6 +540,7 @@ def test_tasks_that_are_out_are_built_together():
     assert len(run.cycles) <= sum(counted.calls) <= tasks
 
 
+@pytest.mark.slow
 def test_adaptive_tasks_go_ahead_epoch_by_epoch_together():
     simulator = begun(
         ap.async_dvw(batch=8, at_most=10, tombstones=3),
@@ -555,6 +556,7 @@ def test_adaptive_tasks_go_ahead_epoch_by_epoch_together():
     assert len(counted.calls) < epochs / 2
 
 
+@pytest.mark.slow
 def test_building_together_or_alone_is_the_same():
     """Inputs of a task are fixed when it is handed out; when it is computed does not matter."""
     settings = {

@@ -415,6 +415,7 @@ def test_what_a_thread_did_before_leaves_no_trace() -> None:
     assert fresh[1].tolist() == dirty[1].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["async_dvw", "sync_dvw"])
 def test_a_simulation_does_not_depend_on_the_threads(name: str) -> None:
     algorithm = {"async_dvw": ap.async_dvw(batch=16, at_most=3), "sync_dvw": ap.sync_dvw(batch=16, epochs=1)}[name]
@@ -937,6 +938,7 @@ def test_a_process_may_drop_what_is_under_way_and_end() -> None:
     assert (told.returncode, told.stdout) == (0, "alive\n"), told.stderr
 
 
+@pytest.mark.slow
 def test_a_forked_process_trains_too() -> None:
     at_hand = case(20, 33, 7)
     who = learners(at_hand.x, SIZES)

@@ -370,6 +370,7 @@ def test_tuning_chooses_on_validation_data_and_never_sees_the_test_set(folds: bo
     assert len(results.notes) == 2
 
 
+@pytest.mark.slow
 def test_tuned_runs_train_on_all_their_data(tmp_path: Path) -> None:
     """Validation parts are reserved for choosing only: afterwards it is the run that the chosen setting gives."""
     given = study("tune.training.rate=[0.2]", "validation=0.3", algorithms=["fedavg"])

@@ -254,6 +254,7 @@ def test_parts_give_the_same_bits_with_either_kernels() -> None:
     assert same(some_commits(kernels=in_c()), some_commits(kernels=TorchKernels()))
 
 
+@pytest.mark.slow
 def test_models_in_a_file_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     in_memory = some_commits()
     monkeypatch.setattr(reference.chunks, "__defaults__", (300,))
