@@ -4,8 +4,10 @@ VENV   := .venv
 RUN    := $(VENV)/bin/python -m
 PLAIN  := $(VENV)/.plain
 READY  := $(VENV)/.ready
+CODE   := src tests examples benchmarks tools
+CORE   := $(addprefix tests/,controller parts test_algorithms.py test_codec.py test_layout.py test_metrics.py test_randomness.py)
 
-.PHONY: help demo test bench chaos check format clean
+.PHONY: help demo test coverage bench chaos check lint format dist docs clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -25,6 +27,13 @@ demo: $(PLAIN)  ## Run the methods of the five papers side by side on digits, an
 test: $(READY)  ## Run all tests
 	$(RUN) pytest -n 2 --dist worksteal
 
+coverage: $(READY)  ## Measure how much of the core and the parts their own tests cover, and write docs/coverage.md
+	rm -rf build/coverage
+	$(RUN) coverage run -m pytest -n 2 --dist worksteal $(CORE)
+	$(RUN) coverage combine --quiet
+	$(RUN) coverage json --quiet -o build/coverage/report.json
+	$(VENV)/bin/python tools/coverage_page.py build/coverage/report.json docs/coverage.md
+
 bench: $(READY)  ## Race Archipel against its peers and the machine's limits, one to two hours; leave it alone meanwhile
 	$(RUN) benchmarks
 
@@ -32,15 +41,21 @@ chaos: $(READY)  ## Kill the controller of a real federation 100 times under eac
 	$(VENV)/bin/python tests/federation/chaos.py --kills 100 --out benchmarks/measured/chaos.json
 	ARCHIPEL_CHAOS=1 $(RUN) pytest tests/federation/test_faults.py
 
-check: $(READY)  ## Format, lint, types and the fast tests
-	$(RUN) ruff format --check src tests examples benchmarks
-	$(RUN) ruff check src tests examples benchmarks
+lint: $(READY)  ## Format, lint and types, without changing a file
+	$(RUN) ruff format --check $(CODE)
+	$(RUN) ruff check $(CODE)
 	$(RUN) mypy
+
+check: lint  ## Format, lint, types and the fast tests
 	$(RUN) pytest -n 2 --dist worksteal -m "not slow"
 
 format: $(READY)  ## Put the code into its one format
-	$(RUN) ruff format src tests examples benchmarks
-	$(RUN) ruff check --fix src tests examples benchmarks
+	$(RUN) ruff format $(CODE)
+	$(RUN) ruff check --fix $(CODE)
 
-clean:  ## Remove the virtual environment and caches
+dist: $(READY)  ## Build the source archive and, from it, the wheel into dist/
+	rm -rf dist
+	$(RUN) build --no-isolation
+
+clean:  ## Remove the virtual environment, caches and what was built
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
