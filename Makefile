@@ -18,7 +18,7 @@ $(PLAIN): pyproject.toml setup.py constraints.txt $(wildcard src/archipel/kernel
 	@touch $(PLAIN)
 
 $(READY): $(PLAIN)
-	$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev]'
+	$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,dev,docs]'
 	@touch $(READY)
 
 demo: $(PLAIN)  ## Run the methods of the five papers side by side on digits, and write a report
@@ -53,9 +53,13 @@ format: $(READY)  ## Put the code into its one format
 	$(RUN) ruff format $(CODE)
 	$(RUN) ruff check --fix $(CODE)
 
+docs: $(READY)  ## Build the documentation site with the API reference into site/
+	$(VENV)/bin/python tools/stage_site.py build/docs
+	$(RUN) zensical build --clean --strict
+
 dist: $(READY)  ## Build the source archive and, from it, the wheel into dist/
 	rm -rf dist
 	$(RUN) build --no-isolation
 
 clean:  ## Remove the virtual environment, caches and what was built
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache build dist site
