@@ -1,4 +1,4 @@
-"""The distribution: one version, and a wheel that works without the source tree."""
+"""The project's outside: one version, workflows that can run, and a wheel that works without the source tree."""
 
 from __future__ import annotations
 
@@ -38,6 +38,19 @@ def test_the_version_is_told_everywhere_as_in_the_package() -> None:
 def test_the_changelog_has_the_version_below_what_is_unreleased() -> None:
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[:2] == ["Unreleased", ap.__version__]
+
+
+def test_workflows_and_contributors_make_what_is_there() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    workflows = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+    steps = [
+        step for path in workflows for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job["steps"]
+    ]
+    made = {command[1] for step in steps if (command := step.get("run", "").split())[:1] == ["make"]}
+    assert {"lint", "test", "coverage", "docs", "dist"} <= made <= targets
+    told = set(re.findall(r"^    make (\w+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
+    assert told
+    assert told <= targets
 
 
 def test_the_citation_names_methods_that_are_there() -> None:
