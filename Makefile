@@ -5,7 +5,7 @@ RUN    := $(VENV)/bin/python -m
 PLAIN  := $(VENV)/.plain
 READY  := $(VENV)/.ready
 CODE   := src tests examples benchmarks tools
-CORE   := $(addprefix tests/,controller parts test_algorithms.py test_codec.py test_layout.py test_metrics.py test_randomness.py)
+CORE   := $(addprefix tests/,core test_algorithms.py test_codec.py test_layout.py test_metrics.py test_randomness.py)
 
 .PHONY: help demo test coverage bench chaos check lint format dist docs clean
 
