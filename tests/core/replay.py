@@ -138,13 +138,13 @@ def fresh(algorithm: Algorithm, log: Log) -> Controller:
 
 def save(controller: Controller, path: Path) -> None:
     models = controller.models
-    codec = CODEC.also(*controller.algorithm.modules())
+    codec = CODEC.also(*controller.algorithm.memories())
     codec.save(path, {"state": controller.state, "models": {name: models.read(name) for name in models.names()}})
 
 
 def load(algorithm: Algorithm, log: Log, path: Path) -> Controller:
     """A controller in a process of its own, so to speak: it knows what is in the file, and its algorithm."""
-    saved = CODEC.also(*algorithm.modules()).load(path)
+    saved = CODEC.also(*algorithm.memories()).load(path)
     models = MemoryModels()
     for name, vector in saved["models"].items():
         models.write(name, vector)

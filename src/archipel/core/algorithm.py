@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
-from types import ModuleType
+from dataclasses import dataclass, fields, is_dataclass
+from types import FunctionType
 
 from archipel.core.checks import require
 from archipel.core.layout import Layout
@@ -87,11 +87,11 @@ class Algorithm:
             named.append(("recall", self.recall))
         return named
 
-    def modules(self) -> list[ModuleType]:
-        """Return the modules that define the parts, and so the dataclasses that the parts remember."""
+    def memories(self) -> list[type]:
+        """Return the dataclasses that are defined beside the parts: what parts remember is among them."""
         parts = [part for _, part in self.parts()]
-        inner = [one for part in parts for one in part.inner()]
-        return [sys.modules[name] for name in dict.fromkeys(type(part).__module__ for part in (*parts, *inner))]
+        kinds = dict.fromkeys(type(one) for part in parts for one in (part, *part.inner()))
+        return list(dict.fromkeys(found for kind in kinds for found in _dataclasses_beside(kind)))
 
     @property
     def validates(self) -> bool:
@@ -113,6 +113,14 @@ class Algorithm:
         """Layers that never leave the learners."""
         mine = {*self.plan.private, *(name for planner in self.planners for name in planner.private(layout))}
         return tuple(name for name in layout.names if name in mine)
+
+
+def _dataclasses_beside(kind: type) -> list[type]:
+    """Return the dataclasses in the namespace that a class's methods see, or in its module's."""
+    methods = (method for method in vars(kind).values() if isinstance(method, FunctionType))
+    method = next(methods, None)
+    names = vars(sys.modules[kind.__module__]) if method is None else method.__globals__
+    return [found for found in names.values() if isinstance(found, type) and is_dataclass(found)]
 
 
 def _default(name: str) -> object:

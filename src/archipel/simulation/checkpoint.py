@@ -89,7 +89,7 @@ class Checkpoint:
 
 
 def _codec(simulator: Simulator) -> Codec:
-    return CODEC.also(*simulator.controller.algorithm.modules())
+    return CODEC.also(*simulator.controller.algorithm.memories())
 
 
 def _identity(simulator: Simulator) -> dict[str, Any]:

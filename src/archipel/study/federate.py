@@ -153,7 +153,7 @@ class Hosting:
             begun.make,
             snapshot_every=section.snapshot_every,
             keep_updates=section.keep_updates,
-            parts=self.algorithm.modules(),
+            memories=self.algorithm.memories(),
         )
         home = None if self.work is None else Home(self.work, self.data.test, self.data.stimuli)
         if home is not None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 from archipel.core import records, state, types
@@ -199,15 +198,15 @@ class Book:
         *,
         snapshot_every: int = 100,
         keep_updates: bool = False,
-        parts: Sequence[ModuleType] = (),
+        memories: Sequence[type] = (),
     ) -> None:
         """Open the book in a folder, or begin one.
 
         snapshot_every: commits between two snapshots; keep_updates: never remove an update's file, so that the whole
-        run can be told again from its beginning; parts: modules that define the algorithm's parts, whose memory is in
-        snapshots.
+        run can be told again from its beginning; memories: dataclasses that the algorithm's
+        parts may remember, which are in snapshots.
         """
-        self._codec = CODEC.also(*parts)
+        self._codec = CODEC.also(*memories)
         self.blobs = Blobs(folder / "blobs")
         self.journal = Journal(folder / "journal.sqlite")
         self.layout = layout
