@@ -57,7 +57,7 @@ class Site:
         self.pid = zygote(
             [
                 *("learner", str(study), "--controller", f"127.0.0.1:{port}", "--insecure", f"learner/{name}"),
-                *("--state", str(self.folder), "--json-log"),
+                *("--state", str(self.folder), "--json-log", "--allow-code"),
             ],
             self.log,
             self._hold,
@@ -225,7 +225,7 @@ class Scene:
 async def scene(raw: dict[str, Any], folder: Path, papers: Path | None = None) -> AsyncIterator[Scene]:
     """Open a federation, or take up the one that is in the folder; with certificates it listens at every address."""
     folder.mkdir(parents=True, exist_ok=True)
-    hosting = host(study_of(raw))
+    hosting = host(study_of(raw, code="any"))  # the held loss lies beside the tests
     federation = hosting.open(folder / "state")
     if papers is None:
         server, port = await serve(federation, "127.0.0.1:0", None)

@@ -119,7 +119,7 @@ def test_a_simulators_events_told_to_a_federations_book(method: str, tmp_path: P
 
     hosting = host(study_of(raw))
     layout = hosting.layout
-    book = Book(tmp_path, layout, hosting.make, snapshot_every=2)
+    book = Book(tmp_path, layout, hosting.make, snapshot_every=2, memories=hosting.algorithm.memories())
 
     class Scribe:
         """Gives the book every event, and every now and then a new process."""
@@ -143,7 +143,7 @@ def test_a_simulators_events_told_to_a_federations_book(method: str, tmp_path: P
             book.handle()
             if book.number % 7 == 0:
                 book.close()
-                book = Book(tmp_path, layout, hosting.make, snapshot_every=2)
+                book = Book(tmp_path, layout, hosting.make, snapshot_every=2, memories=hosting.algorithm.memories())
 
         def after(self, simulator: Any, commands: Any) -> list[Any]:
             return []

@@ -90,7 +90,7 @@ class Learners:
 @pytest.mark.parametrize("name", [*METHODS, *MIXTURES])
 def test_nothing_honest_is_refused(name: str, at: Any) -> None:
     algorithm = made(name)
-    stimuli = algorithm.weighting.stimuli
+    stimuli = algorithm.needs.stimuli
     at = "home" if stimuli else at
     data = islands(stimuli)
     if algorithm.pooled:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from scene import scene
 
 from archipel.core.metrics import metric, pooled
+from archipel.core.parts.merge import CommunityMemory
 from archipel.core.records import Capped, Committed, Record, Scores
 from archipel.core.shares import cap
 from archipel.core.types import Scored
@@ -127,16 +128,16 @@ def test_nobodys_share_of_a_community_is_above_it(first: bool, tmp_path: Path) -
     left = run(tmp_path, *(() if first else (waits,)), raw=raw, before=claims(examples=MANY))
     again = left.hosting.replay(left.folder)
     memory = again.controller.state.memory["merge"]
+    assert isinstance(memory, CommunityMemory)
     for layer in range(len(left.hosting.layout.layers)):
-        terms = {name: latest[str(layer)][1] for name, latest in memory["latest"].items()}
+        terms = {name: latest[layer][1] for name, latest in memory.latest.items()}
         assert terms[BAD] / math.fsum(terms.values()) <= 0.8 * (1 + 1e-6)
-        assert math.fsum(terms.values()) == pytest.approx(memory["weight"][layer])
+        assert math.fsum(terms.values()) == pytest.approx(memory.weight[layer])
     expected = (
         sum(
-            p * again.models.read(name).double()
-            for name, p in (memory["latest"][who]["0"] for who in sorted(memory["latest"]))
+            p * again.models.read(name).double() for name, p in (memory.latest[who][0] for who in sorted(memory.latest))
         )
-        / memory["weight"][0]
+        / memory.weight[0]
     )
     assert torch.allclose(left.model.double(), expected, atol=1e-6)
     assert (BAD, "weight") in capped(left)

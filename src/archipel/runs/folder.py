@@ -237,4 +237,3 @@ def load_private(path: Path, layout: Layout) -> dict[str, dict[str, Tensor]]:
             pieces = [tensors[f"{learner}/{entry.name}"].flatten().float() for entry in layer.entries]
             found[learner][layer.name] = torch.cat(pieces)
     return found
-

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 from torch import Tensor
 
 from archipel.core.checks import one_of
-from archipel.runs.final_score import final_score, validated_score
 from archipel.core.layout import Layout
 from archipel.core.metrics import higher_is_better
 from archipel.core.parts.ending import Budget
 from archipel.core.parts.evaluation import Where
 from archipel.core.records import Committed, Divergence, Handed, Record, Refused, Returned, Scores, Shadow, Stamped
 from archipel.core.types import Role
+from archipel.runs.final_score import final_score, validated_score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
