@@ -98,7 +98,7 @@ def test_the_archives_have_all_sources_and_data(dist: Path, wheel: Path) -> None
     (archive,) = dist.glob("archipel-*.tar.gz")
     with tarfile.open(archive) as packed:
         sources = {name.partition("/src/")[2] for name in packed.getnames()}
-    native = {path.relative_to(ROOT / "src").as_posix() for path in (PACKAGE / "native").glob("*.[ch]")}
+    native = {path.relative_to(ROOT / "src").as_posix() for path in (PACKAGE / "kernels" / "native").glob("*.[ch]")}
     assert native
     assert package | native <= sources
 

@@ -81,7 +81,7 @@ def test_the_reference_has_every_public_name() -> None:
 @pytest.mark.parametrize("package", ["algorithms", "parts", "data", "models"])
 def test_the_reference_has_every_name_of_a_public_package(package: str) -> None:
     paths = OBJECT.findall((DOCS / "api" / f"{package}.md").read_text())
-    module = importlib.import_module(f"archipel.{package}")
+    module = getattr(ap, package)
     homes = {public: getattr(module, public).__module__ for public in module.__all__}
     missing = [public for public, home in homes.items() if not any(f"{home}.".startswith(f"{path}.") for path in paths)]
     assert not missing, f"not in docs/api/{package}.md: {', '.join(missing)}"
