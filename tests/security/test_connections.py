@@ -34,7 +34,7 @@ from archipel.cli import main
 main()
 """
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.data.columns import code, in_order
-from archipel.data.lazy import Rows
+from archipel.data.lazy import RowBuffer
 from archipel.data.source import Source
 
 Sites: TypeAlias = NDArray[Any] | Tensor | Sequence[object]
@@ -153,12 +153,12 @@ def from_dataset(dataset: Any, sites: Sites | None = None, name: str = "dataset"
         )
     if len(dataset) == 0:
         raise ValueError("from_dataset: the dataset is empty. Give at least one item.")
-    rows: Rows | None = None
+    rows: RowBuffer | None = None
     targets: list[Any] = []
     for place in range(len(dataset)):
         x, y = item(dataset, place)
         if rows is None:
-            rows = Rows(x.shape, kept_type(x), expected=len(dataset))
+            rows = RowBuffer(x.shape, kept_type(x), expected=len(dataset))
         check_shape("from_dataset", rows, x)
         rows.add(x[None])
         targets.append(y)
@@ -212,7 +212,7 @@ def kept_type(x: NDArray[Any]) -> type[np.int64] | type[np.float32]:
     return np.int64 if x.dtype == np.int64 and x.ndim else np.float32
 
 
-def check_shape(owner: str, rows: Rows, x: NDArray[Any]) -> None:
+def check_shape(owner: str, rows: RowBuffer, x: NDArray[Any]) -> None:
     """Refuse an example whose shape differs from the first one's."""
     if x.shape != rows.shape:
         raise ValueError(
@@ -220,7 +220,7 @@ def check_shape(owner: str, rows: Rows, x: NDArray[Any]) -> None:
         )
 
 
-def finite(owner: str, rows: Rows) -> Tensor:
+def finite(owner: str, rows: RowBuffer) -> Tensor:
     """Return all examples; refuse values that are not finite."""
     x = rows.tensor()
     if x.is_floating_point() and not all(bool(part.isfinite().all()) for part in x.split(CHUNK)):

@@ -39,7 +39,7 @@ CHUNK = 4096
 """Images converted at a time: a large set is never in memory as a whole."""
 
 
-class Rows:
+class RowBuffer:
     """Collect examples block by block into one tensor."""
 
     def __init__(
@@ -163,7 +163,7 @@ def remembered(name: str, files: Sequence[Path], options: object, decode: Callab
     """Return the source that `decode` makes of these files; cache a large one.
 
     name: first part of the cache folder's name; options: anything else that the source depends on.
-    decode: gets the folder for its `Rows`.
+    decode: gets the folder for its `RowBuffer`.
     """
     home = cache() / "decoded" / f"{name}-{key(files, options)}"
     if home.is_dir():

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.data.in_memory import as_numpy, check_shape, checked_targets, finite, kept_type
-from archipel.data.lazy import Rows, remembered
+from archipel.data.lazy import RowBuffer, remembered
 from archipel.data.source import Source
 from archipel.data.table import ROWS, Block, Categories, Classes, TableReader
 from archipel.data.units import warn_of_units
@@ -203,11 +203,11 @@ def from_hf(
 
 def stacked(entries: Iterator[Any], count: int) -> Tensor:
     """Return images or arrays of one shape as one tensor."""
-    rows: Rows | None = None
+    rows: RowBuffer | None = None
     for entry in entries:
         array = image(entry)
         if rows is None:
-            rows = Rows(array.shape, kept_type(array), expected=count)
+            rows = RowBuffer(array.shape, kept_type(array), expected=count)
         check_shape("from_hf", rows, array)
         rows.add(array[None])
     assert rows is not None, "there is a row"
@@ -266,12 +266,12 @@ def from_npz_folder(folder: str | Path, name: str | None = None) -> Source:
     title = name or folder.resolve().name
 
     def decode(home: Path | None) -> Source:
-        rows: Rows | None = None
+        rows: RowBuffer | None = None
         targets: list[NDArray[Any]] = []
         for path in files:
             x, y = site_arrays(path)
             if rows is None:
-                rows = Rows(x.shape[1:], folder=home)
+                rows = RowBuffer(x.shape[1:], folder=home)
             elif x.shape[1:] != rows.shape or y.dtype.kind != targets[0].dtype.kind:
                 raise ValueError(
                     f"from_npz_folder: {path} holds x of shape {x.shape} and y of {y.dtype}, but {files[0]} has "

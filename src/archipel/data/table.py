@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from archipel.core.checks import one_of
 from archipel.data.columns import absent, all_numbers, code, first_text, in_order, meant, number, words
-from archipel.data.lazy import Rows
+from archipel.data.lazy import RowBuffer
 from archipel.data.source import Source
 from archipel.data.units import low_and_high, spelled, unit_hint, warn_of_units
 
@@ -296,7 +296,7 @@ class TableReader:
     ) -> Source:
         """Make the second pass: read the values."""
         widths = [len(kinds[name]) if name in kinds else 1 for name in chosen]
-        rows = Rows((sum(widths),))
+        rows = RowBuffer((sum(widths),))
         targets, places = [], []
         codes: dict[str, list[NDArray[np.int64]]] = {name: [] for name in kinds}
         for block in self.blocks(list(dict.fromkeys([*([site] if site else []), label, *chosen]))):

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from archipel.core.checks import require
 from archipel.data.fetch import DataFiles, File, Found, fetch
-from archipel.data.lazy import Rows, remembered
+from archipel.data.lazy import RowBuffer, remembered
 from archipel.data.source import Source
 from archipel.data.sources.images import image_array
 
@@ -116,7 +116,7 @@ def colour(kind: CifarFormat, labels: str, verify: bool) -> Source:
     name = kind.name if labels == "fine" else f"{kind.name}-coarse"
 
     def decode(folder: Path | None) -> Source:
-        rows = Rows((3, 32, 32), folder=folder)
+        rows = RowBuffer((3, 32, 32), folder=folder)
         if found.paths[0].suffix == ".npz":
             if labels == "coarse":
                 raise ValueError(f"{found.paths[0]} has fine labels only. Use the official binary version.")
@@ -131,7 +131,7 @@ def colour(kind: CifarFormat, labels: str, verify: bool) -> Source:
     return remembered(name, found.paths, verify, decode)
 
 
-def from_npz(path: Path, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def from_npz(path: Path, rows: RowBuffer) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Add the images of an .npz file; return the labels of its two parts."""
     arrays = npz_arrays(path, "x_train", "y_train", "x_test", "y_test")
     for part in ("train", "test"):
@@ -157,7 +157,7 @@ def npz_arrays(path: Path, *names: str) -> dict[str, NDArray[np.uint8]]:
         raise ValueError(f"{path} is damaged or has another content: {error}. Copy or download it again.") from error
 
 
-def from_package(found: Found, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def from_package(found: Found, rows: RowBuffer) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Add the images of the npm package, one in each row of a PNG; return the labels of the two parts."""
     path = found.check()
     pictures = [*(f"data_batch_{number}.png" for number in range(1, 6)), "test_batch.png"]
@@ -173,7 +173,9 @@ def from_package(found: Found, rows: Rows) -> tuple[NDArray[np.uint8], NDArray[n
     return labels[0], labels[1]
 
 
-def from_binary(kind: CifarFormat, found: Found, rows: Rows, label: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def from_binary(
+    kind: CifarFormat, found: Found, rows: RowBuffer, label: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Add the images of the official .bin files; return the labels of the two parts."""
     names = (*kind.train, kind.test)
     labels = []

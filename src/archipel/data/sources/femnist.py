@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from archipel.data.fetch import DataFiles
-from archipel.data.lazy import Rows, remembered
+from archipel.data.lazy import RowBuffer, remembered
 from archipel.data.source import Source
 from archipel.data.sources.leaf import FORMS, find_leaf, users
 
@@ -33,7 +33,7 @@ def femnist() -> Source:
     leaf = find_leaf(WANTED)
 
     def decode(folder: Path | None) -> Source:
-        rows = Rows((1, 28, 28), folder=folder)
+        rows = RowBuffer((1, 28, 28), folder=folder)
         writers: dict[str, int] = {}
         labels, sites, tested = [], [], []
         for user in users(leaf):

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from archipel.data.fetch import DataFiles, File, Found, fetch
-from archipel.data.lazy import Rows, remembered
+from archipel.data.lazy import RowBuffer, remembered
 from archipel.data.source import Source
 from archipel.data.sources.cifar import npz_arrays
 from archipel.data.sources.images import image_array
@@ -64,7 +64,7 @@ def gtsrb(verify: bool = True) -> Source:
     found = fetch(WANTED, verify)
 
     def decode(folder: Path | None) -> Source:
-        rows = Rows((3, SIZE, SIZE), folder=folder)
+        rows = RowBuffer((3, SIZE, SIZE), folder=folder)
         if found.files is NPZ:
             labels, tracks, tested = from_npz(found.paths[0], rows)
         else:
@@ -87,7 +87,7 @@ def gtsrb(verify: bool = True) -> Source:
     return remembered("gtsrb", found.paths, verify, decode)
 
 
-def from_npz(path: Path, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+def from_npz(path: Path, rows: RowBuffer) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Add the images of an .npz file; return labels, tracks, and the number of test images."""
     arrays = npz_arrays(path, "x_train", "y_train", "track_train", "x_test", "y_test")
     for part in ("train", "test"):
@@ -102,7 +102,7 @@ def from_npz(path: Path, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int6
     return both, arrays["track_train"].astype(np.int64), len(arrays["y_test"])
 
 
-def from_official(found: Found, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+def from_official(found: Found, rows: RowBuffer) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Add the images of the official archives or folders; return labels, tracks, and the number of test images."""
     labels, tracks = [], []
     with ExitStack() as stack:

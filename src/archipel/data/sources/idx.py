@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from archipel.data.lazy import Rows
+from archipel.data.lazy import RowBuffer
 from archipel.data.source import Source
 
 UNSIGNED_BYTE = 8
@@ -51,7 +51,7 @@ def official_split(
 ) -> Source:
     """Return a source of grey images, [examples, 1, height, width], whose last examples are the official test set."""
     (train, train_labels), (test, test_labels) = train_part, test_part
-    rows = Rows((1, *train.shape[1:]), folder=folder, expected=len(train) + len(test))
+    rows = RowBuffer((1, *train.shape[1:]), folder=folder, expected=len(train) + len(test))
     rows.add_images(train)
     rows.add_images(test)
     labels = np.concatenate([train_labels, test_labels]).astype(np.int64)

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from archipel.core.checks import at_least as check_at_least
 from archipel.core.checks import between, one_of, require
 from archipel.data.fetch import DataFiles, File, Found, fetch
-from archipel.data.lazy import Rows, remembered
+from archipel.data.lazy import RowBuffer, remembered
 from archipel.data.source import Source
 from archipel.data.sources.leaf import FORMS, Leaf, find_leaf, users
 
@@ -176,7 +176,7 @@ def windows(
     folder: Path | None,
 ) -> Source:
     """Return a source of every window of the roles that have enough text."""
-    rows = Rows((length,), np.int64, folder)
+    rows = RowBuffer((length,), np.int64, folder)
     labels, sites, tested = [], [], []
     names: list[str] = []
     for role, words in speeches.items():
@@ -199,7 +199,7 @@ def windows(
 
 def finished(
     name: str,
-    rows: Rows,
+    rows: RowBuffer,
     labels: list[NDArray[np.int64]],
     sites: list[NDArray[np.int64]],
     tested: list[NDArray[np.bool_]],
@@ -236,7 +236,7 @@ def from_leaf(name: str, leaf: Leaf, length: int, at_least: int, folder: Path | 
     if at_least:
         for user in users(leaf):
             sizes[user.name] += len(user.y)
-    rows = Rows((length,), np.int64, folder)
+    rows = RowBuffer((length,), np.int64, folder)
     labels, sites, tested = [], [], []
     roles: dict[str, int] = {}
     for user in users(leaf):

@@ -41,7 +41,7 @@ class Network:
 
     def __init__(self, library: CDLL, x: Tensor, y: Tensor, layers: Sequence[Linear], descent: Descent) -> None:
         self.library, self.classes = library, layers[-1].outputs
-        self._layers = (structs.Layer * len(layers))(*(structs.Layer(*layer) for layer in layers))
+        self._layers = (structs.LayerStruct * len(layers))(*(structs.LayerStruct(*layer) for layer in layers))
         self._examples = (x, y)
         self._record = structs.Network(x.data_ptr(), y.data_ptr(), self._layers, len(layers), *descent)
         self.address = addressof(self._record)

@@ -10,7 +10,7 @@ class Task(Structure):
     _fields_ = (("run", c_void_p), ("argument", c_void_p), ("next", c_void_p), ("done", c_int), ("generation", c_int))
 
 
-class Layer(Structure):
+class LayerStruct(Structure):
     _fields_ = tuple((name, c_int64) for name in ("inputs", "outputs", "weight", "bias", "rectified", "trained"))
 
 
@@ -18,7 +18,7 @@ class Network(Structure):
     _fields_ = (
         ("x", c_void_p),
         ("y", c_void_p),
-        ("layer", POINTER(Layer)),
+        ("layer", POINTER(LayerStruct)),
         ("layers", c_int64),
         ("rate", c_float),
         ("momentum", c_float),
@@ -70,7 +70,7 @@ class Convolution(Structure):
 
 STRUCTS: dict[str, type[Structure]] = {
     "task": Task,
-    "layer": Layer,
+    "layer": LayerStruct,
     "network": Network,
     "trial": Trial,
     "training": Training,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from archipel.core.randomness import generator
 from archipel.data.fetch import File, Found
-from archipel.data.lazy import Rows
+from archipel.data.lazy import RowBuffer
 from archipel.data.source import Source
 from archipel.data.sources.cifar import CIFAR100, from_binary
 from archipel.data.sources.emnist import CLASSES, upright
@@ -32,7 +32,7 @@ def cifar100(each: int) -> Source:
         for path, count in zip(paths, (each, 1), strict=True):
             fine = _labels(CIFAR100.classes, count)
             path.write_bytes(np.column_stack([fine // 5, fine, _noise(len(fine), 3 * 32 * 32)]).tobytes())
-        rows = Rows((3, 32, 32))
+        rows = RowBuffer((3, 32, 32))
         known, held_out = from_binary(CIFAR100, Found(tuple(map(File, names)), paths, verify=True), rows, label=1)
     labels = torch.from_numpy(np.concatenate([known, held_out]).astype(np.int64))
     return Source(rows.tensor(), labels, CIFAR100.classes, "noise as cifar100", torch.arange(len(known), len(labels)))
