@@ -15,6 +15,7 @@ from archipel.core.parts.planning import (
 )
 from archipel.core.parts.protocol import Protocol, Relay, Rounds, Stream
 from archipel.core.parts.recall import MedianStaleness, Recall
+from archipel.core.parts.robust import GeometricMedian, Krum, Median, TrimmedMean
 from archipel.core.parts.selection import ByImportance, Everyone, Selection, Uniform
 from archipel.core.parts.server import Adagrad, Adam, Momentum, Replace, Server, Yogi
 from archipel.core.parts.weighting import (
@@ -44,7 +45,10 @@ __all__ = [
     "Equally",
     "Evaluation",
     "Everyone",
+    "GeometricMedian",
+    "Krum",
     "Mean",
+    "Median",
     "MedianStaleness",
     "Merge",
     "Mix",
@@ -64,6 +68,7 @@ __all__ = [
     "Selection",
     "Server",
     "Stream",
+    "TrimmedMean",
     "Uniform",
     "ValidationCycle",
     "Weighting",
