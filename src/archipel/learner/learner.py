@@ -21,8 +21,8 @@ Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
-    """What all sites share: the network, its layout, the loss, and the tensor that holds the examples."""
+class TrainingContext:
+    """What all learners share: the network, its layout, the loss, and the tensors that hold the examples."""
 
     module: nn.Module
     layout: Layout

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from archipel.core.types import Consistent, Distance, Scored, Tallies
-from archipel.learner.learner import Work
+from archipel.learner.learner import TrainingContext
 
 ROWS = 4096
 """Examples tried at a time."""
@@ -19,40 +21,55 @@ SHORT = 16
 """Numbers of a vector register: torch's softmax over fewer is several times faster across rows than along them."""
 
 
-def mean_loss(work: Work, examples: Tensor) -> float:
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The examples of several sites, which a model is scored on site by site."""
+
+    examples: Tensor
+    """Their indices, one site after the other."""
+    sizes: NDArray[np.int64]
+    """How many each site has."""
+
+    @staticmethod
+    def of(parts: Sequence[Tensor]) -> Parts:
+        """Return the examples of sites, given one tensor of indices each."""
+        together = torch.cat([*parts]) if parts else torch.empty(0, dtype=torch.int64)
+        return Parts(together, np.array([len(part) for part in parts], dtype=np.int64))
+
+
+def mean_loss(work: TrainingContext, examples: Tensor) -> float:
     """Mean loss of the bound model; NaN on no examples."""
     if len(examples) == 0:
         return math.nan
     return sum(float(work.loss(o, t)) * len(t) for o, t in _forward(work, examples)) / len(examples)
 
 
-def score(work: Work, vector: Tensor, examples: Tensor, bins: int = 0) -> Scored:
+def score(work: TrainingContext, vector: Tensor, examples: Tensor, bins: int = 0) -> Scored:
     """Counts and sums of a model on these examples."""
-    (scored,) = score_parts(work, vector, [examples], bins)
+    (scored,) = score_parts(work, vector, Parts.of([examples]), bins)
     return scored
 
 
-def score_parts(work: Work, vector: Tensor, parts: list[Tensor], bins: int = 0) -> Tallies:
-    """One model on the parts of several sites, in one pass over all of them."""
+def score_parts(work: TrainingContext, vector: Tensor, parts: Parts, bins: int = 0) -> Tallies:
+    """Score one model on the examples of several sites, in one pass over all of them."""
     work.layout.bind(work.module, vector)
-    sizes = [part.shape[0] for part in parts]
+    sizes = parts.sizes
     tallies = no_tallies(sizes, work.classes, bins)
-    together = torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
-    whose = torch.from_numpy(np.repeat(np.arange(len(parts)), sizes)).split(ROWS)
-    for (outputs, targets), theirs in zip(_forward(work, together), whose, strict=True):
-        tally(tallies, work, outputs, targets, theirs)
+    owners = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).split(ROWS)
+    for (outputs, targets), owner in zip(_forward(work, parts.examples), owners, strict=True):
+        tally(tallies, work, outputs, targets, owner)
     return tallies
 
 
-def no_tallies(sizes: list[int], classes: int | None, bins: int = 0) -> Tallies:
+def no_tallies(sizes: NDArray[np.int64], classes: int | None, bins: int = 0) -> Tallies:
     """Of parts of these sizes, before the first example is looked at."""
     count = len(sizes)
     confusion = None if classes is None else np.zeros((count, classes, classes), dtype=np.int64)
     histogram = None if classes is None or not bins else np.zeros((count, classes, 2, bins), dtype=np.int64)
-    return Tallies(np.array(sizes, dtype=np.int64), np.zeros(count), confusion, histogram)
+    return Tallies(sizes, np.zeros(count), confusion, histogram)
 
 
-def tally(tallies: Tallies, work: Work, outputs: Tensor, targets: Tensor, whose: Tensor) -> None:
+def tally(tallies: Tallies, work: TrainingContext, outputs: Tensor, targets: Tensor, whose: Tensor) -> None:
     """Add examples, each to the site whose it is."""
     losses, confusion, histogram = tallies.losses, tallies.confusion, tallies.histogram
     losses += np.bincount(whose.numpy(), _each(work, outputs, targets).numpy(), minlength=len(losses))
@@ -69,7 +86,7 @@ def tally(tallies: Tallies, work: Work, outputs: Tensor, targets: Tensor, whose:
         histogram += counted.numpy().reshape(histogram.shape)
 
 
-def _forward(work: Work, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _forward(work: TrainingContext, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     if work.module.training:  # else all of it is in that mode already, and to say so takes as long as a layer
         work.module.eval()
     with torch.no_grad():
@@ -78,7 +95,7 @@ def _forward(work: Work, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
             yield work.module(work.x.index_select(0, chosen)), work.y.index_select(0, chosen)
 
 
-def _each(work: Work, outputs: Tensor, targets: Tensor) -> Tensor:
+def _each(work: TrainingContext, outputs: Tensor, targets: Tensor) -> Tensor:
     """The loss of every single example."""
     if work.loss is nn.functional.cross_entropy and targets.dim() == 1 and outputs.shape[1] < SHORT:
         scores = outputs.T.contiguous().log_softmax(dim=0)
@@ -94,7 +111,9 @@ def _each(work: Work, outputs: Tensor, targets: Tensor) -> Tensor:
 # ----------------------------------------------------------------------------------- consistency (Fed2A, RCE)
 
 
-def consistency(work: Work, vector: Tensor, reference: Tensor, stimuli: Tensor, distance: Distance) -> Consistent:
+def consistency(
+    work: TrainingContext, vector: Tensor, reference: Tensor, stimuli: Tensor, distance: Distance
+) -> Consistent:
     """rc of formula 10 for each layer of a model against a reference, on the stimuli."""
     local, community = layer_outputs(work, vector, stimuli), layer_outputs(work, reference, stimuli)
     return Consistent(
@@ -105,7 +124,7 @@ def consistency(work: Work, vector: Tensor, reference: Tensor, stimuli: Tensor, 
     )
 
 
-def layer_outputs(work: Work, vector: Tensor, stimuli: Tensor) -> list[Tensor]:
+def layer_outputs(work: TrainingContext, vector: Tensor, stimuli: Tensor) -> list[Tensor]:
     """v_l of formula 5: what each layer puts out on each stimulus, one row a stimulus."""
     work.layout.bind(work.module, vector)
     work.module.eval()
@@ -160,7 +179,7 @@ def squared_correlation(a: Tensor, b: Tensor) -> float:
 # ------------------------------------------------------------------------------------ gradient norms (RADFed)
 
 
-def squared_gradient_norm(work: Work, vector: Tensor, examples: Tensor, batch: int | None) -> float:
+def squared_gradient_norm(work: TrainingContext, vector: Tensor, examples: Tensor, batch: int | None) -> float:
     """Mean squared norm of the gradient at a model: of single examples (batch None) or of mini-batches.
 
     RADFed Alg. 2, ClientUpdate line 3: p = (1 / |D|) sum over d of ||grad l_d(w*)||^2; section III.B takes
@@ -180,7 +199,7 @@ def squared_gradient_norm(work: Work, vector: Tensor, examples: Tensor, batch: i
     return total / count
 
 
-def _per_sample(work: Work, vector: Tensor, examples: Tensor) -> float:
+def _per_sample(work: TrainingContext, vector: Tensor, examples: Tensor) -> float:
     tensors = work.layout.tensors(vector)
     work.module.eval()
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from archipel.core.types import AUC_BINS, Metrics
 from archipel.learner.batches import batches
-from archipel.learner.learner import Job, Work, optimiser
+from archipel.learner.learner import Job, TrainingContext, optimiser
 from archipel.learner.probes import mean_loss, score, squared_gradient_norm
 
 
-def advance(work: Work, job: Job, epochs: int | None = None) -> None:
+def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
     """Carry a job on by so many epochs, or to its end."""
     layout, module, plan = work.layout, work.module, job.plan
     job.vector = job.vector.clone()
@@ -39,7 +39,7 @@ def advance(work: Work, job: Job, epochs: int | None = None) -> None:
     layout.collect(module, job.vector)
 
 
-def report(work: Work, job: Job, vector: Tensor, epochs: int) -> Metrics:
+def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metrics:
     """What the learner tells beside its model, which is the one it had after so many epochs."""
     asked, learner = job.plan.reports, job.learner
     validation = norm = None
@@ -55,7 +55,7 @@ def report(work: Work, job: Job, vector: Tensor, epochs: int) -> Metrics:
 
 
 def _epoch(
-    work: Work, job: Job, steps: torch.optim.Optimizer, parameters: list[nn.Parameter], anchors: list[Tensor]
+    work: TrainingContext, job: Job, steps: torch.optim.Optimizer, parameters: list[nn.Parameter], anchors: list[Tensor]
 ) -> None:
     module, plan = work.module, job.plan
     _training_mode(work, plan.trains)
@@ -81,7 +81,7 @@ def _randomness(device: torch.device, key: int) -> Iterator[None]:
         yield
 
 
-def _training_mode(work: Work, layers: tuple[str, ...] | None) -> None:
+def _training_mode(work: TrainingContext, layers: tuple[str, ...] | None) -> None:
     """Batch norm of a frozen layer keeps its statistics and uses them."""
     work.module.train()
     for layer in work.layout.layers:
@@ -89,7 +89,7 @@ def _training_mode(work: Work, layers: tuple[str, ...] | None) -> None:
             work.module.get_submodule(layer.module).eval()
 
 
-def _anchors(work: Work, job: Job, parameters: list[nn.Parameter]) -> list[Tensor]:
+def _anchors(work: TrainingContext, job: Job, parameters: list[nn.Parameter]) -> list[Tensor]:
     if job.anchor is None:
         return []
     places = {id(parameter): name for name, parameter in work.module.named_parameters()}
@@ -104,7 +104,9 @@ def _remember(steps: torch.optim.Optimizer, memory: dict[str, dict[str, Tensor]]
 
 
 @contextmanager
-def _trainable(module: nn.Module, work: Work, layers: tuple[str, ...] | None) -> Iterator[list[nn.Parameter]]:
+def _trainable(
+    module: nn.Module, work: TrainingContext, layers: tuple[str, ...] | None
+) -> Iterator[list[nn.Parameter]]:
     """Freeze the other layers for the time of a task."""
     owned = {
         entry.name for layer in work.layout.layers if layers is None or layer.name in layers for entry in layer.entries

@@ -60,7 +60,7 @@ class ShadowRun:
             model = simulator.controller.models.read(state.model.name)
             central = float((model - self.central).norm() / self.central.norm())
             if not any(isinstance(p, DivideAndConquer) for p in simulator.controller.algorithm.planners):
-                yield from self._layers(simulator.work.layout, state.version, local)  # D&C tells its own
+                yield from self._layers(simulator.context.layout, state.version, local)  # D&C tells its own
         yield Shadow(self.rounds, central, divergence_between(local))
 
     @staticmethod
@@ -86,8 +86,8 @@ class ShadowRun:
             proximal=0.0,
             reports=(),
         )
-        job = Job.begin(Learner("shadow", examples, nothing, nothing), simulator.work.layout, self.central, plan)
-        advance(simulator.work, job)
+        job = Job.begin(Learner("shadow", examples, nothing, nothing), simulator.context.layout, self.central, plan)
+        advance(simulator.context, job)
         self.central = job.vector.cpu()
 
     def save(self) -> dict[str, Any]:

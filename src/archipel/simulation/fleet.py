@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 from archipel.core.checks import at_least, between, more_than, require
 
@@ -24,23 +24,26 @@ class Group:
     """Bytes a second, each way; None: transfers take no time."""
     latency: float = 0.0
     """Seconds before a message arrives."""
-    loss: float = 0.0
-    """Chance that a task is lost on its way."""
+    drop_rate: float = 0.0
+    """Probability that a task is lost on its way."""
     up: float | None = None
     """Mean seconds a learner stays before it goes away; None: it never does."""
     down: float = 60.0
     """Mean seconds it stays away."""
     varies: float = 0.0
     """How much training seconds vary from task to task: deviation of their logarithm; 0: not at all."""
+    loss: InitVar[None] = None
+    """The old name of `drop_rate`."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, loss: None) -> None:
         owner = f"Group {self.name!r}"
+        require(loss is None, f"{owner}: loss is called drop_rate now; give drop_rate={loss}.")
         at_least(0, owner, count=self.count)
         at_least(0, owner, train_seconds=self.train_seconds)
         at_least(0, owner, varies=self.varies)
         at_least(0, owner, evaluate_seconds=self.evaluate_seconds)
         at_least(0, owner, latency=self.latency)
-        between(owner, "loss", self.loss, 0, 1)
+        between(owner, "drop_rate", self.drop_rate, 0, 1)
         more_than(0, owner, down=self.down)
         for name in ("bandwidth", "up"):
             if getattr(self, name) is not None:

@@ -1,7 +1,7 @@
-"""The wire of a simulation: which layers have to travel, and how long that takes.
+"""The network of a simulation: which layers are sent, and how long that takes.
 
 A learner keeps the layers it received last and those it sent last, so only layers whose stamp it does not have are
-sent. Private layers travel once, to a learner that has none yet.
+sent. Private layers are sent once, to a learner that has none yet.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from archipel.core.layout import Layout
 from archipel.core.types import Model
@@ -17,7 +18,7 @@ from archipel.simulation.fleet import Group
 
 @dataclass(frozen=True)
 class Held:
-    """The stamps of the layers a learner has at hand."""
+    """The stamps of the layers that a learner has."""
 
     received: tuple[str, ...] = ()
     """Of all layers, once it has received a model."""
@@ -25,10 +26,11 @@ class Held:
 
     @cached_property
     def stamps(self) -> frozenset[str]:
-        """Of whichever layer: a model with none of them is new to it."""
+        """Return the stamps of all layers: a model with none of them is new to the learner."""
         return frozenset((*self.received, *self.sent.values()))
 
     def has(self, layer: int, stamp: str) -> bool:
+        """Return whether the learner has this layer with this stamp."""
         return stamp == self.sent.get(layer) or (bool(self.received) and stamp == self.received[layer])
 
 
@@ -36,16 +38,18 @@ NOTHING = Held()
 
 
 class Wire:
+    """Keeps track of the layers that each learner has, and counts the bytes of those that are sent."""
+
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._weighs = [(name, layout.bytes((layer,))) for layer, name in enumerate(layout.names)]
         """Every layer's name and bytes."""
         self.held: dict[str, Held] = {}
         self.moved: dict[str, dict[str, int]] = {}
-        """Bytes put on the wire so far, by kind and layer."""
+        """Bytes sent so far, by kind and layer."""
 
     def deliver(self, learner: str, model: Model, own: Collection[str]) -> int:
-        """Bytes that giving this model to a learner for training takes; `own` are private layers it has."""
+        """Send a model to a learner that will train it; return the bytes. own: private layers that it has."""
         needed = self._needed(learner, model, own)
         self.held[learner] = Held(model.manifest, self.held.get(learner, NOTHING).sent)
         return self._move("train down", needed)
@@ -53,9 +57,9 @@ class Wire:
     def show(
         self, sites: Iterable[tuple[str, Collection[str]]], model: Model, kind: str = "evaluate down"
     ) -> list[int]:
-        """Bytes that giving this model to each of these sites for evaluation takes; it is not kept there.
+        """Send a model to sites that will evaluate it and not keep it; return the bytes of each.
 
-        The sites come with the private layers they have.
+        sites: with the private layers that they have.
         """
         stamps = frozenset(model.manifest)
         everything = self.layout.indices(None)
@@ -73,13 +77,13 @@ class Wire:
         return moved
 
     def send(self, learner: str, name: str, sent: Iterable[str]) -> int:
-        """Bytes of a learner's answer that holds these layers."""
+        """Send these layers of a learner's model back; return the bytes."""
         layers = self.layout.indices(sent)
         self.held[learner] = Held(self.held.get(learner, NOTHING).received, dict.fromkeys(layers, name))
         return self._move("train up", layers)
 
     def _needed(self, site: str, model: Model, own: Collection[str]) -> tuple[int, ...]:
-        """The layers of a model that a site does not have."""
+        """Return the layers of a model that a site does not have."""
         held = self.held.get(site) or NOTHING
         if not own and held.stamps.isdisjoint(model.manifest):
             return self.layout.indices(None)
@@ -98,4 +102,13 @@ class Wire:
 
     @staticmethod
     def seconds(group: Group, amount: int) -> float:
+        """Return the seconds of sending this many bytes to or from a learner of a group."""
         return group.latency + (amount / group.bandwidth if group.bandwidth else 0.0)
+
+    def save(self) -> dict[str, Any]:
+        """Return what a resumed run needs."""
+        return {"held": self.held, "moved": self.moved}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        self.held, self.moved = saved["held"], saved["moved"]

@@ -47,7 +47,7 @@ def _native() -> CDLL | None:
     if native is None or torch.backends.cpu.get_cpu_capability() == "DEFAULT":
         return None
     for function in (native.archipel_convolve, native.archipel_convolve_back):
-        function.argtypes, function.restype = [POINTER(structs.Convolution)], c_int
+        function.argtypes, function.restype = [POINTER(structs.ConvolutionStruct)], c_int
     return native
 
 
@@ -108,12 +108,12 @@ def _channels_last(tensor: Tensor) -> Tensor:
     return tensor.contiguous(memory_format=torch.channels_last)
 
 
-def _record(x: Tensor, weight: Tensor, padding: Padding, **tensors: Tensor | None) -> structs.Convolution:
+def _record(x: Tensor, weight: Tensor, padding: Padding, **tensors: Tensor | None) -> structs.ConvolutionStruct:
     batch, channels, height, width = x.shape
     filters, _, rows, columns = weight.shape
     addresses = {name: tensor.data_ptr() for name, tensor in tensors.items() if tensor is not None}
     shape = (batch, height, width, channels, filters, rows, columns, *padding)
-    return structs.Convolution(*shape, x.data_ptr(), weight.data_ptr(), **addresses)
+    return structs.ConvolutionStruct(*shape, x.data_ptr(), weight.data_ptr(), **addresses)
 
 
 def _require_memory(allocated: int) -> None:

@@ -26,7 +26,7 @@ class Linear(NamedTuple):
     trained: bool = False
 
 
-class Descent(NamedTuple):
+class SgdOptions(NamedTuple):
     """The options of a step, as in torch.optim.SGD, with a proximal term."""
 
     rate: float = 0.0
@@ -36,14 +36,14 @@ class Descent(NamedTuple):
     nesterov: bool = False
 
 
-class Network:
+class NativeNetwork:
     """Layers, the tensors that hold the examples, and the options of training."""
 
-    def __init__(self, library: CDLL, x: Tensor, y: Tensor, layers: Sequence[Linear], descent: Descent) -> None:
+    def __init__(self, library: CDLL, x: Tensor, y: Tensor, layers: Sequence[Linear], descent: SgdOptions) -> None:
         self.library, self.classes = library, layers[-1].outputs
         self._layers = (structs.LayerStruct * len(layers))(*(structs.LayerStruct(*layer) for layer in layers))
         self._examples = (x, y)
-        self._record = structs.Network(x.data_ptr(), y.data_ptr(), self._layers, len(layers), *descent)
+        self._record = structs.NetworkStruct(x.data_ptr(), y.data_ptr(), self._layers, len(layers), *descent)
         self.address = addressof(self._record)
 
 
@@ -51,7 +51,7 @@ class _Begun:
     """A task of the library. Its memory, and all that it points to, must stay in place until the task is done."""
 
     _library: CDLL
-    _record: structs.Trial | structs.Training
+    _record: structs.TrialStruct | structs.TrainingStruct
     _under_way = False
 
     def wait(self) -> None:
@@ -69,16 +69,16 @@ class _Begun:
             self._library.archipel_wait(byref(self._record))
 
 
-class Trial(_Begun):
+class NativeTrial(_Begun):
     """The evaluation of a model on parts of the examples: each part's sum of losses and confusion matrix."""
 
-    def __init__(self, network: Network, model: Tensor, examples: Tensor, sizes: NDArray[np.int64]) -> None:
+    def __init__(self, network: NativeNetwork, model: Tensor, examples: Tensor, sizes: NDArray[np.int64]) -> None:
         """examples: indices, part after part."""
         parts, classes = len(sizes), network.classes
         self.sizes, self.losses = sizes, np.zeros(parts)
         self.confusion = np.zeros((parts, classes, classes), dtype=np.int64)
         self._library, self._needed = network.library, (network, model, examples)
-        self._record = structs.Trial(
+        self._record = structs.TrialStruct(
             network=network.address,
             model=model.data_ptr(),
             examples=examples.data_ptr(),
@@ -94,12 +94,12 @@ class Trial(_Begun):
         self._library.archipel_begin_trial(byref(self._record))
 
 
-class Training(_Begun):
+class NativeTraining(_Begun):
     """Some steps of one learner. The model, and the momentum if there is one, are updated in place."""
 
     def __init__(
         self,
-        network: Network,
+        network: NativeNetwork,
         model: Tensor,
         own: Tensor,
         order: NDArray[np.int64],
@@ -107,12 +107,12 @@ class Training(_Begun):
         steps: int,
         anchor: Tensor | None = None,
         momentum: Tensor | None = None,
-        then: Trial | None = None,
+        then: NativeTrial | None = None,
     ) -> None:
         """own: indices of the learner's examples; order: positions in it, epoch by epoch; then: runs afterwards."""
         self.model, self.momentum, self.then = model, momentum, then
         self._library, self._needed = network.library, (network, own, order, anchor)
-        self._record = structs.Training(
+        self._record = structs.TrainingStruct(
             network=network.address,
             model=model.data_ptr(),
             anchor=None if anchor is None else anchor.data_ptr(),

@@ -6,7 +6,7 @@ from ctypes import CDLL, POINTER, Structure, c_char_p, c_float, c_int, c_int32, 
 from itertools import count
 
 
-class Task(Structure):
+class TaskStruct(Structure):
     _fields_ = (("run", c_void_p), ("argument", c_void_p), ("next", c_void_p), ("done", c_int), ("generation", c_int))
 
 
@@ -14,7 +14,7 @@ class LayerStruct(Structure):
     _fields_ = tuple((name, c_int64) for name in ("inputs", "outputs", "weight", "bias", "rectified", "trained"))
 
 
-class Network(Structure):
+class NetworkStruct(Structure):
     _fields_ = (
         ("x", c_void_p),
         ("y", c_void_p),
@@ -28,9 +28,9 @@ class Network(Structure):
     )
 
 
-class Trial(Structure):
+class TrialStruct(Structure):
     _fields_ = (
-        ("task", Task),
+        ("task", TaskStruct),
         ("network", c_void_p),
         ("model", c_void_p),
         ("examples", c_void_p),
@@ -42,9 +42,9 @@ class Trial(Structure):
     )
 
 
-class Training(Structure):
+class TrainingStruct(Structure):
     _fields_ = (
-        ("task", Task),
+        ("task", TaskStruct),
         ("network", c_void_p),
         ("model", c_void_p),
         ("anchor", c_void_p),
@@ -64,17 +64,17 @@ _TENSORS = ("images", "weight", "bias", "out", "argmax")
 _GRADIENTS = ("out_gradient", "images_gradient", "weight_gradient", "bias_gradient")
 
 
-class Convolution(Structure):
+class ConvolutionStruct(Structure):
     _fields_ = (*((name, c_int64) for name in _SHAPE), *((name, c_void_p) for name in (*_TENSORS, *_GRADIENTS)))
 
 
 STRUCTS: dict[str, type[Structure]] = {
-    "task": Task,
+    "task": TaskStruct,
     "layer": LayerStruct,
-    "network": Network,
-    "trial": Trial,
-    "training": Training,
-    "convolution": Convolution,
+    "network": NetworkStruct,
+    "trial": TrialStruct,
+    "training": TrainingStruct,
+    "convolution": ConvolutionStruct,
 }
 """By their names in C."""
 

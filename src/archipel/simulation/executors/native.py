@@ -1,8 +1,10 @@
-"""Native execution: perceptrons, learner by learner, in C, on threads that Python knows nothing of."""
+"""Native execution: perceptrons, learner by learner, in C, on the library's own threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -13,36 +15,43 @@ from torch import Tensor, nn
 from archipel.core.checks import require
 from archipel.core.types import Plan, Score, Tallies
 from archipel.kernels.native.library import library
-from archipel.kernels.native.perceptron import Descent, Linear, Network, Training, Trial
+from archipel.kernels.native.perceptron import Linear, NativeNetwork, NativeTraining, NativeTrial, SgdOptions
+from archipel.kernels.threads import threads
 from archipel.learner.batches import epochs_of, shuffled
-from archipel.learner.learner import Job, Work
+from archipel.learner.learner import Job, TrainingContext
+from archipel.learner.probes import Parts, score_parts
+from archipel.simulation.executors.interface import Pending, Ready
 from archipel.simulation.executors.stacked_networks import Classifier, network
 
 
 class Native:
-    """Trains perceptrons, and tries them."""
+    """Trains and scores perceptrons on the library's threads while this one goes on."""
 
     name = "native"
-    threads: int | None = 1  # of torch: what is left to it is small
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        found, layers = library(), linear_layers(work)
+    def __init__(self, context: TrainingContext) -> None:
+        self.context = context
+        found, layers = library(), linear_layers(context)
         assert found is not None
         assert layers is not None
         found.archipel_pool_resize(torch.get_num_threads())
         self._library, self._layers = found, layers
-        self._layer_of = {entry.start: layer.name for layer in work.layout.layers for entry in layer.entries}
+        self._layer_of = {entry.start: layer.name for layer in context.layout.layers for entry in layer.entries}
         self._network = lru_cache(maxsize=8)(self._made)
-        self._tried = self._made((), Descent())
+        self._scoring = self._made((), SgdOptions())
         self._own: dict[int, tuple[Tensor, Tensor]] = {}
-        """Learners' examples by identity, and the same once they were checked."""
-        self._out: dict[Job, tuple[Training, int]] = {}
+        """Examples of learners by identity: as given, and as C reads them."""
+        self._parts = lru_cache(maxsize=256)(self._part_examples)
+        self._out: dict[Job, tuple[NativeTraining, int]] = {}
         """Jobs that are being trained, and how many epochs they will have then."""
 
-    def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
-        """Carry all jobs on by so many epochs, or to their ends; `settle` before a job is looked at."""
-        self.settle()
+    def running(self) -> AbstractContextManager[None]:
+        """Let torch use one thread: what is left to it is small."""
+        return threads(1)
+
+    def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
+        """Start to train jobs for this many epochs, or to their ends."""
+        self.wait()
         jobs = [job for job in jobs if not job.done]
         for job in jobs:
             if not job.watches:
@@ -54,27 +63,36 @@ class Native:
             for job in watching:
                 self._begin(job, job.epochs + 1)
             for job in watching:
-                self.settle(job)
+                self.wait(job)
             self._watch(watching)
             watching = [job for job in watching if not job.done]
             epochs = None if epochs is None else epochs - 1
 
-    def settle(self, job: Job | None = None) -> None:
-        """Have this job, or all, at hand."""
-        for mine in list(self._out) if job is None else [job]:
-            if mine in self._out:
-                training, epochs = self._out[mine]
+    def wait(self, job: Job | None = None) -> None:
+        """Return when this job, or all, have been trained."""
+        for one in list(self._out) if job is None else [job]:
+            if one in self._out:
+                training, epochs = self._out[one]
                 training.wait()
-                del self._out[mine]
-                mine.vector, mine.epochs = training.model, epochs
+                del self._out[one]
+                one.vector, one.epochs = training.model, epochs
                 if training.momentum is not None:
-                    mine.memory = {"momentum": training.momentum}
+                    one.memory = {"momentum": training.momentum}
                 if training.then is not None:
-                    (mine.validation,) = tallies(training.then)
+                    (one.validation,) = tallies(training.then)
 
-    def trial(self, vector: Tensor, examples: Tensor, sizes: NDArray[np.int64]) -> Trial:
-        """Begin to try a model on the examples, `checked`, of parts of these sizes, one after the other."""
-        trial = Trial(self._tried, vector, examples, sizes)
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[Tallies]:
+        """Score a model in C, also where it is urgent: its sums are its own; torch makes histograms."""
+        if probe.bins:
+            return Ready(score_parts(self.context, model, parts, probe.bins))
+        return NativeScore(self._trial(model, self._parts(parts), parts.sizes))
+
+    def close(self) -> None:
+        """Drop all training that is out; the library's threads are joined when the process exits."""
+        self._out.clear()
+
+    def _trial(self, model: Tensor, examples: Tensor, sizes: NDArray[np.int64]) -> NativeTrial:
+        trial = NativeTrial(self._scoring, model, examples, sizes)
         trial.begin()
         return trial
 
@@ -87,91 +105,84 @@ class Native:
         order = orders[0] if len(orders) == 1 else np.concatenate(orders)
         model, then = job.vector.clone(), None
         if "validation" in plan.reports and end == epochs_of(plan, job.examples) and plan.cycle is None:
-            then = Trial(self._tried, model, self._checked(learner.validation), np.array([len(learner.validation)]))
-        own = self._checked(learner.train)
-        training = Training(made, model, own, order, plan.batch, steps, job.anchor, momentum, then)
+            then = NativeTrial(
+                self._scoring, model, self._examples(learner.validation), np.array([len(learner.validation)])
+            )
+        own = self._examples(learner.train)
+        training = NativeTraining(made, model, own, order, plan.batch, steps, job.anchor, momentum, then)
         self._out[job] = (training, end)
         training.begin()
 
     def _watch(self, jobs: Sequence[Job]) -> None:
-        """Note every job's mean loss on its validation part."""
+        """Append every job's mean loss on its validation part."""
         sizes = [len(job.learner.validation) for job in jobs]
         trials = [
-            self.trial(job.vector, self._checked(job.learner.validation), np.array([size]))
+            self._trial(job.vector, self._examples(job.learner.validation), np.array([size]))
             for job, size in zip(jobs, sizes, strict=True)
         ]
         for job, size, trial in zip(jobs, sizes, trials, strict=True):
             trial.wait()
             job.losses.append(float(trial.losses[0]) / size if size else float("nan"))
 
-    def _made(self, trains: tuple[str, ...] | None, descent: Descent) -> Network:
-        work = self.work
+    def _made(self, trains: tuple[str, ...] | None, descent: SgdOptions) -> NativeNetwork:
+        context = self.context
         layers = [
             layer._replace(trained=trains is None or self._layer_of[layer.weight] in trains) for layer in self._layers
         ]
-        return Network(self._library, work.x, work.y, layers, descent)
+        return NativeNetwork(self._library, context.x, context.y, layers, descent)
 
     def _momentum(self, job: Job) -> Tensor:
         kept = job.memory.get("momentum")
         return torch.zeros_like(job.vector) if kept is None else kept.clone()
 
-    def checked(self, examples: Tensor) -> Tensor:
-        """These examples, in one piece, once it is sure that there are such: C would read whatever lies there."""
-        there = len(self.work.x)
+    def _examples(self, examples: Tensor) -> Tensor:
+        """Return a learner's examples as C reads them; they stay the same from task to task."""
+        known = self._own.get(id(examples))
+        if known is None:
+            known = self._own[id(examples)] = (examples, self._readable(examples))
+        return known[1]
+
+    def _part_examples(self, parts: Parts) -> Tensor:
+        return self._readable(parts.examples)
+
+    def _readable(self, examples: Tensor) -> Tensor:
+        """Return examples in one piece, once all of them are known to exist: C would read any memory."""
+        count = len(self.context.x)
         require(
-            len(examples) == 0 or 0 <= int(examples.min()) <= int(examples.max()) < there,
-            f"Native: a learner has examples that do not exist: their numbers should be from 0 to {there - 1}.",
+            len(examples) == 0 or 0 <= int(examples.min()) <= int(examples.max()) < count,
+            f"Native: a learner has examples that do not exist: their numbers must be from 0 to {count - 1}.",
         )
         return examples.contiguous()
 
-    def _checked(self, examples: Tensor) -> Tensor:
-        """A learner's own, which stay the same from task to task."""
-        known = self._own.get(id(examples))
-        if known is None:
-            known = self._own[id(examples)] = (examples, self.checked(examples))
-        return known[1]
+
+@dataclass(frozen=True)
+class NativeScore:
+    """A score that the library computes."""
+
+    trial: NativeTrial
+
+    def result(self) -> Tallies:
+        """Wait for the score."""
+        self.trial.wait()
+        return tallies(self.trial)
 
 
-class Trials:
-    """Tries models on the library's threads while this one goes on; answers are fetched when they are needed."""
-
-    def __init__(self, native: Native, examples: Callable[[str, Score], Tensor]) -> None:
-        """examples: what a site tries a model on."""
-        self._native, self._examples = native, examples
-        self._parts = lru_cache(maxsize=256)(self._together)
-        self._out: dict[int, Trial] = {}
-
-    def begin(self, number: int, vector: Tensor, sites: Sequence[str], probe: Score) -> None:
-        """Have the model tried by these sites, under this number."""
-        self._out[number] = self._native.trial(vector, *self._parts(sites, probe))
-
-    def result(self, number: int) -> Tallies:
-        trial = self._out[number]
-        trial.wait()
-        del self._out[number]
-        return tallies(trial)
-
-    def _together(self, sites: Sequence[str], probe: Score) -> tuple[Tensor, NDArray[np.int64]]:
-        """The examples of all these sites, one site after the other, and how many each has."""
-        parts = [self._examples(name, probe) for name in sites]
-        return self._native.checked(torch.cat(parts)), np.array([len(part) for part in parts], dtype=np.int64)
-
-
-def _descent(plan: Plan) -> Descent:
+def _descent(plan: Plan) -> SgdOptions:
     decay = float(plan.options.get("weight_decay", 0.0))  # type: ignore[arg-type]
-    return Descent(plan.rate, plan.momentum, plan.proximal, decay, bool(plan.options.get("nesterov")))
+    return SgdOptions(plan.rate, plan.momentum, plan.proximal, decay, bool(plan.options.get("nesterov")))
 
 
-def tallies(trial: Trial) -> Tallies:
+def tallies(trial: NativeTrial) -> Tallies:
+    """Return what a trial has counted."""
     return Tallies(trial.sizes, trial.losses, trial.confusion, None)
 
 
-def linear_layers(work: Work) -> list[Linear] | None:
-    """The layers of a perceptron that the library can train on these examples, or None."""
-    found = network(work.module, work.loss, work.y)
-    if library() is None or not isinstance(found, Classifier) or work.x.device.type != "cpu":
+def linear_layers(context: TrainingContext) -> list[Linear] | None:
+    """Return the layers of a perceptron that the library can train on these examples, or None."""
+    found = network(context.module, context.loss, context.y)
+    if library() is None or not isinstance(found, Classifier) or context.x.device.type != "cpu":
         return None
-    begins = {entry.name: entry.start for layer in work.layout.layers for entry in layer.entries}
+    begins = {entry.name: entry.start for layer in context.layout.layers for entry in layer.entries}
     layers: list[Linear] = []
     for part, weight, bias in found.parts:
         if isinstance(part, nn.Linear):
@@ -181,12 +192,12 @@ def linear_layers(work: Work) -> list[Linear] | None:
         elif not isinstance(part, nn.Flatten | nn.Identity):
             return None
     fits = (
-        work.x.dtype == torch.float32
-        and work.x.is_contiguous()
-        and work.y.is_contiguous()
-        and work.x[0].numel() == layers[0].inputs
-        and (work.x.dim() == 2 or any(isinstance(part, nn.Flatten) for part, *_ in found.parts))
-        and work.classes == layers[-1].outputs
-        and 0 <= int(work.y.min()) <= int(work.y.max()) < work.classes
+        context.x.dtype == torch.float32
+        and context.x.is_contiguous()
+        and context.y.is_contiguous()
+        and context.x[0].numel() == layers[0].inputs
+        and (context.x.dim() == 2 or any(isinstance(part, nn.Flatten) for part, *_ in found.parts))
+        and context.classes == layers[-1].outputs
+        and 0 <= int(context.y.min()) <= int(context.y.max()) < context.classes
     )
     return layers if fits else None

@@ -1,13 +1,14 @@
 """Stacked execution: many learners trained at once.
 
-A step is one batched product for each linear layer of all learners in the stack (`network.py`). Learners may differ in
-the number of examples, batches and epochs: they are sorted by steps, so that those still at work are always the first
-ones, and a short last batch is padded with examples of weight zero.
+A step is one batched product for each linear layer of all learners in the stack (`stacked_networks.py`). Learners may
+differ in the number of examples, batches and epochs: they are sorted by steps, so that those with steps left are always
+the first ones, and a short last batch is padded with examples of weight zero.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from itertools import pairwise
 from typing import TypeAlias
@@ -18,11 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.core.layout import Layout
-from archipel.core.types import Plan
+from archipel.core.types import Plan, Score, Tallies
+from archipel.kernels.threads import threads
 from archipel.learner.batches import epochs_of, shuffled, steps_of_epoch
-from archipel.learner.learner import Job, Work
-from archipel.learner.probes import no_tallies, tally
-from archipel.simulation.executors.fork_pool import Hands
+from archipel.learner.learner import Job, TrainingContext
+from archipel.learner.probes import Parts, no_tallies, tally
+from archipel.simulation.executors.fork_pool import ForkPool
+from archipel.simulation.executors.fork_scorer import ForkScorer
+from archipel.simulation.executors.interface import Pending
 from archipel.simulation.executors.stacked_networks import Classifier, Step, network
 
 NUMBERS = 1 << 26
@@ -40,36 +44,48 @@ class Stacked:
     """Steps many learners as one."""
 
     name = "stacked"
-    threads: int | None = 1  # the products are small: a second thread costs more in waiting than it brings
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        self.network = network(work.module, work.loss, work.y)
-        self.hands = Hands(
-            torch.get_num_threads() if work.x.device.type == "cpu" else 1, max(NUMBERS, work.layout.size)
-        )
+    def __init__(self, context: TrainingContext) -> None:
+        self.context = context
+        self.network = network(context.module, context.loss, context.y)
+        count = torch.get_num_threads() if context.x.device.type == "cpu" else 1
+        self.pool = ForkPool(count, max(NUMBERS, context.layout.size))
+        self.scorer = ForkScorer(context)
         self._last: tuple[object, Descent | None] = (None, None)
         """What the jobs of the last stack had in common, and its place if it is kept."""
-        self._layer_of = {entry.name: layer.name for layer in work.layout.layers for entry in layer.entries}
+        self._layer_of = {entry.name: layer.name for layer in context.layout.layers for entry in layer.entries}
 
-    def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
-        """Carry all jobs on by so many epochs, or to their ends."""
+    def running(self) -> AbstractContextManager[None]:
+        """Let torch use one thread: the products are small, and a second thread would cost more than it gains."""
+        return threads(1)
+
+    def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
+        """Start to train jobs for this many epochs, or to their ends."""
         groups: dict[object, list[Job]] = {}
         for job in jobs:
             groups.setdefault(_shared(job), []).append(job)
         stacks = [stack for group in groups.values() for stack in self._divided(group)]
-        self.hands.advance(stacks, epochs, self._advance)
+        self.pool.submit(stacks, epochs, self._advance)
 
-    def settle(self, job: Job | None = None) -> None:
-        """Have this job, or all, at hand."""
-        self.hands.settle(self._advance, job)
+    def wait(self, job: Job | None = None) -> None:
+        """Return when this job, or all, have been trained."""
+        self.pool.wait(self._advance, job)
+
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[Tallies]:
+        """Score a model, in another process where that is worth it."""
+        return self.scorer.score(model, parts, probe, urgent=urgent)
+
+    def close(self) -> None:
+        """Stop all processes."""
+        self.pool.close()
+        self.scorer.close()
 
     def _divided(self, jobs: Sequence[Job]) -> list[list[Job]]:
         """Stacks that are each worth a process and fit into memory; jobs of like length come together.
 
         It looks at the jobs alone, not at the processes there are, so that the bits depend on nothing else.
         """
-        size, fitting = self.work.layout.size, max(1, NUMBERS // self.work.layout.size)
+        size, fitting = self.context.layout.size, max(1, NUMBERS // self.context.layout.size)
         products = len(jobs) * size * max(job.plan.batch for job in jobs)
         count = min(len(jobs), max(1, products // WORTH_A_PROCESS, -(-len(jobs) // fitting)))
         ordered = sorted(jobs, key=lambda job: -job.examples)
@@ -117,7 +133,7 @@ class Stacked:
             )
             assert models is not None
             descent = Descent(plan, models, anchors, momenta)
-            self._last = (alike, descent if len(jobs) * self.work.layout.size <= KEPT else None)
+            self._last = (alike, descent if len(jobs) * self.context.layout.size <= KEPT else None)
         descent.models.fill([job.vector for job in jobs])
         if descent.anchors is not None:
             descent.anchors.fill([job.anchor for job in jobs if job.anchor is not None])
@@ -126,34 +142,34 @@ class Stacked:
         return descent
 
     def _places(self, jobs: Sequence[Job]) -> Places:
-        return Places(self.work.layout, len(jobs), jobs[0].vector)
+        return Places(self.context.layout, len(jobs), jobs[0].vector)
 
     def _steps(self, jobs: Sequence[Job], steps: Sequence[int], descent: Descent) -> None:
         """So many steps for each of the jobs, which come sorted: those with most of them first."""
-        work, trains = self.work, descent.plan.trains
+        context, trains = self.context, descent.plan.trains
         trained = [name for name, layer in self._layer_of.items() if trains is None or layer in trains]
         if not trained:
             return
         written_out = isinstance(self.network, Classifier)
         if not written_out:
-            work.module.train()
+            context.module.train()
         batches = [min(job.plan.batch, job.examples) for job in jobs]
-        examples = torch.from_numpy(_table(jobs, steps, batches)).to(work.x.device)
-        weights = _weights(tuple(job.examples for job in jobs), tuple(batches), steps[0]).to(work.x.device)
+        examples = torch.from_numpy(_table(jobs, steps, batches)).to(context.x.device)
+        weights = _weights(tuple(job.examples for job in jobs), tuple(batches), steps[0]).to(context.x.device)
         with torch.inference_mode(written_out):  # others need their gradients worked out
             for k, start, stop in _phases(steps):
                 inputs, targets, step = self._ready(descent, k, max(batches), trained)
                 chosen, shares = examples[start:stop, :k].flatten(1), weights[start:stop, :k]
                 for places, own in zip(chosen.unbind(), shares.unbind(), strict=True):
-                    torch.index_select(work.x, 0, places, out=inputs)
-                    torch.index_select(work.y, 0, places, out=targets)
+                    torch.index_select(context.x, 0, places, out=inputs)
+                    torch.index_select(context.y, 0, places, out=targets)
                     step(own)
 
     def _ready(self, descent: Descent, k: int, width: int, trained: Sequence[str]) -> Ready:
         """Steps of the first k learners; those who are done stand behind."""
         if descent.ready is None or (k, width) != (descent.k, descent.width):
             descent.narrow(k, width)
-            x, y = (data.new_empty(k, width, *data.shape[1:]) for data in (self.work.x, self.work.y))
+            x, y = (data.new_empty(k, width, *data.shape[1:]) for data in (self.context.x, self.context.y))
             step = self.network.step(descent.active, trained, descent, x, y)
             descent.ready = (x.flatten(0, 1), y.flatten(0, 1), step)
         return descent.ready
@@ -164,27 +180,27 @@ class Stacked:
 
     def _watch(self, jobs: Sequence[Job]) -> None:
         """Note every job's mean loss on its validation part."""
-        work, models = self.work, self._places(jobs)
+        context, models = self.context, self._places(jobs)
         models.fill([job.vector for job in jobs])
         examples, there = _validation(jobs)
         weights = there / there.sum(dim=1, keepdim=True).clamp(min=1)
-        work.module.eval()
+        context.module.eval()
         with torch.no_grad():
-            losses = self.network.losses(models.tensors, work.x[examples], work.y[examples])
+            losses = self.network.losses(models.tensors, context.x[examples], context.y[examples])
             means = (losses * weights.to(losses.device)).sum(dim=1)
         for i, job in enumerate(jobs):
             job.losses.append(float(means[i]) if len(job.learner.validation) else float("nan"))
 
     def _score(self, jobs: Sequence[Job], tensors: Mapping[str, Tensor]) -> None:
         """Note how every job's model does on its validation part: in one pass, it is cheaper by far."""
-        work = self.work
+        context = self.context
         examples, there = _validation(jobs)
-        if work.module.training:  # to say so takes as long as a layer
-            work.module.eval()
+        if context.module.training:  # to say so takes as long as a layer
+            context.module.eval()
         with torch.no_grad():
-            outputs = self.network.outputs(tensors, work.x[examples])[there]
-        tallies = no_tallies([len(job.learner.validation) for job in jobs], work.classes)
-        tally(tallies, work, outputs, work.y[examples[there]], there.nonzero()[:, 0])
+            outputs = self.network.outputs(tensors, context.x[examples])[there]
+        tallies = no_tallies(np.array([len(job.learner.validation) for job in jobs]), context.classes)
+        tally(tallies, context, outputs, context.y[examples[there]], there.nonzero()[:, 0])
         for job, scored in zip(jobs, tallies, strict=True):
             job.validation = scored
 
@@ -221,7 +237,7 @@ class Descent:
         self.narrow(len(next(iter(models.tensors.values()))), 0)
 
     def narrow(self, k: int, width: int) -> None:
-        """Only the first k learners are still at work, on so many examples a step."""
+        """Only the first k learners are still at context, on so many examples a step."""
         self.k, self.width = k, width
         self.active = {name: tensor[:k] for name, tensor in self.models.tensors.items()}
 

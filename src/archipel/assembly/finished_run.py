@@ -1,0 +1,51 @@
+"""Build a run from a controller that has stopped and what its engine has recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+from archipel.core.controller import Controller
+from archipel.core.records import Stamped
+from archipel.runs.run import Participant, Run
+
+
+def run_of(
+    controller: Controller,
+    *,
+    participants: Iterable[Participant],
+    records: Iterable[Stamped],
+    seconds: float,
+    reason: str,
+    execution: str,
+    layers: Mapping[str, Mapping[str, int]],
+    private: Mapping[str, Mapping[str, Tensor]],
+) -> Run:
+    """Return the run of a controller.
+
+    seconds: on the engine's clock. reason: why it stopped. execution: how the learners were executed. layers: bytes
+    sent, by kind and layer. private: the learners' own layers, where the engine has them.
+    """
+    state, evaluation = controller.state, controller.evaluation
+    assert evaluation is not None, "both engines give one"
+    return Run(
+        name=controller.algorithm.name,
+        algorithm=repr(controller.algorithm),
+        seed=state.seed,
+        participants=tuple(participants),
+        layout=controller.layout,
+        model=controller.models.read(state.model.name),
+        private=private,
+        records=tuple(records),
+        seconds=seconds,
+        reason=reason,
+        execution=execution,
+        metric=evaluation.metric,
+        scored_at=evaluation.at,
+        scored_mean=evaluation.mean,
+        rounds=state.rounds,
+        budget=controller.ending.budget,
+        traffic=dict(state.traffic),
+        layers={kind: dict(ledger) for kind, ledger in layers.items()},
+    )

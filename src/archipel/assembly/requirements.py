@@ -1,0 +1,137 @@
+"""Check before a run that the data have what its algorithm and its evaluation need."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from archipel.core.algorithm import Algorithm
+from archipel.core.checks import ArchipelWarning, between, require
+from archipel.core.layout import Layout
+from archipel.core.parts.evaluation import HELD_OUT, Evaluation
+from archipel.core.parts.protocol import Relay, Rounds, participants
+from archipel.core.parts.weighting import ByDistributedValidation, Product, Weighting
+from archipel.data import Islands
+from archipel.learner.learner import Learner
+
+MIN_STIMULI = 3
+"""Two stimuli have one distance, which correlates with nothing."""
+
+
+def evaluation_of(algorithm: Algorithm, data: Islands, layout: Layout) -> Evaluation:
+    """Return where a run is scored by default.
+
+    Where layers are private, at the learners' own test parts; else at learners held out for the test, on the global
+    test set, or at all learners' own test parts, whichever there is first.
+    """
+    metric = "loss" if data.classes is None else "accuracy"
+    if algorithm.private(layout):
+        require(
+            any(len(island.test) for island in data.learners if island.role == "train"),
+            f"{algorithm.name} has private layers, so it is scored on the learners' own test parts, and no learner has "
+            "one; split the data with a test part.",
+        )
+        return Evaluation(at="learners", mean="learners", metric=metric)
+    if any(island.role == "test" for island in data.learners):
+        return Evaluation(at="held-out test", metric=metric)
+    return Evaluation(at="home" if len(data.test) else "learners", metric=metric)
+
+
+def check_evaluation(evaluation: Evaluation, algorithm: Algorithm, data: Islands, layout: Layout) -> None:
+    """Check that a model of this algorithm can be scored there, by that metric."""
+    _check_metric("The run is scored by", evaluation.metric, data)
+    require(
+        evaluation.at_training_learners or not algorithm.private(layout),
+        f"{algorithm.name} has private layers, which only the learners that train them have, and is scored at "
+        f"{evaluation.at!r}; use Evaluation(at='learners', mean='learners').",
+    )
+    if evaluation.at in HELD_OUT:
+        role = HELD_OUT[evaluation.at]
+        require(
+            any(island.role == role for island in data.learners),
+            f"The run is scored at learners held out for {role}, and there are none; take folds of the data, or score "
+            "with Evaluation(at='home').",
+        )
+    require(
+        evaluation.at != "home" or len(data.test) > 0,
+        "The run is scored at home, and the data have no global test set; split with a test part, or score with "
+        "Evaluation(at='learners').",
+    )
+
+
+def reserved_share(algorithm: Algorithm, evaluation: Evaluation | None, validation: float) -> float:
+    """Return the share of its examples that a learner reserves for validation: 0 unless something asks for it."""
+    between("simulate", "validation", validation, 0, 1)
+    asking = [algorithm.name] if algorithm.validates else []
+    if evaluation is not None and evaluation.validates:
+        asking.append(repr(evaluation))
+    for name in asking:
+        require(
+            validation > 0,
+            f"{name} needs a validation part at every learner; give validation above 0, for example .05.",
+        )
+    return validation if asking else 0.0
+
+
+def check_stimuli(algorithm: Algorithm, data: Islands) -> None:
+    """Check that there are stimuli for an algorithm that compares layers on them."""
+    require(
+        not algorithm.needs.stimuli or len(data.stimuli) >= MIN_STIMULI,
+        f"{algorithm.name} compares layers on stimuli, and the data have {len(data.stimuli)}; split with stimuli=5 "
+        "(examples of each class, taken from the test set).",
+    )
+
+
+def check_learners(algorithm: Algorithm, evaluation: Evaluation, data: Islands, training: Sequence[Learner]) -> None:
+    """Check that the learners that train are enough and have the parts that are needed; warn if none fills a batch."""
+    check_stimuli(algorithm, data)
+    require(bool(training), "No learner trains, all are held out; give one the role 'train'.")
+    if algorithm.validates or evaluation.validates:
+        name = algorithm.name if algorithm.validates else repr(evaluation)
+        require(
+            any(len(learner.validation) for learner in training),
+            f"{name} needs validation parts, and no learner has enough examples to reserve one.",
+        )
+    for metric in _weighting_metrics(algorithm.weighting):
+        _check_metric(f"{algorithm.name} weighs by", metric, data)
+    _check_cohort(algorithm, len(training))
+    batch, most = algorithm.plan.batch, max(len(learner.train) for learner in training)
+    if most < batch:
+        warnings.warn(
+            f"No learner has as many examples as a batch of {batch} (the largest has {most}): each trains on all it "
+            f"has in one step an epoch. Give a smaller batch to change that, for example batch={max(1, batch // 4)}.",
+            ArchipelWarning,
+            stacklevel=4,  # of the call of `simulate`
+        )
+
+
+def _check_cohort(algorithm: Algorithm, learners: int) -> None:
+    protocol = algorithm.protocol
+    if isinstance(protocol, Rounds | Relay):
+        require(
+            protocol.at_least <= learners,
+            f"{protocol!r} needs {protocol.at_least} learners, and {learners} train; ask for fewer.",
+        )
+        taking_part = participants(protocol.fraction, protocol.at_least, learners)
+        require(
+            taking_part >= algorithm.needs.at_least,
+            f"DivideAndConquer compares the updates of a commit to find its split, and {protocol!r} of "
+            f"{learners} learners brings {taking_part}; give split=..., or a larger fraction.",
+        )
+
+
+def _weighting_metrics(weighting: Weighting) -> list[str]:
+    if isinstance(weighting, Product):
+        return [name for factor in weighting.factors for name in _weighting_metrics(factor)]
+    return [weighting.metric] if isinstance(weighting, ByDistributedValidation) else []
+
+
+def _check_metric(what: str, metric: str, data: Islands) -> None:
+    require(
+        data.classes is not None or metric == "loss",
+        f"{what} {metric}, which needs classes, and {data.name!r} has none; use the metric 'loss'.",
+    )
+    require(
+        metric != "binary_f1" or data.classes == 2,
+        f"{what} binary_f1, which is for two classes, and {data.name!r} has {data.classes}; use 'macro_f1'.",
+    )

@@ -1,0 +1,194 @@
+"""Evaluations under way: what each site will answer, and when the answers arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+from torch import Tensor
+
+from archipel.core.records import Probed
+from archipel.core.state import Models
+from archipel.core.types import (
+    HOME,
+    Consistency,
+    Evaluate,
+    Evaluated,
+    Opinions,
+    Result,
+    Score,
+    Traffic,
+)
+from archipel.learner.learner import TrainingContext
+from archipel.learner.probes import Parts, consistency, score
+from archipel.simulation.clock import Answered, Clock
+from archipel.simulation.executors.interface import Executor, Pending, Ready
+from archipel.simulation.fleet import Group
+from archipel.simulation.network import Wire
+from archipel.simulation.site import Site
+
+
+@dataclass(slots=True)
+class Evaluating:
+    """One evaluation under way."""
+
+    sites: tuple[str, ...]
+    due: list[float]
+    """When each site's answer arrives."""
+    traffic: Traffic
+    missing: list[int] = field(default_factory=list)
+    """Positions of answers that are lost, or whose sites have left."""
+
+
+class Evaluations:
+    """All evaluations under way."""
+
+    def __init__(
+        self,
+        context: TrainingContext,
+        models: Models,
+        sites: Mapping[str, Site],
+        clock: Clock,
+        wire: Wire,
+        executor: Executor,
+        *,
+        test: Tensor,
+        stimuli: Tensor,
+        batch: int,
+        seed: int,
+    ) -> None:
+        """test: the examples at home. batch: examples of an evaluation step, on which its virtual seconds depend."""
+        self.context = context
+        self.models = models
+        self.sites = sites
+        self.clock = clock
+        self.wire = wire
+        self.executor = executor
+        self.test = test
+        self.stimuli = stimuli
+        self.batch = batch
+        self.seed = seed
+        self.out: dict[int, Evaluating] = {}
+        self._results: dict[int, Pending[Opinions]] = {}
+        self._parts = lru_cache(maxsize=256)(self._parts_of)
+
+    def start(self, command: Evaluate) -> Probed | None:
+        """Ask all sites at once and schedule their answer; return a record of it if it costs virtual time."""
+        down = self._send(command)
+        seconds, now = self._answer_seconds(command, down), self.clock.now
+        due = [now + own for own in seconds]
+        started = Evaluating(command.sites, due, Traffic(sum(down), 0, sum(map(bool, down))))
+        if self._some_drop and not command.record:
+            started.missing += [
+                position
+                for position, name in enumerate(command.sites)
+                if name != HOME and self.sites[name].drops(self.seed, command.task)
+            ]
+        self.out[command.task] = started
+        self._results[command.task] = self._result(command)
+        self.clock.at(max(due), Answered(command.task))
+        if command.record or isinstance(command.probe, Consistency):
+            return None
+        return Probed(command.task, command.sites, tuple(seconds))
+
+    def answer(self, task: int) -> Evaluated | None:
+        """Return the answers of an evaluation; None if they were returned before."""
+        ended = self.out.pop(task, None)
+        if ended is None:
+            return None
+        opinions = self._results.pop(task).result()
+        if ended.missing:
+            opinions = tuple(None if i in ended.missing else opinion for i, opinion in enumerate(opinions))
+        return Evaluated(task, opinions, ended.traffic)
+
+    def leave(self, name: str) -> None:
+        """Drop the answers that a site has not given yet, and wait for them no longer."""
+        now = self.clock.now
+        for task, started in self.out.items():
+            if name in started.sites and started.due[position := started.sites.index(name)] > now:
+                started.missing.append(position)
+                started.due[position] = now
+                self.clock.at(max(started.due), Answered(task))
+
+    # ---------------------------------------------------------------------------------------------------- what is said
+
+    def _result(self, command: Evaluate) -> Pending[Opinions]:
+        probe, vector = command.probe, self.models.read(command.model.name)
+        if isinstance(probe, Consistency):
+            return Ready((self._consistency(command, probe),) * len(command.sites))
+        if any(self._private(name) for name in command.sites):
+            return Ready(tuple(self._scores_with_private_layers(vector, command.sites, probe)))
+        return self.executor.score(vector, self._parts(command.sites, probe.part), probe, urgent=command.record)
+
+    def _consistency(self, command: Evaluate, probe: Consistency) -> Result:
+        assert command.reference is not None
+        device = self.context.x.device
+        model, reference = (self.models.read(one.name).to(device) for one in (command.model, command.reference))
+        return consistency(self.context, model, reference, self.stimuli, probe.distance)
+
+    def _scores_with_private_layers(self, vector: Tensor, sites: Sequence[str], probe: Score) -> Iterator[Result]:
+        """Score the model of each site, which has its own private layers."""
+        vector = vector.to(self.context.x.device)
+        for name in sites:
+            own = vector if name == HOME else self.sites[name].learner.with_private(self.context.layout, vector)
+            yield score(self.context, own, self._examples(name, probe.part), probe.bins)
+
+    def _private(self, name: str) -> bool:
+        return name != HOME and bool(self.sites[name].learner.private)
+
+    def _parts_of(self, sites: Sequence[str], part: str) -> Parts:
+        return Parts.of([self._examples(name, part) for name in sites])
+
+    def _examples(self, name: str, part: str) -> Tensor:
+        if name == HOME:
+            return self.test
+        learner = self.sites[name].learner
+        return learner.validation if part == "validation" else learner.test
+
+    # ---------------------------------------------------------------------------------------------------- what it costs
+
+    def _send(self, command: Evaluate) -> list[int]:
+        """Return the bytes that carry the model to each site; home has it already."""
+        away = [(name, self.sites[name].learner.private) for name in command.sites if name != HOME]
+        kind = "score down" if command.record else "evaluate down"
+        moved = iter(self.wire.show(away, command.model, kind))
+        return [0 if name == HOME else next(moved) for name in command.sites]
+
+    def _answer_seconds(self, command: Evaluate, down: Sequence[int]) -> list[float]:
+        """Return the seconds until each site's answer arrives: 0 for scores for the records, and at home."""
+        if command.record or not isinstance(command.probe, Score):
+            return [0.0] * len(command.sites)
+        seconds = self._seconds[command.probe.part]
+        return [
+            own if group is None else self.wire.seconds(group, amount) + group.latency + own
+            for (own, group), amount in zip(map(seconds.__getitem__, command.sites), down, strict=True)
+        ]
+
+    @cached_property
+    def _seconds(self) -> dict[str, dict[str, tuple[float, Group | None]]]:
+        """By part and site: seconds until its answer arrives; with a group, without those of the model's transfer."""
+        found: dict[str, dict[str, tuple[float, Group | None]]] = {}
+        for part in ("validation", "test"):
+            found[part] = {HOME: (0.0, None)}
+            for name, site in self.sites.items():
+                group, seconds = site.group, site.evaluation_seconds(len(self._examples(name, part)), self.batch)
+                if group.bandwidth is None:  # they do not depend on what has to be sent
+                    found[part][name] = (self.wire.seconds(group, 0) + group.latency + seconds, None)
+                else:
+                    found[part][name] = (seconds, group)
+        return found
+
+    @cached_property
+    def _some_drop(self) -> bool:
+        return any(site.group.drop_rate > 0 for site in self.sites.values())
+
+    def save(self) -> dict[str, Any]:
+        """Return what a resumed run needs; wait for all results."""
+        return {"out": self.out, "results": {task: pending.result() for task, pending in self._results.items()}}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        self.out = saved["out"]
+        self._results = {task: Ready(opinions) for task, opinions in saved["results"].items()}

@@ -1,0 +1,169 @@
+"""Score models in a forked process while this one goes on.
+
+Models lie in shared memory, so that a question is short, and all questions that are out fit into the pipe: this process
+never waits for the other one to read. A question that the process fails at is answered in this one.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+import weakref
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from archipel.core.types import Score, Tallies
+from archipel.learner.learner import TrainingContext
+from archipel.learner.probes import Parts, score_parts
+from archipel.simulation.executors.forking import close_all, fork, shared_numbers
+from archipel.simulation.executors.interface import Pending, Ready
+
+WORTH_A_PROCESS = 5_000_000
+"""Multiplications of a score from which another process computes it."""
+QUESTIONS = 64
+"""Questions that may be out at a time,"""
+NUMBERS_OUT = 1 << 22
+"""the parameters of their models,"""
+BYTES_OUT = 1 << 16
+"""and their bytes without the models: the capacity of a pipe."""
+PARTS_KEPT = 256
+"""Parts whose examples the process keeps; after that it forgets all of them."""
+
+
+class ForkScorer:
+    """A process that answers one question after the other."""
+
+    def __init__(self, context: TrainingContext) -> None:
+        self.context = context
+        self.cores = torch.get_num_threads() if context.x.device.type == "cpu" and sys.platform == "linux" else 1
+        self.connections: list[Connection] = []
+        """None or one."""
+        self._rows: Tensor = torch.empty(0)
+        """Memory for models, one a row: the n-th question's is in the n-th row, modulo their number."""
+        self._asked = 0
+        """Questions so far."""
+        self._out: deque[Question] = deque()
+        self._known: dict[int, Parts] = {}
+        """Parts that the process has, by identity."""
+        weakref.finalize(self, close_all, self.connections)
+
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[Tallies]:
+        """Score a model in the process if there is a core and enough to compute; at once if it is urgent."""
+        worth = len(parts.examples) * self.context.layout.size > WORTH_A_PROCESS
+        if urgent or self.cores < 2 or not worth:
+            return Ready(self.score_here(model.to(self.context.x.device), parts, probe.bins))
+        return self.ask(model, parts, probe.bins)
+
+    def score_here(self, model: Tensor, parts: Parts, bins: int) -> Tallies:
+        """Score a model in this process."""
+        return score_parts(self.context, model, parts, bins)
+
+    def ask(self, model: Tensor, parts: Parts, bins: int) -> Question:
+        """Send a question to the process."""
+        if not len(self._rows):
+            count = max(1, min(QUESTIONS, NUMBERS_OUT // model.numel()))
+            self._rows = shared_numbers(count * model.numel()).view(count, -1)
+        message = self._message(parts, bins)
+        while self._out and not self._has_room(len(message)):
+            self.receive()
+        if not self.connections:  # a new process has no parts
+            self._known.clear()
+            message = self._message(parts, bins)
+            self.connections.append(fork(_serve, self))
+        row = self._asked % len(self._rows)
+        self._asked += 1
+        self._rows[row].copy_(model)
+        question = Question(self, row, parts, bins, len(message))
+        self._out.append(question)
+        with suppress(OSError):  # a process that died is noticed when its answer is read
+            self.connections[0].send_bytes(message)
+        return question
+
+    def _message(self, parts: Parts, bins: int) -> memoryview:
+        """Return a question, with the examples unless the process has them."""
+        new = id(parts) not in self._known
+        forget = new and len(self._known) == PARTS_KEPT
+        if forget:
+            self._known.clear()
+        self._known[id(parts)] = parts
+        examples = (parts.examples.numpy(), parts.sizes) if new else None
+        return ForkingPickler.dumps((self._asked % len(self._rows), id(parts), examples, forget, bins))
+
+    def _has_room(self, length: int) -> bool:
+        """Return whether one more question may be sent, and no answer waits to be read."""
+        if not self.connections or len(self._out) == len(self._rows) or _can_read(self.connections[0]):
+            return False
+        return sum(question.length for question in self._out) + length <= BYTES_OUT
+
+    def receive(self) -> None:
+        """Read the answer to the oldest question."""
+        found = None
+        try:
+            if self.connections:
+                found = self.connections[0].recv()
+        except (EOFError, OSError):
+            pass
+        except BaseException:
+            close_all(self.connections)  # discard a partially read answer
+            raise
+        question = self._out.popleft()
+        if found is None:
+            close_all(self.connections)
+            found = self.score_here(self._rows[question.row], question.parts, question.bins)
+        question.answer = found
+
+    def serve(self, connection: Connection) -> None:
+        """Answer questions, in the process."""
+        known: dict[int, Parts] = {}
+        while True:
+            row, key, examples, forget, bins = connection.recv()
+            if forget:
+                known.clear()
+            if examples is not None:
+                known[key] = Parts(torch.from_numpy(examples[0]), examples[1])
+            try:
+                found: Any = self.score_here(self._rows[row], known[key], bins)
+            except Exception:  # the parent computes the same score, and raises the same error
+                found = None
+            connection.send(found)
+
+    def close(self) -> None:
+        """Stop the process; questions that are out are answered here."""
+        close_all(self.connections)
+
+
+@dataclass(eq=False, slots=True)
+class Question:
+    """A score that the process computes."""
+
+    scorer: ForkScorer
+    row: int
+    parts: Parts
+    bins: int
+    length: int
+    """Bytes of it in the pipe."""
+    answer: Tallies | None = None
+
+    def result(self) -> Tallies:
+        """Wait for the answer."""
+        while self.answer is None:
+            self.scorer.receive()
+        return self.answer
+
+
+def _serve(connection: Connection, scorer: ForkScorer) -> None:
+    scorer.serve(connection)
+
+
+def _can_read(connection: Connection) -> bool:
+    """Return what `connection.poll()` does, without the selector that it makes first."""
+    look = select.poll()
+    look.register(connection, select.POLLIN)
+    return bool(look.poll(0))

@@ -1,0 +1,61 @@
+"""What trains and scores models in a simulation.
+
+The simulator knows this interface only. What an executor computes does not depend on how many processes or threads it
+has, and is computed in the background where that is worth it: `wait` and `result` return when it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from torch import Tensor
+
+from archipel.core.types import Score, Tallies
+from archipel.learner.learner import Job
+from archipel.learner.probes import Parts
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Pending(Protocol[T_co]):
+    """A value that may still be computed."""
+
+    def result(self) -> T_co:
+        """Wait for the value and return it."""
+
+
+@dataclass(frozen=True)
+class Ready(Generic[T]):
+    """A value that was computed at once."""
+
+    value: T
+
+    def result(self) -> T:
+        """Return the value."""
+        return self.value
+
+
+class Executor(Protocol):
+    """Trains jobs and scores models."""
+
+    name: str
+    """As `simulate(execution=...)` and a run's `execution` call it."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """Prepare torch for a simulation in a block: the number of its threads is a part of the arithmetic."""
+
+    def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
+        """Start to train jobs for this many epochs, or to their ends; a job must not be read before `wait`."""
+
+    def wait(self, job: Job | None = None) -> None:
+        """Return when this job, or every job, has been trained as far as was asked for."""
+
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[Tallies]:
+        """Start to score a model on the examples of several sites; urgent: the result is needed at once."""
+
+    def close(self) -> None:
+        """Stop all processes and drop what is being computed."""

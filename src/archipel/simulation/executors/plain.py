@@ -1,0 +1,51 @@
+"""Plain execution: one learner after the other, in this thread. The reference for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from torch import Tensor
+
+from archipel.core.types import Score, Tallies
+from archipel.kernels.threads import threads
+from archipel.learner.learner import Job, TrainingContext
+from archipel.learner.probes import Parts, score_parts
+from archipel.learner.training import advance
+from archipel.simulation.executors.arithmetic import is_small
+from archipel.simulation.executors.fork_scorer import ForkScorer
+from archipel.simulation.executors.interface import Pending, Ready
+
+
+class Plain:
+    """Trains jobs one after the other, as soon as they are submitted."""
+
+    name = "plain"
+
+    def __init__(self, context: TrainingContext) -> None:
+        self.context = context
+        self.scorer = ForkScorer(context) if is_small(context) else None
+        """Scores models in another process while this one trains; a large network keeps all cores busy itself."""
+
+    def running(self) -> AbstractContextManager[None]:
+        """Let torch use one thread for a small network, and its own number for a large one."""
+        return threads(None if self.scorer is None else 1)
+
+    def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
+        """Train jobs for this many epochs, or to their ends."""
+        for job in jobs:
+            advance(self.context, job, epochs)
+
+    def wait(self, job: Job | None = None) -> None:
+        """Return at once: `submit` has trained the jobs."""
+
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[Tallies]:
+        """Score a model, in another process where that is worth it."""
+        if self.scorer is None:
+            return Ready(score_parts(self.context, model.to(self.context.x.device), parts, probe.bins))
+        return self.scorer.score(model, parts, probe, urgent=urgent)
+
+    def close(self) -> None:
+        """Stop the process that scores."""
+        if self.scorer is not None:
+            self.scorer.close()

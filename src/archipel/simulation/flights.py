@@ -1,0 +1,250 @@
+"""Training tasks under way: when their answers arrive, and when they are computed.
+
+A task's inputs are fixed when it is handed out, so it is not trained until the clock needs its result; then all tasks
+that are out are trained together. A task whose end is unknown (a validation cycle) or may be called for (`Finish`) is
+trained epoch by epoch, at most one epoch ahead of the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from archipel.core.state import Models
+from archipel.core.types import Failed, Progress, Traffic, Train, Trained
+from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
+from archipel.learner.learner import Job, TrainingContext
+from archipel.learner.training import report
+from archipel.simulation.clock import Arrives, Clock, EpochEnds
+from archipel.simulation.executors.interface import Executor
+from archipel.simulation.network import Wire
+from archipel.simulation.site import Site
+
+AHEAD = 1 << 26
+"""Parameters of all models that are trained before their time has come: they wait in memory."""
+
+
+@dataclass(slots=True)
+class Flight:
+    """One training task under way."""
+
+    train: Train
+    down: int
+    """Bytes that carried it to the learner."""
+    job: Job | None = None
+    """None until its training is needed."""
+    by_epoch: bool = False
+    """Its end is not known, or may be called for."""
+    ended: int = 0
+    """Epochs that have ended on the virtual clock; the job may be one ahead."""
+    before: Tensor | None = None
+    """The model when that epoch had ended, while the job is ahead."""
+    finishing: bool = False
+    arriving: bool = False
+    lost: bool = False
+    """It is lost on its way, and never trained."""
+
+    @property
+    def trains_ahead(self) -> bool:
+        """Whether its next epoch can be trained now."""
+        if not self.by_epoch or self.arriving or self.lost:
+            return False
+        return self.job is None or (self.job.epochs == self.ended and not self.job.done)
+
+
+class Flights:
+    """All training tasks under way."""
+
+    def __init__(
+        self,
+        context: TrainingContext,
+        models: Models,
+        sites: Mapping[str, Site],
+        clock: Clock,
+        wire: Wire,
+        executor: Executor,
+        *,
+        evaluation_batch: int,
+        seed: int,
+    ) -> None:
+        """evaluation_batch: examples of an evaluation step, on which its virtual seconds depend."""
+        self.context = context
+        self.models = models
+        self.sites = sites
+        self.clock = clock
+        self.wire = wire
+        self.executor = executor
+        self.evaluation_batch = evaluation_batch
+        self.seed = seed
+        self.out: dict[int, Flight] = {}
+        self.unanswered: dict[int, str] = {}
+        """Tasks that the controller has no answer to yet, and their learners."""
+
+    def train(self, command: Train) -> None:
+        """Send a task to its learner and schedule what follows."""
+        site, plan = self.sites[command.learner], command.plan
+        down = self.wire.deliver(command.learner, command.model, site.learner.private)
+        flight = Flight(command, down, by_epoch=plan.cycle is not None or "progress" in plan.reports)
+        self.unanswered[command.task] = command.learner
+        self.out[command.task] = flight
+        epochs = 1 if flight.by_epoch else epochs_of(plan, len(site.learner.train))
+        seconds = self.wire.seconds(site.group, down) + sum(self._epoch_seconds(flight, i) for i in range(epochs))
+        if site.drops(self.seed, command.task):
+            flight.lost = True
+            self.clock.after(seconds, Failed(command.task, "lost", Traffic(down)))
+        elif flight.by_epoch:
+            self.clock.after(seconds, EpochEnds(command.task))
+        else:
+            self._schedule_arrival(flight, seconds)
+
+    def finish(self, task: int) -> None:
+        """Have a learner report the last epoch that has ended, or the first one if none has."""
+        flight = self.out.get(task)
+        if flight is None or flight.arriving or flight.lost:
+            return
+        flight.finishing = True
+        if flight.by_epoch and flight.ended > 0:
+            flight.arriving = True
+            self._schedule_arrival(flight, 0.0)
+
+    def give_up(self, task: int, reason: str) -> None:
+        """Answer a task with a failure."""
+        flight = self.out.pop(task, None)
+        self.clock.after(0.0, Failed(task, reason, Traffic(flight.down if flight else 0)))
+
+    def give_up_all_of(self, learner: str) -> None:
+        """Answer all tasks of a learner that has left with a failure."""
+        for task in sorted(task for task, name in self.unanswered.items() if name == learner):
+            self.give_up(task, "left")
+
+    def fail(self, event: Failed) -> Failed | None:
+        """Return the failure of a task, unless the task was answered before."""
+        self.out.pop(event.task, None)
+        return None if self.unanswered.pop(event.task, None) is None else event
+
+    def arrive(self, task: int) -> Trained | Failed | None:
+        """Return a learner's answer; None if the task was cancelled or its learner has left."""
+        flight = self.out.pop(task, None)
+        if flight is None:
+            return None
+        if flight.job is None:
+            waiting = [other for other in self.out.values() if not (other.job or other.by_epoch or other.lost)]
+            self._start([flight, *waiting[: AHEAD // self.context.layout.size]])
+        job = flight.job
+        assert job is not None
+        self.executor.wait(job)
+        del self.unanswered[task]
+        epochs = flight.ended if flight.by_epoch else job.epochs
+        vector = flight.before if job.epochs > epochs and flight.before is not None else job.vector
+        return self._answer(flight, job, vector.cpu(), epochs)
+
+    def end_epoch(self, task: int) -> Progress | None:
+        """Note that an epoch has ended on the clock; return the progress if the plan asks for it."""
+        flight = self.out.get(task)
+        if flight is None or flight.arriving:
+            return None
+        if flight.trains_ahead:
+            self._start_epoch([other for other in self.out.values() if other.trains_ahead])
+        job = flight.job
+        assert job is not None
+        flight.ended += 1
+        if flight.finishing or job.done:
+            flight.arriving = True
+            self._schedule_arrival(flight, 0.0)
+            return None
+        self.clock.after(self._epoch_seconds(flight, flight.ended), EpochEnds(task))
+        return Progress(task, job.steps) if "progress" in job.plan.reports else None
+
+    def wait(self) -> None:
+        """Wait for all training that was started."""
+        self.executor.wait()
+
+    def _start(self, flights: Sequence[Flight]) -> None:
+        """Train these together, to their ends."""
+        self.executor.submit([self._job(flight) for flight in flights])
+
+    def _start_epoch(self, flights: Sequence[Flight]) -> None:
+        """Train these together for one epoch, and wait: how far they are decides what is scheduled."""
+        jobs = [self._job(flight) for flight in flights]
+        for flight, job in zip(flights, jobs, strict=True):
+            flight.before = job.vector
+        self.executor.submit(jobs, 1)
+        self.executor.wait()
+
+    def _job(self, flight: Flight) -> Job:
+        if flight.job is None:
+            carried = self.models.read(flight.train.model.name).to(self.context.x.device)
+            learner = self.sites[flight.train.learner].learner
+            flight.job = Job.begin(learner, self.context.layout, carried, flight.train.plan)
+        return flight.job
+
+    def _answer(self, flight: Flight, job: Job, vector: Tensor, epochs: int) -> Trained | Failed:
+        task, layout = flight.train.task, self.context.layout
+        name, sent = f"t{task}", job.plan.sends(layout.names)
+        if job.plan.private and not job.learner.keep_private(layout, job.plan.private, vector):
+            return Failed(task, "its private layers hold numbers that are not finite", Traffic(flight.down))
+        self.models.write(name, vector)
+        return Trained(
+            task=task,
+            model=name,
+            layers=sent,
+            steps=job.steps_at(epochs),
+            metrics=report(self.context, job, vector.to(self.context.x.device), epochs),
+            traffic=Traffic(flight.down, self.wire.send(flight.train.learner, name, sent)),
+        )
+
+    def _schedule_arrival(self, flight: Flight, seconds: float) -> None:
+        """Schedule the answer of a task whose training ends in this many seconds."""
+        site = self.sites[flight.train.learner]
+        plan, layout = flight.train.plan, self.context.layout
+        up = layout.bytes(layout.indices(plan.sends(layout.names)))
+        if any(asked.startswith("validation") for asked in plan.reports):
+            seconds += self._validation_seconds(site)
+        if any(asked.startswith("gradient norm") for asked in plan.reports):  # one more pass over its data
+            seconds += steps_of_epoch(len(site.learner.train), plan.batch) * site.group.train_seconds
+        self.clock.after(seconds + self.wire.seconds(site.group, up), Arrives(flight.train.task))
+
+    def _epoch_seconds(self, flight: Flight, epoch: int) -> float:
+        site, plan = self.sites[flight.train.learner], flight.train.plan
+        examples = len(site.learner.train)
+        steps = steps_after(plan, examples, epoch + 1) - steps_after(plan, examples, epoch)
+        seconds = steps * site.group.train_seconds * site.pace(self.seed, flight.train.task)
+        if plan.cycle is None and "losses" not in plan.reports:
+            return seconds
+        looks = 2 if epoch == 0 else 1  # the received model's loss is computed before the first epoch
+        return seconds + looks * self._validation_seconds(site)
+
+    def _validation_seconds(self, site: Site) -> float:
+        return site.evaluation_seconds(len(site.learner.validation), self.evaluation_batch)
+
+    def save(self) -> dict[str, Any]:
+        """Return what a resumed run needs, once nothing is being trained."""
+        private = {name: site.learner.private for name, site in self.sites.items()}
+        out = {task: _saved(flight) for task, flight in self.out.items()}
+        return {"out": out, "unanswered": self.unanswered, "private": private}
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """Continue from what `save` returned."""
+        for name, private in saved["private"].items():
+            self.sites[name].learner.private = private
+        self.unanswered = saved["unanswered"]
+        self.out = {task: self._loaded(flight) for task, flight in saved["out"].items()}
+
+    def _loaded(self, saved: dict[str, Any]) -> Flight:
+        train, job = saved["train"], saved["job"]
+        if job is not None:
+            job = Job(learner=self.sites[train.learner].learner, plan=train.plan, **job)
+        return Flight(**{**saved, "job": job})
+
+
+def _saved(flight: Flight) -> dict[str, Any]:
+    job = flight.job
+    kept = ("train", "down", "by_epoch", "ended", "before", "finishing", "arriving", "lost")
+    progress = ("vector", "anchor", "epochs", "losses", "memory", "validation")
+    return {
+        **{name: getattr(flight, name) for name in kept},
+        "job": None if job is None else {name: getattr(job, name) for name in progress},
+    }
