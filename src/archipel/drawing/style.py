@@ -37,7 +37,7 @@ def look() -> Iterator[None]:
         # imported late, as everywhere in this package: it is an extra
         import matplotlib as mpl
     except ImportError as error:
-        raise ImportError("A figure needs matplotlib: pip install 'archipel[plots]'") from error
+        raise ImportError("A figure needs matplotlib: pip install '.[plots]' in the source folder") from error
     with mpl.rc_context(
         {
             "text.parse_math": False,  # a method's name may contain "$"

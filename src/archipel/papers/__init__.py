@@ -1,12 +1,13 @@
 """The papers' tables, one command each: `archipel reproduce NAME`.
 
-records.py    what a reproduction is: studies, the paper's table, its claims, and the scales at which it can be run
-papers/       one module for each table or figure, beside the study files that it runs
-catalogue.py  their names
-evidence.py   the finished runs that figures are taken from
-measures.py   how a figure is taken from them
-claims.py     what may be claimed of a table, and whether it holds
-outcome.py    from a name and a scale to the paper's figures beside ours
-curves.py     scores of all studies in one picture
-document.py   docs/papers.md
+reproduction.py     what a reproduction is: studies, the paper's table, and what the paper claims of it
+studies.py          the studies of a reproduction, and the scales at which they are run
+dnc/ dvw/ …         one module for each table or figure, beside the study files that it runs
+catalogue.py        their names
+finished_runs.py    the finished runs that figures are computed from
+figure_measures.py  how a figure is computed from them
+claims.py           the claims that can be made of a table, and whether they hold
+outcome.py          from a name and a scale to the paper's figures beside ours
+study_curves.py     scores of all studies in one picture
+document.py         docs/papers.md
 """

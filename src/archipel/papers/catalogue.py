@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 
 from archipel.core.checks import nearest, require
-from archipel.papers.records import Reproduction
+from archipel.papers.reproduction import Reproduction
 
 NAMES = (
     "dvw-table1",

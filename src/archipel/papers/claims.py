@@ -9,9 +9,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from archipel.papers.evidence import Evidence
-from archipel.papers.measures import paired
-from archipel.papers.records import Claim, Figures, Verdict
+from archipel.papers.figure_measures import paired
+from archipel.papers.finished_runs import FinishedRuns
+from archipel.papers.reproduction import Claim, ClaimVerdict, Figures
 
 NOTHING = (None, "")
 """What is found where a side was not run, or did not reach what was asked for."""
@@ -122,7 +122,7 @@ def significant(
     With fewer than six pairs no difference can be significant at 0.05, so nothing is judged.
     """
 
-    def look(evidence: Evidence, other: str) -> tuple[bool | None, str]:
+    def look(evidence: FinishedRuns, other: str) -> tuple[bool | None, str]:
         # imported late: it takes a second, and only finished runs need it
         from scipy.stats import wilcoxon
 
@@ -139,7 +139,7 @@ def significant(
         told = f"{other}: median {median:+.1f} in {len(differences)} pairs, p = {found:.4f}"
         return median > 0 and found < level, told
 
-    def judge(tables: Mapping[str, Figures], evidence: Evidence) -> Verdict:
+    def judge(tables: Mapping[str, Figures], evidence: FinishedRuns) -> ClaimVerdict:
         return _together([look(evidence, other) for other in than], 1.0)
 
     return Claim(text, judge)
@@ -158,7 +158,7 @@ def rows_higher(
 ) -> Claim:
     """The row is above (or, with `lower`, below) all others named, in every column: for tables with a row a method."""
 
-    def judge(tables: Mapping[str, Figures], evidence: Evidence) -> Verdict:
+    def judge(tables: Mapping[str, Figures], evidence: FinishedRuns) -> ClaimVerdict:
         figures = tables[table]
         seen: list[tuple[bool | None, str]] = []
         for column in columns or [one.name for one in figures.table.columns]:
@@ -190,14 +190,14 @@ def _each_row(
     share: float,
     look: Callable[[Figures, str], tuple[bool | None, str]],
 ) -> Claim:
-    def judge(tables: Mapping[str, Figures], evidence: Evidence) -> Verdict:
+    def judge(tables: Mapping[str, Figures], evidence: FinishedRuns) -> ClaimVerdict:
         figures = tables[table]
         return _together([look(figures, row) for row in rows or [one.name for one in figures.table.rows]], share)
 
     return Claim(text, judge)
 
 
-def _together(seen: Sequence[tuple[bool | None, str]], share: float) -> Verdict:
+def _together(seen: Sequence[tuple[bool | None, str]], share: float) -> ClaimVerdict:
     """One verdict over all rows that could be judged."""
     judged = [holds for holds, _ in seen if holds is not None]
     marks = {True: "", False: " (no)", None: " (not judged)"}
@@ -207,5 +207,5 @@ def _together(seen: Sequence[tuple[bool | None, str]], share: float) -> Verdict:
         told.append(f"{missing} of {len(seen)} have no figure at this scale")
     why = "; ".join(told)
     if not judged:
-        return Verdict(None, why)
-    return Verdict(sum(judged) >= share * len(judged), why)
+        return ClaimVerdict(None, why)
+    return ClaimVerdict(sum(judged) >= share * len(judged), why)

@@ -15,7 +15,7 @@ from typing import Any
 
 from archipel.papers.catalogue import NAMES, reproduction
 from archipel.papers.outcome import SCORING
-from archipel.papers.records import JUDGED, Cell, Reproduction, Table
+from archipel.papers.reproduction import JUDGED, FigureCell, PaperTable, Reproduction
 from archipel.report.measures import Spread
 
 HEAD = """# The papers' tables
@@ -110,7 +110,7 @@ def _section(one: Reproduction, told: Mapping[str, Any] | None, picture: bool) -
     return "\n".join(lines)
 
 
-def _table(table: Table, cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _table(table: PaperTable, cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = [
         f"{table.title}; in each cell the paper's figure, ours, and the difference:",
         "",
@@ -125,7 +125,7 @@ def _table(table: Table, cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _shown(told: Mapping[str, Any], digits: int) -> str:
     ours = Spread(_number(told["ours"]), _number(told["deviation"]), told["n"]) if "ours" in told else None
-    paper, mine, difference = Cell(told["paper"], ours).shown(digits)
+    paper, mine, difference = FigureCell(told["paper"], ours).shown(digits)
     if ours is not None and ours.n:
         mine = f"**{mine}**"
     return f"{paper or '–'}; {mine}" + (f" ({difference})" if difference else "")

@@ -11,9 +11,10 @@ from typing import Any
 
 from archipel.core.checks import require
 from archipel.drawing.style import save
-from archipel.papers.curves import draw
-from archipel.papers.evidence import PICTURES, Evidence
-from archipel.papers.records import Cell, Claim, Figures, Reproduction, ScaleName, Table, Verdict
+from archipel.papers.finished_runs import PICTURES, FinishedRuns
+from archipel.papers.reproduction import Claim, ClaimVerdict, FigureCell, Figures, PaperTable, Reproduction
+from archipel.papers.studies import ScaleName
+from archipel.papers.study_curves import draw
 from archipel.report.measures import real
 from archipel.runs.folder import versions
 from archipel.storage.files import write_text
@@ -34,7 +35,7 @@ class Outcome:
     seeds: Sequence[int]
     seconds: float
     figures: tuple[Figures, ...]
-    verdicts: tuple[tuple[Claim, Verdict], ...]
+    verdicts: tuple[tuple[Claim, ClaimVerdict], ...]
 
 
 def reproduce(
@@ -46,7 +47,7 @@ def reproduce(
     watcher: Watcher | None = None,
 ) -> Outcome | None:
     """Run what is left of it, and set it beside the paper; None if it was stopped or a run failed."""
-    evidence = Evidence(reproduction, scale, folder)
+    evidence = FinishedRuns(reproduction, scale, folder)
     look_whether_ours(evidence)
     if not evidence.gather(processes, watcher):
         return None
@@ -70,7 +71,7 @@ def reproduce(
     return outcome
 
 
-def look_whether_ours(evidence: Evidence) -> None:
+def look_whether_ours(evidence: FinishedRuns) -> None:
     """Nothing is put beside what somebody else has in a folder."""
     folder = evidence.folder
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
@@ -85,14 +86,14 @@ def look_whether_ours(evidence: Evidence) -> None:
         require(held == mine, f"{folder} holds {held!r}, and {mine!r} would stand beside it. Give another folder.")
 
 
-def _cells(table: Table, evidence: Evidence) -> Mapping[tuple[str, str], Cell]:
+def _cells(table: PaperTable, evidence: FinishedRuns) -> Mapping[tuple[str, str], FigureCell]:
     cells = {}
     for row in table.rows:
         for place, column in enumerate(table.columns):
             part, method, measure = table.picked(row, column)
             run = not part or (evidence.has(part) and (not method or bool(evidence.runs(part, method))))
             ours = measure(evidence, part, method) if run else None
-            cells[row.name, column.name] = Cell(row.paper[place] if row.paper else None, ours)
+            cells[row.name, column.name] = FigureCell(row.paper[place] if row.paper else None, ours)
     return cells
 
 
@@ -119,7 +120,7 @@ def as_data(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _told(cell: Cell) -> dict[str, Any]:
+def _told(cell: FigureCell) -> dict[str, Any]:
     if cell.ours is None:  # this scale does not run it
         return {"paper": cell.paper}
     ours, deviation = real(cell.ours.mean), real(cell.ours.deviation)  # none where no run has such a number

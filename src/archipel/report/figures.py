@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from archipel.drawing.drawing import Drawing
-from archipel.report.classes import class_heat_maps
-from archipel.report.curves import scores
+from archipel.report.class_maps import class_heat_maps
 from archipel.report.cycles import validation_cycles
-from archipel.report.divergence import layer_divergence
 from archipel.report.gantt import gantt
+from archipel.report.layer_divergence import layer_divergence
 from archipel.report.shadows import shadows
 from archipel.report.staleness import staleness
 from archipel.report.traffic import bytes_by_layer, traffic
 from archipel.report.weights import weights
 from archipel.runs.run import Run
+from archipel.runs.score_curves import scores
 
 FIGURES: tuple[Callable[[Sequence[Run]], Drawing | None], ...] = (
     scores,

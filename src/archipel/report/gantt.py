@@ -23,7 +23,7 @@ BARS = 60
 """Up to so many tasks of a learner are told apart by a white line between them."""
 
 
-class Task(NamedTuple):
+class TaskBar(NamedTuple):
     start: float
     stop: float
     outcome: str
@@ -71,7 +71,7 @@ def gantt(runs: Sequence[Run]) -> Drawing | None:
     )
 
 
-def draw_row(axes: Axes, place: int, work: Sequence[Task], end: float, colour: str) -> None:
+def draw_row(axes: Axes, place: int, work: Sequence[TaskBar], end: float, colour: str) -> None:
     axes.broken_barh([(0, end)], (place - 0.38, 0.76), color=NOTHING, linewidth=0)
     for fades, alpha in ((False, 1.0), (True, 0.35)):
         axes.broken_barh(
@@ -98,7 +98,7 @@ def share_at_work(run: Run, end: float) -> float:
     return busy / whole if whole else 0.0
 
 
-def tasks(run: Run, end: float = math.inf) -> dict[str, list[Task]]:
+def tasks(run: Run, end: float = math.inf) -> dict[str, list[TaskBar]]:
     """Each learner's tasks up to that time; one that was still out at the run's end goes on until then."""
     ends: dict[int, tuple[float, str]] = {}
     for stamped in run.records:
@@ -108,9 +108,9 @@ def tasks(run: Run, end: float = math.inf) -> dict[str, list[Task]]:
         elif isinstance(record, Refused):
             stop, _ = ends.get(record.task, (stamped.time, ""))  # what came back and was refused later ended then
             ends[record.task] = (stop, "not applied")
-    found: dict[str, list[Task]] = {}
+    found: dict[str, list[TaskBar]] = {}
     for start, handed in run.of(Handed):
         stop, outcome = ends.get(handed.task, (run.seconds, "still out"))
         if start < end:
-            found.setdefault(handed.learner, []).append(Task(start, min(stop, end), outcome))
+            found.setdefault(handed.learner, []).append(TaskBar(start, min(stop, end), outcome))
     return found

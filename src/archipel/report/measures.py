@@ -10,19 +10,17 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from archipel.core.checks import at_least, more_than, require
 from archipel.core.metrics import higher_is_better
-from archipel.report.grouping import groups
-from archipel.runs.final_score import STRETCH, final_stretch, finite
+from archipel.runs.final_score import STRETCH, final_stretch
+from archipel.runs.grouping import groups
+from archipel.runs.history import WORK, Point, history, megabytes, moved, scoring
 from archipel.runs.run import Run
 
 SLACK = 1e-9
 """Relative: virtual times are sums of floats, and 12.8 must not come after 12.799999999999999."""
-MEGABYTE = 2**20
-WORK = ("train", "evaluate")
-"""The traffic of a method itself, training and weighing; scoring for the records is none of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class MeasureColumn:
     """A measure as tables show it."""
 
     name: str
@@ -118,48 +116,30 @@ class Column:
 
 
 COLUMNS = (
-    Column("final", "final", "", "scores", "score"),
-    Column("swing", "swing", "", "scores", "neither"),
-    Column("last", "last version", "", "scores", "score"),
-    Column("validated", "at best validation", "", "scores", "score"),
-    Column("best", "best", "", "scores", "score"),
-    Column("at_seconds", "at {seconds} s", "", "scores", "score"),
-    Column("at_rounds", "at {rounds} rounds", "", "scores", "score"),
-    Column("target_seconds", "seconds", "s", "target", "less"),
-    Column("target_rounds", "local rounds", "", "target", "less"),
-    Column("target_commits", "commits", "", "target", "less"),
-    Column("target_megabytes", "MB", "MB", "target", "less"),
-    Column("total", "MB in all", "MB", "traffic", "neither"),
-    Column("up", "MB up", "MB", "traffic", "neither"),
-    Column("down", "MB down", "MB", "traffic", "neither"),
-    Column("weighing", "MB for weighing", "MB", "traffic", "neither"),
-    Column("models", "models moved", "", "traffic", "neither"),
-    Column("commits", "commits", "", "course", "neither"),
-    Column("rounds", "local rounds", "", "course", "neither"),
-    Column("seconds", "seconds", "s", "course", "neither"),
-    Column("staleness", "staleness", "versions", "course", "neither"),
+    MeasureColumn("final", "final", "", "scores", "score"),
+    MeasureColumn("swing", "swing", "", "scores", "neither"),
+    MeasureColumn("last", "last version", "", "scores", "score"),
+    MeasureColumn("validated", "at best validation", "", "scores", "score"),
+    MeasureColumn("best", "best", "", "scores", "score"),
+    MeasureColumn("at_seconds", "at {seconds} s", "", "scores", "score"),
+    MeasureColumn("at_rounds", "at {rounds} rounds", "", "scores", "score"),
+    MeasureColumn("target_seconds", "seconds", "s", "target", "less"),
+    MeasureColumn("target_rounds", "local rounds", "", "target", "less"),
+    MeasureColumn("target_commits", "commits", "", "target", "less"),
+    MeasureColumn("target_megabytes", "MB", "MB", "target", "less"),
+    MeasureColumn("total", "MB in all", "MB", "traffic", "neither"),
+    MeasureColumn("up", "MB up", "MB", "traffic", "neither"),
+    MeasureColumn("down", "MB down", "MB", "traffic", "neither"),
+    MeasureColumn("weighing", "MB for weighing", "MB", "traffic", "neither"),
+    MeasureColumn("models", "models moved", "", "traffic", "neither"),
+    MeasureColumn("commits", "commits", "", "course", "neither"),
+    MeasureColumn("rounds", "local rounds", "", "course", "neither"),
+    MeasureColumn("seconds", "seconds", "s", "course", "neither"),
+    MeasureColumn("staleness", "staleness", "versions", "course", "neither"),
 )
 
 
 # -------------------------------------------------------------------------------------------------------- one run
-
-
-class Point(NamedTuple):
-    """An evaluation; the score is NaN where it came to no finite number."""
-
-    seconds: float
-    rounds: int
-    version: int
-    score: float
-
-
-def history(run: Run) -> list[Point]:
-    """The evaluations of a run, by its metric."""
-    points = []
-    for time, scores in run.scores:
-        score = finite(scores.metrics.get(run.metric, math.nan))
-        points.append(Point(time, scores.rounds, scores.version, score))
-    return points
 
 
 def mean(scores: Sequence[float]) -> float:
@@ -191,29 +171,6 @@ def reached(run: Run, points: Iterable[Point], target: float) -> Point | None:
     if higher_is_better(run.metric):
         return next((point for point in points if point.score >= target), None)
     return next((point for point in points if point.score <= target), None)
-
-
-def moved(traffic: Mapping[str, int], unit: str, *kinds: str) -> int:
-    """Bytes or models of the kinds of traffic that begin so."""
-    return sum(n for name, n in traffic.items() if name.startswith(kinds) and name.endswith(unit))
-
-
-def megabytes(traffic: Mapping[str, int], *kinds: str) -> float:
-    return moved(traffic, "bytes", *kinds) / MEGABYTE
-
-
-def scoring(run: Run) -> str:
-    """By what, where and how a run was scored, in words."""
-    if run.scored_at == "home":
-        return f"{run.metric} on the global test set"
-    how = {"examples": "pooled", "learners": "averaged"}[run.scored_mean]
-    place = {
-        "learners": "the learners' own test parts",
-        "validation parts": "the learners' validation parts",
-        "held-out validation": "the learners held out for validation",
-        "held-out test": "the learners held out for the test",
-    }[run.scored_at]
-    return f"{run.metric} {how} over {place}"
 
 
 # -------------------------------------------------------------------------------------------------- where they meet
@@ -281,7 +238,7 @@ def measure(runs: Sequence[Run], at: Marks) -> list[Measured]:
 
 
 def measured(method: str, runs: Sequence[Run], at: Marks) -> Measured:
-    look_whether_one_method(method, runs)
+    check_one_method(method, runs)
     metric = runs[0].metric
     target = at.targets[metric].value
     histories = [history(run) for run in runs]
@@ -320,7 +277,7 @@ def measured(method: str, runs: Sequence[Run], at: Marks) -> Measured:
     )
 
 
-def look_whether_one_method(method: str, runs: Sequence[Run]) -> None:
+def check_one_method(method: str, runs: Sequence[Run]) -> None:
     """Runs of one name that are no repetitions of each other must not be averaged as if they were."""
     for what, values in (
         ("were scored differently", {f"{scoring(run)}, over {STRETCH[run.budget]}" for run in runs}),
@@ -344,7 +301,7 @@ def mean_staleness(run: Run) -> float:
     return mean([versions for _, commit in run.commits for versions in commit.stale_versions])
 
 
-def ahead(methods: Sequence[Measured], column: Column) -> Measured | None:
+def ahead(methods: Sequence[Measured], column: MeasureColumn) -> Measured | None:
     """The method that is better than every other by more than one deviation of either, if there is one.
 
     Only methods whose every run has the number compete. One run tells no deviation, so nobody is ahead then, and
@@ -374,7 +331,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def decimals(column: Column, methods: Sequence[Measured]) -> int:
+def decimals(column: MeasureColumn, methods: Sequence[Measured]) -> int:
     """How many a column needs: three digits of the largest score; else two of the smallest, none for whole numbers."""
     spreads = [one[column.name] for one in methods if one[column.name].n]
     means = [abs(spread.mean) for spread in spreads if spread.mean] or [1.0]

@@ -13,12 +13,11 @@ from importlib.resources import files
 from string import Template
 
 from archipel import __version__
-from archipel.report.grouping import groups, label
 from archipel.report.measures import (
     COLUMNS,
     SLACK,
-    Column,
     Marks,
+    MeasureColumn,
     Measured,
     ahead,
     decimals,
@@ -26,6 +25,7 @@ from archipel.report.measures import (
     shown,
 )
 from archipel.runs.final_score import Share, final_stretch
+from archipel.runs.grouping import groups, label
 from archipel.runs.run import Run
 
 
@@ -254,7 +254,7 @@ def table(name: str, at: Marks, methods: Sequence[Measured]) -> str:
     )
 
 
-def cell(measured: Measured, column: Column, places: int, bold: bool) -> str:
+def cell(measured: Measured, column: MeasureColumn, places: int, bold: bool) -> str:
     spread = measured[column.name]
     if not spread.n:
         return f'<td class="none">{"not reached" if column.table == "target" else "–"}</td>'

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from archipel.drawing.style import COLOURS
-from archipel.report.grouping import groups
+from archipel.runs.grouping import groups
 from archipel.runs.run import Participant, Run
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from archipel.drawing.drawing import Drawing
 from archipel.drawing.lines import HEADER, MEANS, draw_lines, mean_line
 from archipel.drawing.style import legend_below, look, panels
-from archipel.report.grouping import groups
+from archipel.runs.grouping import groups
 from archipel.runs.run import Run
 
 if TYPE_CHECKING:

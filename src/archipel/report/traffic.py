@@ -14,8 +14,8 @@ from archipel.drawing.colours import INK, SLATE
 from archipel.drawing.drawing import Drawing
 from archipel.drawing.lines import HEADER
 from archipel.drawing.style import COLOURS, LETTER, WIDTH, legend_below, look
-from archipel.report.grouping import groups
-from archipel.report.measures import MEGABYTE, megabytes, moved
+from archipel.runs.grouping import groups
+from archipel.runs.history import MEGABYTE, megabytes, moved
 from archipel.runs.run import Run
 
 if TYPE_CHECKING:

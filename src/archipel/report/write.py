@@ -33,8 +33,8 @@ def write_report(
     """Compare the runs on one page; a report that was in the folder is replaced. Returns the page's path."""
     at = marks(runs, target=target, seconds=seconds, rounds=rounds)
     methods = measure(runs, at)
-    folder = folder.resolve()
-    look_whether_it_may_go(folder)
+    folder = Path(os.path.realpath(folder))
+    check_replaceable(folder)
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -75,9 +75,9 @@ def write_table(methods: Sequence[Measured], path: Path) -> None:
             writer.writerow(row)
 
 
-def look_whether_it_may_go(folder: Path) -> None:
+def check_replaceable(folder: Path) -> None:
     """Only a report may be replaced: a slip of the hand must not cost anybody's runs."""
-    if not folder.exists():
+    if not os.path.lexists(folder):
         return
     page = folder / PAGE
     require(

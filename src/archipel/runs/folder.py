@@ -23,7 +23,7 @@ import platform
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -40,20 +40,7 @@ from archipel.storage.files import write_text
 FORMAT = 1
 """Raise it when an older Archipel could not read the folder."""
 
-KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        records.Committed,
-        records.Scores,
-        records.Handed,
-        records.Returned,
-        records.Refused,
-        records.Divergence,
-        records.Membership,
-        records.Shadow,
-        records.Capped,
-    )
-}
+KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(records.Record)}
 
 
 def save_run(run: Run, folder: str | os.PathLike[str], parquet: bool = True) -> None:

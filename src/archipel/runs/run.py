@@ -173,7 +173,7 @@ class Run:
             # imported late: it is an extra
             from pandas import DataFrame
         except ImportError as error:
-            raise ImportError("to_pandas needs pandas: pip install 'archipel[pandas]'") from error
+            raise ImportError("to_pandas needs pandas: pip install '.[pandas]' in the source folder") from error
         return DataFrame(self.rows(kind))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -185,8 +185,8 @@ class Run:
 
     def plot(self) -> Figure:
         """The score against virtual time, local rounds and megabytes, as a matplotlib figure."""
-        # imported late: only pictures need it
-        from archipel.report.curves import score_curves
+        # imported late: it needs this module, and only figures need it
+        from archipel.runs.score_curves import score_curves
 
         return score_curves([self]).figure
 

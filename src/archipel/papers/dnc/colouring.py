@@ -7,8 +7,8 @@ import copy
 import torch
 from torch import nn
 
-from archipel.papers.evidence import Evidence
-from archipel.papers.records import Measure
+from archipel.papers.finished_runs import FinishedRuns
+from archipel.papers.reproduction import Measure
 from archipel.report.measures import Spread
 from archipel.runs.run import Run
 from archipel.study.build import build_data, build_settings
@@ -19,8 +19,8 @@ from archipel.study.schema import Study
 def scored_in(colour: str) -> Measure:
     """The last model's accuracy in per cent on test images that are all turned so; training is the same for all."""
 
-    def measure(evidence: Evidence, part: str, method: str) -> Spread:
-        study = evidence.study(next(one for one in evidence.reproduction.parts if one.name == part))
+    def measure(evidence: FinishedRuns, part: str, method: str) -> Spread:
+        study = evidence.study(next(one for one in evidence.studies.parts if one.name == part))
         runs = evidence.runs(part, method)
         found = evidence.once(f"{part}, {method}, {colour}", lambda: [accuracy(study, run, colour) for run in runs])
         return Spread.of(found)

@@ -10,9 +10,10 @@ from archipel.papers import claims
 from archipel.papers.dnc import PAPER
 from archipel.papers.dnc.rounds import bytes_beside, score_after
 from archipel.papers.dnc.scales import FEDAVG, SMALL, SMOKE, divided
-from archipel.papers.evidence import Evidence
-from archipel.papers.measures import of_runs, score
-from archipel.papers.records import Column, Measure, Part, Reproduction, Row, Scale, Table
+from archipel.papers.figure_measures import of_runs, score
+from archipel.papers.finished_runs import FinishedRuns
+from archipel.papers.reproduction import Measure, PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
 from archipel.report.measures import Spread
 from archipel.runs.run import Run
 
@@ -40,7 +41,7 @@ def layers_before_the_split(run: Run) -> float:
     return one.names.index(one.split) if one.split is not None else math.nan
 
 
-def in_the_sweep(evidence: Evidence, part: str, method: str) -> Spread:
+def in_the_sweep(evidence: FinishedRuns, part: str, method: str) -> Spread:
     """The score of the split that a metric finds: with the same seed its run would be that of the sweep, to the bit."""
     found = []
     for run in evidence.runs(part, method):
@@ -49,7 +50,7 @@ def in_the_sweep(evidence: Evidence, part: str, method: str) -> Spread:
     return Spread.of(found)
 
 
-def best_of_the_sweep(evidence: Evidence, part: str, method: str) -> Spread:
+def best_of_the_sweep(evidence: FinishedRuns, part: str, method: str) -> Spread:
     """The best split's score, over the same seeds."""
     spreads = [Spread.of(100 * run.final_score for run in evidence.runs("sweep", split)) for split in SPLITS]
     return max((spread for spread in spreads if spread.n), key=lambda spread: spread.mean)
@@ -60,54 +61,57 @@ REPRODUCTION = Reproduction(
     paper=PAPER,
     title="Figs. 4 to 6: epochs of fine-tuning, divergence by layer, and all splits of the net",
     folder=Path(__file__).parent,
-    parts=(Part("sweep", "sweep.toml"), Part("pre-pass", "prepass.toml"), Part("epochs", "epochs.toml")),
+    parts=(StudyPart("sweep", "sweep.toml"), StudyPart("pre-pass", "prepass.toml"), StudyPart("epochs", "epochs.toml")),
     tables=(
-        Table(
+        PaperTable(
             SWEEP,
             (
-                Column("accuracy", measure=score()),
-                Column("after feature learning", measure=score_after("features")),
-                Column("after fine-tuning", measure=score_after("tuning")),
-                Column("bytes, % of FedAvg's", measure=bytes_beside("FedAvg")),
-                Column(
+                PaperColumn("accuracy", measure=score()),
+                PaperColumn("after feature learning", measure=score_after("features")),
+                PaperColumn("after fine-tuning", measure=score_after("tuning")),
+                PaperColumn("bytes, % of FedAvg's", measure=bytes_beside("FedAvg")),
+                PaperColumn(
                     "bytes without the pre-pass, % of FedAvg's",
                     measure=bytes_beside("FedAvg", divided=True),
                 ),
             ),
             (
-                Row("FedAvg", method="FedAvg"),
-                *(Row(split, (None, None, None, None, 50.0), method=split) for split in SPLITS),
+                PaperRow("FedAvg", method="FedAvg"),
+                *(PaperRow(split, (None, None, None, None, 50.0), method=split) for split in SPLITS),
             ),
             part="sweep",
         ),
-        Table(
+        PaperTable(
             LAYERS,
-            tuple(Column(label, method=label, digits=5) for label in METRICS),
-            tuple(Row(f"L{number} {name}", measure=diverged(number - 1)) for number, name in enumerate(NAMES, start=1)),
+            tuple(PaperColumn(label, method=label, digits=5) for label in METRICS),
+            tuple(
+                PaperRow(f"L{number} {name}", measure=diverged(number - 1))
+                for number, name in enumerate(NAMES, start=1)
+            ),
             part="pre-pass",
         ),
-        Table(
+        PaperTable(
             FOUND,
             (
-                Column("layers before the split", measure=of_runs(layers_before_the_split)),
-                Column("accuracy there", measure=in_the_sweep),
-                Column("best of the sweep", measure=best_of_the_sweep),
+                PaperColumn("layers before the split", measure=of_runs(layers_before_the_split)),
+                PaperColumn("accuracy there", measure=in_the_sweep),
+                PaperColumn("best of the sweep", measure=best_of_the_sweep),
             ),
             (
-                Row("EQ3", (5.0, None, None), method="EQ3"),
-                Row("EQ3 without the norm", method="EQ3 without the norm"),
-                Row("EQ2", method="EQ2"),
+                PaperRow("EQ3", (5.0, None, None), method="EQ3"),
+                PaperRow("EQ3 without the norm", method="EQ3 without the norm"),
+                PaperRow("EQ2", method="EQ2"),
             ),
             part="pre-pass",
         ),
-        Table(
+        PaperTable(
             EPOCHS,
-            (Column("accuracy", measure=score()),),
+            (PaperColumn("accuracy", measure=score()),),
             (
-                Row("Ep0.1", part="epochs", method="Ep0.1"),
-                Row("Ep0.2", part="sweep", method="Divide5"),
-                Row("Ep0.4", part="epochs", method="Ep0.4"),
-                Row("Ep1.0", part="epochs", method="Ep1.0"),
+                PaperRow("Ep0.1", part="epochs", method="Ep0.1"),
+                PaperRow("Ep0.2", part="sweep", method="Divide5"),
+                PaperRow("Ep0.4", part="epochs", method="Ep0.4"),
+                PaperRow("Ep1.0", part="epochs", method="Ep1.0"),
             ),
         ),
     ),

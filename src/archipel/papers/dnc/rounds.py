@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Literal
 
-from archipel.papers.evidence import Evidence
-from archipel.papers.measures import of_runs
-from archipel.papers.records import Measure
-from archipel.report.measures import WORK, Spread, history, moved
+from archipel.papers.figure_measures import of_runs
+from archipel.papers.finished_runs import FinishedRuns
+from archipel.papers.reproduction import Measure
+from archipel.report.measures import Spread
+from archipel.runs.history import WORK, history, moved
 from archipel.runs.run import Run
 
 Kind = Literal["whole", "features", "tuning"]
@@ -52,7 +53,7 @@ def bytes_beside(other: str, *, rounds: int | None = None, divided: bool = False
     rounds: the first so many alone; divided: only rounds that train a part of the net, so without the pre-pass.
     """
 
-    def measure(evidence: Evidence, part: str, method: str) -> Spread:
+    def measure(evidence: FinishedRuns, part: str, method: str) -> Spread:
         theirs = {run.seed: bytes_of_rounds(run) for run in evidence.runs(part, other)}
         return Spread.of(_share(run, theirs[run.seed], rounds, divided) for run in evidence.runs(part, method))
 

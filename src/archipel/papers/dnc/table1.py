@@ -9,8 +9,9 @@ from archipel.papers.dnc import PAPER
 from archipel.papers.dnc.colouring import scored_in
 from archipel.papers.dnc.rounds import bytes_beside
 from archipel.papers.dnc.scales import FEDAVG, SMALL, SMOKE, divided
-from archipel.papers.measures import score
-from archipel.papers.records import Column, Part, Reproduction, Row, Scale, Table
+from archipel.papers.figure_measures import score
+from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
 
 ACCURACY = "Table 1: accuracy after 18 rounds"
 POOLED = "The images of both collaborators in one place"
@@ -25,51 +26,51 @@ REPRODUCTION = Reproduction(
     title="Table 1: colour-skewed CIFAR-10 on two collaborators, three levels of skew",
     folder=Path(__file__).parent,
     parts=(
-        *(Part(skew, "colour.toml", {"data.colour_skew.share": skew}) for skew in SKEWS),
-        Part(
+        *(StudyPart(skew, "colour.toml", {"data.colour_skew.share": skew}) for skew in SKEWS),
+        StudyPart(
             SGD,
             "variants.toml",
             {"training.optimiser": "SGD", "training.momentum": 0.9, "training.rate": 0.01},
         ),
-        Part(
+        StudyPart(
             STEADY,
             "variants.toml",
             {"algorithms": [{**FEDAVG, "more_planners": []}, divided("D&C", split=5, decay=1.0)]},
         ),
-        Part("in one place", "pooled.toml"),
+        StudyPart("in one place", "pooled.toml"),
     ),
     tables=(
-        Table(
+        PaperTable(
             ACCURACY,
             (
-                Column("FedAvg", method="FedAvg"),
-                Column("FedProx", method="FedProx"),
-                Column("FedMA", method="FedMA"),
-                Column("D&C", method="D&C"),
-                Column(
+                PaperColumn("FedAvg", method="FedAvg"),
+                PaperColumn("FedProx", method="FedProx"),
+                PaperColumn("FedMA", method="FedMA"),
+                PaperColumn("D&C", method="D&C"),
+                PaperColumn(
                     "bytes of D&C, % of FedAvg's",
                     method="D&C",
                     measure=bytes_beside("FedAvg"),
                 ),
             ),
             (
-                Row("95-5", (53.1, 56.2, 81.0, 80.1, None), part="95-5"),
-                Row("75-25", (52.8, 74.6, 78.8, 79.2, None), part="75-25"),
-                Row("50-50", (49.1, 67.2, 79.9, 81.8, None), part="50-50"),
-                *(Row(part, part=part) for part in VARIANTS),
+                PaperRow("95-5", (53.1, 56.2, 81.0, 80.1, None), part="95-5"),
+                PaperRow("75-25", (52.8, 74.6, 78.8, 79.2, None), part="75-25"),
+                PaperRow("50-50", (49.1, 67.2, 79.9, 81.8, None), part="50-50"),
+                *(PaperRow(part, part=part) for part in VARIANTS),
             ),
             measure=score(),
         ),
-        Table(
+        PaperTable(
             POOLED,
-            (Column("accuracy", measure=score()),),
-            (Row("95-5", part="in one place", method="centralised"),),
+            (PaperColumn("accuracy", measure=score()),),
+            (PaperRow("95-5", part="in one place", method="centralised"),),
         ),
-        Table(
+        PaperTable(
             COLOURS,
-            tuple(Column(colour, measure=scored_in(colour)) for colour in ("alike", "colour", "grey")),
+            tuple(PaperColumn(colour, measure=scored_in(colour)) for colour in ("alike", "colour", "grey")),
             tuple(
-                Row(f"{part}: {method}", part=part, method=method)
+                PaperRow(f"{part}: {method}", part=part, method=method)
                 for part in (*SKEWS, *VARIANTS)
                 for method in ("FedAvg", "D&C")
             ),

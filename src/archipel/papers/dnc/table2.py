@@ -8,8 +8,9 @@ from archipel.papers import claims
 from archipel.papers.dnc import PAPER
 from archipel.papers.dnc.rounds import bytes_beside
 from archipel.papers.dnc.scales import FEDAVG, divided, images
-from archipel.papers.measures import amount, score, score_by_rounds
-from archipel.papers.records import Column, Part, Reproduction, Row, Scale, Table
+from archipel.papers.figure_measures import amount, score, score_by_rounds
+from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
 
 ACCURACY = "Table 2: accuracy after 18 rounds, and with FedAvg's bytes (D&C')"
 BYTES = "Bytes and rounds"
@@ -21,33 +22,33 @@ REPRODUCTION = Reproduction(
     paper=PAPER,
     title="Table 2: class-imbalanced CIFAR-10 on 5 and 10 collaborators",
     folder=Path(__file__).parent,
-    parts=(Part("5", "imbalanced5.toml"), Part("10", "imbalanced10.toml")),
+    parts=(StudyPart("5", "imbalanced5.toml"), StudyPart("10", "imbalanced10.toml")),
     tables=(
-        Table(
+        PaperTable(
             ACCURACY,
             (
-                Column("FedAvg", method="FedAvg"),
-                Column("FedProx", method="FedProx"),
-                Column("FedMA", method="FedMA"),
-                Column("D&C", method="D&C", measure=score_by_rounds(ROUNDS)),
-                Column("D&C'", method="D&C"),
+                PaperColumn("FedAvg", method="FedAvg"),
+                PaperColumn("FedProx", method="FedProx"),
+                PaperColumn("FedMA", method="FedMA"),
+                PaperColumn("D&C", method="D&C", measure=score_by_rounds(ROUNDS)),
+                PaperColumn("D&C'", method="D&C"),
             ),
             (
-                Row("5", (88.5, 87.5, 87.5, 87.1, 89.3), part="5"),
-                Row("10", (83.5, 80.0, 82.5, 76.8, 82.2), part="10"),
+                PaperRow("5", (88.5, 87.5, 87.5, 87.1, 89.3), part="5"),
+                PaperRow("10", (83.5, 80.0, 82.5, 76.8, 82.2), part="10"),
             ),
             measure=score(),
         ),
-        Table(
+        PaperTable(
             BYTES,
             (
-                Column(
+                PaperColumn(
                     "D&C, % of FedAvg's bytes",
                     measure=bytes_beside("FedAvg", rounds=ROUNDS),
                 ),
-                Column("rounds of D&C'", measure=amount("rounds"), digits=0),
+                PaperColumn("rounds of D&C'", measure=amount("rounds"), digits=0),
             ),
-            (Row("5", (50.0, None), part="5"), Row("10", (50.0, None), part="10")),
+            (PaperRow("5", (50.0, None), part="5"), PaperRow("10", (50.0, None), part="10")),
             method="D&C",
         ),
     ),

@@ -8,9 +8,11 @@ from archipel.papers import claims
 from archipel.papers.dnc import PAPER
 from archipel.papers.dnc.rounds import bytes_beside
 from archipel.papers.dnc.scales import FEDAVG, divided
-from archipel.papers.measures import of_runs
-from archipel.papers.records import Column, Part, Reproduction, Row, Scale, Table
-from archipel.report.measures import history, mean
+from archipel.papers.figure_measures import of_runs
+from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
+from archipel.report.measures import mean
+from archipel.runs.history import history
 from archipel.runs.run import Run
 
 ACCURACY = "Table 3: accuracy"
@@ -27,26 +29,26 @@ REPRODUCTION = Reproduction(
     paper=PAPER,
     title="Table 3: the next character, on 66 speaking roles",
     folder=Path(__file__).parent,
-    parts=(Part("66", "shakespeare.toml"),),
+    parts=(StudyPart("66", "shakespeare.toml"),),
     tables=(
-        Table(
+        PaperTable(
             ACCURACY,
             (
-                Column("FedAvg", method="FedAvg"),
-                Column("FedProx", method="FedProx"),
-                Column("FedMA", method="FedMA"),
-                Column("D&C", method="D&C"),
+                PaperColumn("FedAvg", method="FedAvg"),
+                PaperColumn("FedProx", method="FedProx"),
+                PaperColumn("FedMA", method="FedMA"),
+                PaperColumn("D&C", method="D&C"),
             ),
             (
-                Row("after round 9", (50.8, 44.6, 47.4, 49.6), measure=of_runs(lambda run: 100 * run.score)),
-                Row("mean of rounds 5 to 9", measure=of_runs(rounds_5_to_9)),
+                PaperRow("after round 9", (50.8, 44.6, 47.4, 49.6), measure=of_runs(lambda run: 100 * run.score)),
+                PaperRow("mean of rounds 5 to 9", measure=of_runs(rounds_5_to_9)),
             ),
             part="66",
         ),
-        Table(
+        PaperTable(
             BYTES,
-            (Column("D&C", method="D&C", measure=bytes_beside("FedAvg")),),
-            (Row("9 rounds", (50.0,)),),
+            (PaperColumn("D&C", method="D&C", measure=bytes_beside("FedAvg")),),
+            (PaperRow("9 rounds", (50.0,)),),
             part="66",
         ),
     ),

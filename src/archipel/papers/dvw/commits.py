@@ -17,7 +17,7 @@ from archipel.core.randomness import generator
 from archipel.core.state import Member, State, Update, View
 from archipel.core.types import Metrics, Model
 from archipel.kernels import kernels
-from archipel.simulation.executors.choice import threads
+from archipel.kernels.threads import threads
 from archipel.simulation.vectors import MemoryModels
 from archipel.study.stopwatch import seconds_of
 
@@ -25,7 +25,7 @@ FAR_LARGER_THAN_CACHE = 1 << 24
 """Numbers."""
 
 
-class Federation:
+class CommitFederation:
     """A controller's memory: learners that have all committed once."""
 
     def __init__(self, layout: Layout, learners: int) -> None:
@@ -76,7 +76,7 @@ class Federation:
 def seconds(layout: Layout, learners: int, tries: int) -> tuple[float, float]:
     """With the cache and without it, the least of some tries: what else the machine does can only add to it."""
     with threads(1):  # two that wait for each other on a busy machine take a hundred times as long
-        federation = Federation(layout, learners)
+        federation = CommitFederation(layout, learners)
         return (
             min(federation.with_cache(turn) for turn in range(tries)),
             min(federation.without() for _ in range(tries)),

@@ -11,8 +11,9 @@ from archipel.models import resnet_cifar
 from archipel.papers.claims import above, below
 from archipel.papers.dvw import FOLDER, PAPER
 from archipel.papers.dvw.commits import seconds
-from archipel.papers.evidence import Evidence
-from archipel.papers.records import Column, Measure, Reproduction, Row, Scale, ScaleName, Table
+from archipel.papers.finished_runs import FinishedRuns
+from archipel.papers.reproduction import Measure, PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, ScaleName
 from archipel.report.measures import Spread
 
 FEW, MORE = 10, (100, 1000)
@@ -28,7 +29,7 @@ def row(depth: int, way: str) -> str:
 def time(learners: int, *, relative: bool) -> Measure:
     """Milliseconds, or how many times that with few learners; the row names the network and the way."""
 
-    def measure(evidence: Evidence, part: str, named: str) -> Spread | None:
+    def measure(evidence: FinishedRuns, part: str, named: str) -> Spread | None:
         found: dict[str, dict[str, float]] = evidence.once("commits", lambda: find(evidence.scale))
         if named not in found:
             return None
@@ -50,8 +51,8 @@ def find(scale: ScaleName) -> dict[str, dict[str, float]]:
 
 TITLE = "Time of one community model"
 COLUMNS = (
-    Column(f"{FEW} learners, ms", measure=time(FEW, relative=False), digits=2),
-    *(Column(f"{n:,} learners, times that", measure=time(n, relative=True), digits=2) for n in MORE),
+    PaperColumn(f"{FEW} learners, ms", measure=time(FEW, relative=False), digits=2),
+    *(PaperColumn(f"{n:,} learners, times that", measure=time(n, relative=True), digits=2) for n in MORE),
 )
 
 REPRODUCTION = Reproduction(
@@ -61,10 +62,10 @@ REPRODUCTION = Reproduction(
     folder=FOLDER,
     parts=(),
     tables=(
-        Table(
+        PaperTable(
             TITLE,
             COLUMNS,
-            tuple(Row(row(depth, way), method=row(depth, way)) for depth in DEPTHS["full"] for way in WAYS),
+            tuple(PaperRow(row(depth, way), method=row(depth, way)) for depth in DEPTHS["full"] for way in WAYS),
         ),
     ),
     claims=(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from archipel.papers.claims import near_paper, rows_higher
 from archipel.papers.dvw import CLUSTER, FOLDER, PAPER
 from archipel.papers.dvw.table1 import ALL, SETTINGS, SMALL_CNN, first_of_each
-from archipel.papers.measures import of_runs
-from archipel.papers.records import Column, Reproduction, Row, Scale, Table
-from archipel.report.measures import WORK, moved
+from archipel.papers.figure_measures import of_runs
+from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale
+from archipel.runs.history import WORK, moved
 from archipel.runs.run import Run
 
 TITLE = "Requests, and models exchanged"
@@ -41,16 +42,16 @@ REPRODUCTION = Reproduction(
     folder=FOLDER,
     parts=tuple(one.part("heterogeneous") for one in SHOWN),
     tables=(
-        Table(
+        PaperTable(
             TITLE,
             (
-                Column(REQUESTS, measure=of_runs(requests), digits=0),
-                Column("models exchanged", measure=of_runs(models), digits=0),
-                Column("of them for evaluation", measure=of_runs(evaluated), digits=0),
-                Column(A_REQUEST, measure=of_runs(lambda run: models(run) / requests(run)), digits=2),
+                PaperColumn(REQUESTS, measure=of_runs(requests), digits=0),
+                PaperColumn("models exchanged", measure=of_runs(models), digits=0),
+                PaperColumn("of them for evaluation", measure=of_runs(evaluated), digits=0),
+                PaperColumn(A_REQUEST, measure=of_runs(lambda run: models(run) / requests(run)), digits=2),
             ),
             tuple(
-                Row(
+                PaperRow(
                     label(one.row, method),
                     (None, None, None, 11.0 if "DVW" in method else 2.0),
                     part=one.folder("heterogeneous"),

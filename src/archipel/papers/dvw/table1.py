@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from archipel.papers.claims import below, higher, level
 from archipel.papers.dvw import CLUSTER, FOLDER, PAPER
-from archipel.papers.measures import gain_over, of_runs, score, score_by_seconds
-from archipel.papers.records import Column, Part, Reproduction, Row, Scale, Table
+from archipel.papers.figure_measures import gain_over, of_runs, score, score_by_seconds
+from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
 
 
 @dataclass(frozen=True)
-class Setting:
+class CifarSetting:
     """How the data are dealt out in one row of the table, and the paper's figures."""
 
     row: str
@@ -22,9 +23,9 @@ class Setting:
     heterogeneous: tuple[float, ...]
     """All methods after 14,000 seconds."""
 
-    def part(self, cluster: str) -> Part:
+    def part(self, cluster: str) -> StudyPart:
         changes = {"data.split.sizes": self.sizes, "data.split.classes": self.classes}
-        return Part(self.folder(cluster), f"{cluster}.toml", changes)
+        return StudyPart(self.folder(cluster), f"{cluster}.toml", changes)
 
     def folder(self, cluster: str) -> str:
         kind = "iid" if self.classes == "iid" else self.row.rpartition("(")[2].rstrip(")")
@@ -32,63 +33,63 @@ class Setting:
 
 
 SETTINGS = (
-    Setting(
+    CifarSetting(
         "Uniform, IID",
         "uniform",
         "iid",
         (82.8, 82.5, 82.95, 82.85),
         (82.72, 82.07, 82.6, 80.45, 82.2, 82.72),
     ),
-    Setting(
+    CifarSetting(
         "Uniform, Non-IID(5)",
         "uniform",
         5,
         (80.02, 79.68, 80.02, 79.94),
         (79.33, 79.16, 80.09, 76.46, 79.93, 80.21),
     ),
-    Setting(
+    CifarSetting(
         "Uniform, Non-IID(3)",
         "uniform",
         3,
         (75.76, 75.50, 75.76, 75.54),
         (74.61, 74.53, 75.51, 68.97, 75.53, 75.59),
     ),
-    Setting(
+    CifarSetting(
         "Skewed, IID",
         "skewed",
         "iid",
         (80.37, 80.05, 80.54, 80.66),
         (78.99, 79.07, 79.27, 75.94, 79.74, 80.72),
     ),
-    Setting(
+    CifarSetting(
         "Skewed, Non-IID(5)",
         "skewed",
         5,
         (71.93, 72.88, 72.24, 73.72),
         (70.62, 71.57, 72.62, 64.28, 73.24, 73.22),
     ),
-    Setting(
+    CifarSetting(
         "Skewed, Non-IID(3)",
         "skewed",
         3,
         (68.52, 69.49, 68.68, 69.65),
         (66.81, 67.18, 68.24, 55.64, 68.73, 69.43),
     ),
-    Setting(
+    CifarSetting(
         "Power law, IID",
         "powerlaw",
         "iid",
         (69.98, 76.64, 71.13, 77.09),
         (51.49, 72.21, 65.07, 72.48, 75.37, 76.82),
     ),
-    Setting(
+    CifarSetting(
         "Power law, Non-IID(5x7)",
         "powerlaw",
         "8x1,7x1,6x1,5x7",
         (60.66, 69.67, 64.07, 71.63),
         (30.16, 62.81, 42.45, 56.72, 68.07, 69.48),
     ),
-    Setting(
+    CifarSetting(
         "Power law, Non-IID(3x8)",
         "powerlaw",
         "8x1,4x1,3x8",
@@ -122,36 +123,37 @@ def gain(figures: tuple[float, ...]) -> float:
 
 
 TABLES = (
-    Table(
+    PaperTable(
         HOMOGENEOUS,
         (
-            *(Column(f"{method}, by time", method=method, measure=score_by_seconds()) for method in SYNC),
-            *(Column(f"{method}, by rounds", method=method, measure=score()) for method in SYNC),
-            Column(GAIN, method="SyncDVW", measure=gain_over("SyncFedAvg")),
+            *(PaperColumn(f"{method}, by time", method=method, measure=score_by_seconds()) for method in SYNC),
+            *(PaperColumn(f"{method}, by rounds", method=method, measure=score()) for method in SYNC),
+            PaperColumn(GAIN, method="SyncDVW", measure=gain_over("SyncFedAvg")),
         ),
         tuple(
-            Row(one.row, (*one.homogeneous, gain(one.homogeneous)), part=one.folder("homogeneous")) for one in SETTINGS
+            PaperRow(one.row, (*one.homogeneous, gain(one.homogeneous)), part=one.folder("homogeneous"))
+            for one in SETTINGS
         ),
     ),
-    Table(
+    PaperTable(
         HETEROGENEOUS,
-        tuple(Column(method, method=method) for method in ALL),
-        tuple(Row(one.row, one.heterogeneous, part=one.folder("heterogeneous")) for one in SETTINGS),
+        tuple(PaperColumn(method, method=method) for method in ALL),
+        tuple(PaperRow(one.row, one.heterogeneous, part=one.folder("heterogeneous")) for one in SETTINGS),
         measure=score(),
     ),
-    Table(
+    PaperTable(
         FASHION,
-        tuple(Column(method, method=method) for method in SYNC),
-        (Row(HARDEST.row, part=HARDEST.folder("fashion")),),
+        tuple(PaperColumn(method, method=method) for method in SYNC),
+        (PaperRow(HARDEST.row, part=HARDEST.folder("fashion")),),
         measure=score(),
     ),
-    Table(
+    PaperTable(
         "All data in one place: the rate that is best on validation data",
         (
-            Column("rate", measure=of_runs(lambda run: float(str(run.tuned["training.rate"]))), digits=3),
-            Column("test accuracy, per cent", measure=score()),
+            PaperColumn("rate", measure=of_runs(lambda run: float(str(run.tuned["training.rate"]))), digits=3),
+            PaperColumn("test accuracy, per cent", measure=score()),
         ),
-        (Row("centralised", (0.05, None), part="centralised", method="centralised"),),
+        (PaperRow("centralised", (0.05, None), part="centralised", method="centralised"),),
     ),
 )
 
@@ -173,7 +175,7 @@ REPRODUCTION = Reproduction(
         *(one.part("homogeneous") for one in SETTINGS),
         *(one.part("heterogeneous") for one in SETTINGS),
         HARDEST.part("fashion"),
-        Part("centralised", "centralised.toml"),
+        StudyPart("centralised", "centralised.toml"),
     ),
     tables=TABLES,
     claims=(

@@ -5,15 +5,16 @@ from __future__ import annotations
 from archipel.papers.claims import higher
 from archipel.papers.dvw import CLUSTER, FOLDER, PAPER
 from archipel.papers.dvw.table1 import SMALL_CNN, first_of_each
-from archipel.papers.measures import score
-from archipel.papers.records import Column, Part, Reproduction, Row, Scale, Table
+from archipel.papers.figure_measures import score
+from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
 
 TITLE = "CIFAR-100: test accuracy in per cent after equal virtual time"
 METHODS = ("AsyncFedAvg", "FedAsync", "AsyncDVW(na)", "AsyncDVW(a)")
 
 
-def part(name: str, sizes: str, classes: str | int) -> Part:
-    return Part(name, "cifar100.toml", {"data.split.sizes": sizes, "data.split.classes": classes})
+def part(name: str, sizes: str, classes: str | int) -> StudyPart:
+    return StudyPart(name, "cifar100.toml", {"data.split.sizes": sizes, "data.split.classes": classes})
 
 
 REPRODUCTION = Reproduction(
@@ -30,16 +31,16 @@ REPRODUCTION = Reproduction(
         part("powerlaw-50x5", "powerlaw", "84x1,76x1,68x1,64x1,55x1,50x5"),
     ),
     tables=(
-        Table(
+        PaperTable(
             TITLE,
-            tuple(Column(method, method=method) for method in METHODS),
+            tuple(PaperColumn(method, method=method) for method in METHODS),
             (
-                Row("Uniform, IID", (59.62, 57.45, 59.31, 59.96), part="uniform-iid"),
-                Row("Uniform, Non-IID(50)", (51.89, 49.44, 51.79, 55.8), part="uniform-50"),
-                Row("Skewed, IID", (54.37, None, None, 57.74), part="skewed-iid"),
-                Row("Skewed, Non-IID(50)", (34.02, None, None, 44.59), part="skewed-50"),
-                Row("Power law, IID", (None, None, None, 44.44), part="powerlaw-iid"),
-                Row("Power law, Non-IID(50x5)", (None, None, None, 26.05), part="powerlaw-50x5"),
+                PaperRow("Uniform, IID", (59.62, 57.45, 59.31, 59.96), part="uniform-iid"),
+                PaperRow("Uniform, Non-IID(50)", (51.89, 49.44, 51.79, 55.8), part="uniform-50"),
+                PaperRow("Skewed, IID", (54.37, None, None, 57.74), part="skewed-iid"),
+                PaperRow("Skewed, Non-IID(50)", (34.02, None, None, 44.59), part="skewed-50"),
+                PaperRow("Power law, IID", (None, None, None, 44.44), part="powerlaw-iid"),
+                PaperRow("Power law, Non-IID(50x5)", (None, None, None, 26.05), part="powerlaw-50x5"),
             ),
             measure=score(),
         ),

@@ -5,15 +5,16 @@ from __future__ import annotations
 from archipel.papers.claims import higher
 from archipel.papers.dvw import CLUSTER, FOLDER, PAPER
 from archipel.papers.dvw.table1 import first_of_each
-from archipel.papers.measures import score
-from archipel.papers.records import Column, Part, Reproduction, Row, Scale, Table
+from archipel.papers.figure_measures import score
+from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
 
 TITLE = "EMNIST ByClass: test accuracy in per cent after equal virtual time"
 METHODS = ("AsyncFedAvg", "FedAsync", "AsyncDVW(na)", "AsyncDVW(a)")
 
 
-def part(name: str, sizes: str, classes: str | int) -> Part:
-    return Part(name, "emnist.toml", {"data.split.sizes": sizes, "data.split.classes": classes})
+def part(name: str, sizes: str, classes: str | int) -> StudyPart:
+    return StudyPart(name, "emnist.toml", {"data.split.sizes": sizes, "data.split.classes": classes})
 
 
 REPRODUCTION = Reproduction(
@@ -27,13 +28,13 @@ REPRODUCTION = Reproduction(
         part("powerlaw-iid", "powerlaw", "iid"),
     ),
     tables=(
-        Table(
+        PaperTable(
             TITLE,
-            tuple(Column(method, method=method) for method in METHODS),
+            tuple(PaperColumn(method, method=method) for method in METHODS),
             (
-                Row("Uniform, IID", (85.86, 86.0, 85.88, 86.31), part="uniform-iid"),
-                Row("Skewed, Non-IID(30)", (79.11, 73.46, 81.03, 82.85), part="skewed-30"),
-                Row("Power law, IID", (51.07, 68.33, 67.23, 71.07), part="powerlaw-iid"),
+                PaperRow("Uniform, IID", (85.86, 86.0, 85.88, 86.31), part="uniform-iid"),
+                PaperRow("Skewed, Non-IID(30)", (79.11, 73.46, 81.03, 82.85), part="skewed-30"),
+                PaperRow("Power law, IID", (51.07, 68.33, 67.23, 71.07), part="powerlaw-iid"),
             ),
             measure=score(),
         ),

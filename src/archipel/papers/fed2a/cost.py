@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from archipel.core.parts.planning import PeriodicLayers
-from archipel.papers.evidence import Evidence
-from archipel.report.measures import Spread, history, reached
+from archipel.papers.finished_runs import FinishedRuns
+from archipel.report.measures import Spread, reached
+from archipel.runs.history import history
 from archipel.study.files import method_label, methods
 from archipel.study.schema import Study
 
@@ -21,7 +22,7 @@ GIGABYTE = 2**30
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkCost:
     """Parameters of the paper's network for a data set (Table 3)."""
 
     shallow: int
@@ -29,13 +30,13 @@ class Network:
 
 
 TABLE_3 = {
-    "fmnist": Network(206_592, 3_413_770),
-    "cifar10": Network(829_184, 9_574_154),
-    "gtsrb": Network(209_792, 2_403_499),
+    "fmnist": NetworkCost(206_592, 3_413_770),
+    "cifar10": NetworkCost(829_184, 9_574_154),
+    "gtsrb": NetworkCost(209_792, 2_403_499),
 }
 
 
-def gigabytes(network: Network, rounds: int, last: int = PERIOD) -> float:
+def gigabytes(network: NetworkCost, rounds: int, last: int = PERIOD) -> float:
     """cost_all of formula 12 up to a round, with deep layers in the last D rounds of a period."""
     layers = PeriodicLayers(PERIOD, last)
     deep = sum(layers.uploads_deep(number) for number in range(1, rounds + 1))
@@ -48,7 +49,7 @@ def last_rounds(study: Study, method: str) -> int:
     return int(entry.get("last", PERIOD)) if isinstance(entry, dict) else PERIOD
 
 
-def arrivals(evidence: Evidence, part: str, method: str) -> list[int]:
+def arrivals(evidence: FinishedRuns, part: str, method: str) -> list[int]:
     """The round in which each run reaches the target; nothing if none does.
 
     One that does not, where others do, counts with all its rounds, as in fig. 7: else it would help the mean.
@@ -60,13 +61,13 @@ def arrivals(evidence: Evidence, part: str, method: str) -> list[int]:
     return [len(run.commits) if point is None else point.version for run, point in zip(runs, found, strict=True)]
 
 
-def rounds_to_target(evidence: Evidence, part: str, method: str) -> Spread:
+def rounds_to_target(evidence: FinishedRuns, part: str, method: str) -> Spread:
     """I2."""
     return Spread.of(arrivals(evidence, part, method))
 
 
-def gigabytes_to_target(evidence: Evidence, part: str, method: str) -> Spread:
+def gigabytes_to_target(evidence: FinishedRuns, part: str, method: str) -> Spread:
     """I3: what the paper's network would cost until our runs reach the target."""
-    (study,) = (evidence.study(one) for one in evidence.reproduction.parts if one.name == part)
+    (study,) = (evidence.study(one) for one in evidence.studies.parts if one.name == part)
     last = last_rounds(study, method)
     return Spread.of(gigabytes(TABLE_3[part], rounds, last) for rounds in arrivals(evidence, part, method))

@@ -10,9 +10,11 @@ from typing import Any
 from archipel.papers import claims
 from archipel.papers.fed2a import PAPER
 from archipel.papers.fed2a.cost import gigabytes_to_target, rounds_to_target
-from archipel.papers.measures import of_runs, score
-from archipel.papers.records import Claim, Column, Part, Reproduction, Row, Scale, Table
-from archipel.report.measures import history, mean, scores_of
+from archipel.papers.figure_measures import of_runs, score
+from archipel.papers.reproduction import Claim, PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
+from archipel.report.measures import mean, scores_of
+from archipel.runs.history import history
 from archipel.runs.run import Run
 from archipel.study.files import method_label, methods
 
@@ -23,38 +25,38 @@ ACCURACY = tuple(f"{name}, accuracy" for name in SETS.values())
 ROUNDS = tuple(f"{name}, rounds" for name in SETS.values())
 GIGABYTES = tuple(f"{name}, GB" for name in SETS.values())
 
-TABLE_4 = Table(
+TABLE_4 = PaperTable(
     "Table 4: accuracy in the end (%), rounds and gigabytes to the target",
     (
-        *(Column(name, part, measure=score()) for name, part in zip(ACCURACY, SETS, strict=True)),
-        *(Column(name, part, measure=rounds_to_target, digits=0) for name, part in zip(ROUNDS, SETS, strict=True)),
+        *(PaperColumn(name, part, measure=score()) for name, part in zip(ACCURACY, SETS, strict=True)),
+        *(PaperColumn(name, part, measure=rounds_to_target, digits=0) for name, part in zip(ROUNDS, SETS, strict=True)),
         *(
-            Column(name, part, measure=gigabytes_to_target, digits=2)
+            PaperColumn(name, part, measure=gigabytes_to_target, digits=2)
             for name, part in zip(GIGABYTES, SETS, strict=True)
         ),
     ),
     (
-        Row("FedAvg", (69.91, 38.08, 86.30, 94, 97, 265, 1.27, 3.76, 2.58), method="fedavg"),
-        Row("FedProx", (70.22, 38.58, 70.63, 77, 89, None, 1.04, 3.45, None), method="fedprox"),
-        Row("FedAsync", (66.98, 38.27, 69.57, 95, 132, None, 1.28, 5.12, None), method="fedasync"),
-        Row("FedAsync, 5 updates a round", method="fedasync_5"),
-        Row("FedAvg, synchronous", method="fedavg_rounds"),
-        Row("PLU(300,10,1)", (66.80, 36.01, 84.31, 168, 150, None, 0.44, 1.32, None), method="plu_1"),
-        Row("PLU(300,10,2)", (67.52, 35.54, 86.06, 120, 119, 269, 0.50, 1.47, 0.76), method="plu_2"),
-        Row("PLU(300,10,3)", (68.92, 36.94, 85.68, 118, 118, 258, 0.61, 1.83, 0.94), method="plu_3"),
-        Row("PLU(300,10,4)", (69.14, 37.34, 86.66, 99, 101, 257, 0.65, 1.95, 1.16), method="plu_4"),
-        Row("PLU(300,10,5)", (69.46, 37.37, 87.50, 107, 100, 272, 0.81, 2.27, 1.47), method="plu_5"),
-        Row("PLU(300,10,6)", (69.56, 38.26, 84.59, 90, 97, 285, 0.81, 2.48, 1.78), method="plu_6"),
-        Row("PLU(300,10,7)", (70.03, 38.28, 87.07, 88, 97, 209, 0.88, 2.80, 1.50), method="plu_7"),
-        Row("PLU(300,10,8)", (69.95, 38.64, 87.57, 94, 86, 172, 1.04, 2.76, 1.37), method="plu_8"),
-        Row("PLU(300,10,9)", (69.99, 38.24, 86.37, 88, 88, 228, 1.09, 3.13, 2.03), method="plu_9"),
-        Row("PLU of Fed2A, by arrival", method="plu_arriving"),
-        Row("TVW-exp", (69.32, 44.07, 89.06, 44, 62, 133, 0.59, 2.40, 1.29), method="tvw_exp"),
-        Row("TVW-inv", (71.70, 44.94, 89.62, 39, 60, 133, 0.53, 2.33, 1.29), method="tvw_inv"),
-        Row("TVW-log", (71.38, 41.54, 88.48, 44, 66, 144, 0.59, 2.56, 1.40), method="tvw_log"),
-        Row("RCE", (71.44, 41.07, 87.30, 51, 84, 200, 0.69, 3.26, 1.95), method="rce"),
-        Row("Fed2A", (74.76, 45.99, 90.59, 18, 54, 120, 0.20, 1.74, 0.97), method="fed2a"),
-        Row("Fed2A, PLU by arrival", method="fed2a_arriving"),
+        PaperRow("FedAvg", (69.91, 38.08, 86.30, 94, 97, 265, 1.27, 3.76, 2.58), method="fedavg"),
+        PaperRow("FedProx", (70.22, 38.58, 70.63, 77, 89, None, 1.04, 3.45, None), method="fedprox"),
+        PaperRow("FedAsync", (66.98, 38.27, 69.57, 95, 132, None, 1.28, 5.12, None), method="fedasync"),
+        PaperRow("FedAsync, 5 updates a round", method="fedasync_5"),
+        PaperRow("FedAvg, synchronous", method="fedavg_rounds"),
+        PaperRow("PLU(300,10,1)", (66.80, 36.01, 84.31, 168, 150, None, 0.44, 1.32, None), method="plu_1"),
+        PaperRow("PLU(300,10,2)", (67.52, 35.54, 86.06, 120, 119, 269, 0.50, 1.47, 0.76), method="plu_2"),
+        PaperRow("PLU(300,10,3)", (68.92, 36.94, 85.68, 118, 118, 258, 0.61, 1.83, 0.94), method="plu_3"),
+        PaperRow("PLU(300,10,4)", (69.14, 37.34, 86.66, 99, 101, 257, 0.65, 1.95, 1.16), method="plu_4"),
+        PaperRow("PLU(300,10,5)", (69.46, 37.37, 87.50, 107, 100, 272, 0.81, 2.27, 1.47), method="plu_5"),
+        PaperRow("PLU(300,10,6)", (69.56, 38.26, 84.59, 90, 97, 285, 0.81, 2.48, 1.78), method="plu_6"),
+        PaperRow("PLU(300,10,7)", (70.03, 38.28, 87.07, 88, 97, 209, 0.88, 2.80, 1.50), method="plu_7"),
+        PaperRow("PLU(300,10,8)", (69.95, 38.64, 87.57, 94, 86, 172, 1.04, 2.76, 1.37), method="plu_8"),
+        PaperRow("PLU(300,10,9)", (69.99, 38.24, 86.37, 88, 88, 228, 1.09, 3.13, 2.03), method="plu_9"),
+        PaperRow("PLU of Fed2A, by arrival", method="plu_arriving"),
+        PaperRow("TVW-exp", (69.32, 44.07, 89.06, 44, 62, 133, 0.59, 2.40, 1.29), method="tvw_exp"),
+        PaperRow("TVW-inv", (71.70, 44.94, 89.62, 39, 60, 133, 0.53, 2.33, 1.29), method="tvw_inv"),
+        PaperRow("TVW-log", (71.38, 41.54, 88.48, 44, 66, 144, 0.59, 2.56, 1.40), method="tvw_log"),
+        PaperRow("RCE", (71.44, 41.07, 87.30, 51, 84, 200, 0.69, 3.26, 1.95), method="rce"),
+        PaperRow("Fed2A", (74.76, 45.99, 90.59, 18, 54, 120, 0.20, 1.74, 0.97), method="fed2a"),
+        PaperRow("Fed2A, PLU by arrival", method="fed2a_arriving"),
     ),
 )
 
@@ -86,10 +88,10 @@ def _place(fleet: str, buffer: int, rate: float) -> str:
     return f"map-{fleet}-k{buffer}-rate{rate}".replace(",", "").replace(" ", "-")
 
 
-def _map_part(fleet: str, buffer: int, rate: float) -> Part:
+def _map_part(fleet: str, buffer: int, rate: float) -> StudyPart:
     groups = [{"name": f"group{number}", **group} for number, group in enumerate(FLEETS[fleet])]
     buffers = {f"{method}.buffer": buffer for method in COMPARED if method != "fedavg"}
-    return Part(
+    return StudyPart(
         _place(fleet, buffer, rate),
         "map.toml",
         {"fleet.groups": groups, "training.rate": rate, "fedavg.protocol": f"Stream({buffer})", **buffers},
@@ -101,20 +103,22 @@ def over_all_rounds(run: Run) -> float:
     return 100 * mean(scores_of(history(run)))
 
 
-WHERE = Table(
+WHERE = PaperTable(
     "Where it holds: accuracy in the end and over all rounds, rounds to 60 %, by speeds, updates of a commit and rate",
     (
-        *(Column(f"{name}, accuracy", method=method, measure=score()) for method, name in COMPARED.items()),
+        *(PaperColumn(f"{name}, accuracy", method=method, measure=score()) for method, name in COMPARED.items()),
         *(
-            Column(f"{name}, all rounds", method=method, measure=of_runs(over_all_rounds))
+            PaperColumn(f"{name}, all rounds", method=method, measure=of_runs(over_all_rounds))
             for method, name in COMPARED.items()
         ),
         *(
-            Column(f"{name}, rounds", method=method, measure=rounds_to_target, digits=0)
+            PaperColumn(f"{name}, rounds", method=method, measure=rounds_to_target, digits=0)
             for method, name in COMPARED.items()
         ),
     ),
-    tuple(Row(f"{fleet}, K {buffer}, rate {rate}", part=_place(fleet, buffer, rate)) for fleet, buffer, rate in MAP),
+    tuple(
+        PaperRow(f"{fleet}, K {buffer}, rate {rate}", part=_place(fleet, buffer, rate)) for fleet, buffer, rate in MAP
+    ),
 )
 
 # --------------------------------------------------------------------------------------------------------- claims
@@ -271,10 +275,10 @@ REPRODUCTION = Reproduction(
     title="Table 4: accuracy, rounds and gigabytes to the target of PLU, TVW, RCE and Fed2A against three baselines",
     folder=FOLDER,
     parts=(
-        Part("fmnist", "fmnist.toml"),
+        StudyPart("fmnist", "fmnist.toml"),
         *(_map_part(*place) for place in MAP),
-        Part("gtsrb", "gtsrb.toml"),
-        Part("cifar10", "cifar10.toml"),
+        StudyPart("gtsrb", "gtsrb.toml"),
+        StudyPart("cifar10", "cifar10.toml"),
     ),
     tables=(TABLE_4, WHERE),
     claims=CLAIMS,

@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from archipel.papers import claims
+from archipel.papers.figure_measures import score
 from archipel.papers.hdafl import PAPER
-from archipel.papers.measures import score
-from archipel.papers.records import Column, Part, Reproduction, Row, Scale, Table
+from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
 
 SHARES = {"10 of 100": 0.1, "20 of 100": 0.2, "50 of 100": 0.5}
 DISJOINT_SHARES = {"10 of 31": 10 / 31, "20 of 31": 20 / 31, "31 of 31": 1.0}
 
 
-def parts(setting: str, file: str, shares: dict[str, float]) -> tuple[Part, ...]:
+def parts(setting: str, file: str, shares: dict[str, float]) -> tuple[StudyPart, ...]:
     """One for each number of selected clients, the same for both methods."""
     return tuple(
-        Part(f"{setting}-{name.split()[0]}", file, {"hdafl.fraction": share, "fedavg.fraction": share})
+        StudyPart(f"{setting}-{name.split()[0]}", file, {"hdafl.fraction": share, "fedavg.fraction": share})
         for name, share in shares.items()
     )
 
@@ -24,22 +25,22 @@ def parts(setting: str, file: str, shares: dict[str, float]) -> tuple[Part, ...]
 IID = parts("iid", "iid.toml", SHARES)
 NON_IID = parts("noniid", "noniid.toml", SHARES)
 DISJOINT = parts("disjoint", "disjoint.toml", DISJOINT_SHARES)
-CLOTHES = Part("disjoint-clothes", "clothes.toml")
+CLOTHES = StudyPart("disjoint-clothes", "clothes.toml")
 
-ACCURACY = Table(
+ACCURACY = PaperTable(
     "Table 3: accuracy in per cent",
-    (Column("HDAFL", method="hdafl", digits=2), Column("FedAvg", method="fedavg", digits=2)),
+    (PaperColumn("HDAFL", method="hdafl", digits=2), PaperColumn("FedAvg", method="fedavg", digits=2)),
     (
-        Row("IID, 10 of 100", (74.90, 78.26), "iid-10"),
-        Row("IID, 20 of 100", (75.37, 79.00), "iid-20"),
-        Row("IID, 50 of 100", (75.89, 79.03), "iid-50"),
-        Row("non-IID, 10 of 100", (79.61, 78.00), "noniid-10"),
-        Row("non-IID, 20 of 100", (79.97, 78.88), "noniid-20"),
-        Row("non-IID, 50 of 100", (80.47, 79.06), "noniid-50"),
-        Row("disjoint, 10 of 31", (97.53, 17.44), "disjoint-10"),
-        Row("disjoint, 20 of 31", (97.80, 18.99), "disjoint-20"),
-        Row("disjoint, 31 of 31", (97.78, 19.51), "disjoint-31"),
-        Row("disjoint, Fashion-MNIST, 5 of 5", part="disjoint-clothes"),
+        PaperRow("IID, 10 of 100", (74.90, 78.26), "iid-10"),
+        PaperRow("IID, 20 of 100", (75.37, 79.00), "iid-20"),
+        PaperRow("IID, 50 of 100", (75.89, 79.03), "iid-50"),
+        PaperRow("non-IID, 10 of 100", (79.61, 78.00), "noniid-10"),
+        PaperRow("non-IID, 20 of 100", (79.97, 78.88), "noniid-20"),
+        PaperRow("non-IID, 50 of 100", (80.47, 79.06), "noniid-50"),
+        PaperRow("disjoint, 10 of 31", (97.53, 17.44), "disjoint-10"),
+        PaperRow("disjoint, 20 of 31", (97.80, 18.99), "disjoint-20"),
+        PaperRow("disjoint, 31 of 31", (97.78, 19.51), "disjoint-31"),
+        PaperRow("disjoint, Fashion-MNIST, 5 of 5", part="disjoint-clothes"),
     ),
     measure=score(),
 )

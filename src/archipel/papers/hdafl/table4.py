@@ -6,21 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from archipel.papers import claims
-from archipel.papers.evidence import Evidence
+from archipel.papers.finished_runs import FinishedRuns
 from archipel.papers.hdafl import PAPER
 from archipel.papers.hdafl.table3 import MLP, NON_IID, groups
-from archipel.papers.records import Column, Measure, Reproduction, Row, Scale, Table
-from archipel.report.measures import Point, Spread, history, megabytes, reached, traffic_by
+from archipel.papers.reproduction import Measure, PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale
+from archipel.report.measures import Spread, reached, traffic_by
+from archipel.runs.history import Point, history, megabytes
 from archipel.runs.run import Run
 
 METHODS = ("hdafl", "fedavg")
 
 
-def target(evidence: Evidence, seed: int) -> float:
+def target(evidence: FinishedRuns, seed: int) -> float:
     """The lowest final score of all settings with this seed, so that every one of them reaches it (footnote 1)."""
     return min(
         run.final_score
-        for part in evidence.reproduction.parts_at(evidence.scale)
+        for part in evidence.studies.parts_at(evidence.scale)
         for method in METHODS
         for run in evidence.runs(part.name, method)
         if run.seed == seed
@@ -30,7 +32,7 @@ def target(evidence: Evidence, seed: int) -> float:
 def until_target(find: Callable[[Run, Point], float]) -> Measure:
     """A figure of each run at the first evaluation that meets the target."""
 
-    def measure(evidence: Evidence, part: str, method: str) -> Spread:
+    def measure(evidence: FinishedRuns, part: str, method: str) -> Spread:
         found = []
         for run in evidence.runs(part, method):
             point = reached(run, history(run), target(evidence, run.seed))
@@ -44,25 +46,25 @@ def until_target(find: Callable[[Run, Point], float]) -> Measure:
 ROUNDS = until_target(lambda run, point: point.rounds)
 UPLOADS = until_target(lambda run, point: megabytes(traffic_by(run, point.version), "train up"))
 
-COST = Table(
+COST = PaperTable(
     "Table 4: what the target takes",
     (
-        Column("HDAFL, rounds", method="hdafl", measure=ROUNDS, digits=0),
-        Column("FedAvg, rounds", method="fedavg", measure=ROUNDS, digits=0),
-        Column("HDAFL, MB", method="hdafl", measure=UPLOADS),
-        Column("FedAvg, MB", method="fedavg", measure=UPLOADS),
+        PaperColumn("HDAFL, rounds", method="hdafl", measure=ROUNDS, digits=0),
+        PaperColumn("FedAvg, rounds", method="fedavg", measure=ROUNDS, digits=0),
+        PaperColumn("HDAFL, MB", method="hdafl", measure=UPLOADS),
+        PaperColumn("FedAvg, MB", method="fedavg", measure=UPLOADS),
     ),
     (
-        Row("10 of 100", (139, 259, 86.8, 171.7), "noniid-10"),
-        Row("20 of 100", (110, 157, 137.5, 208.2), "noniid-20"),
-        Row("50 of 100", (83, 115, 259.3, 381.2), "noniid-50"),
+        PaperRow("10 of 100", (139, 259, 86.8, 171.7), "noniid-10"),
+        PaperRow("20 of 100", (110, 157, 137.5, 208.2), "noniid-20"),
+        PaperRow("50 of 100", (83, 115, 259.3, 381.2), "noniid-50"),
     ),
 )
-TARGET = Table(
+TARGET = PaperTable(
     "Target accuracy in per cent",
-    (Column("target"),),
+    (PaperColumn("target"),),
     (
-        Row(
+        PaperRow(
             "lowest of all settings",
             (78.0,),
             measure=lambda evidence, part, method: Spread.of(100 * target(evidence, s) for s in evidence.seeds()),

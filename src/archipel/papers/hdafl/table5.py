@@ -10,21 +10,23 @@ import numpy as np
 from torch import Tensor
 
 from archipel.papers import claims
-from archipel.papers.evidence import Evidence
+from archipel.papers.finished_runs import FinishedRuns
 from archipel.papers.hdafl import PAPER
-from archipel.papers.records import Column, Measure, Part, Reproduction, Row, Scale, Table
-from archipel.report.measures import Spread, history, latest, moved, traffic_by
+from archipel.papers.reproduction import Measure, PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
+from archipel.report.measures import Spread, latest, traffic_by
+from archipel.runs.history import history, moved
 from archipel.runs.run import Run
 from archipel.study.build import build_data
 from archipel.study.grid import cells
 
-TRAFFIC = Part("traffic", "traffic.toml")
+TRAFFIC = StudyPart("traffic", "traffic.toml")
 
 
 def loss_at(rounds: int) -> Measure:
     """Points of accuracy below (negative) or above the centralised model of the same seed after so many rounds."""
 
-    def measure(evidence: Evidence, part: str, method: str) -> Spread:
+    def measure(evidence: FinishedRuns, part: str, method: str) -> Spread:
         pooled = {run.seed: run.final_score for run in evidence.runs(part, "centralised")}
         return Spread.of(100 * (score_at(run, rounds) - pooled[run.seed]) for run in evidence.runs(part, method))
 
@@ -38,7 +40,7 @@ def score_at(run: Run, rounds: int) -> float:
 def gain_at(rounds: int) -> Measure:
     """Bytes of the compressed data over those of the models that the learners have sent by then."""
 
-    def measure(evidence: Evidence, part: str, method: str) -> Spread:
+    def measure(evidence: FinishedRuns, part: str, method: str) -> Spread:
         data = evidence.once("data-bytes", lambda: data_bytes(evidence))
         return Spread.of(data / sent if sent else math.nan for sent in sent_by(evidence.runs(part, method), rounds))
 
@@ -50,7 +52,7 @@ def sent_by(runs: list[Run], rounds: int) -> list[int]:
     return [moved(traffic_by(run, rounds), "bytes", "train up") for run in runs]
 
 
-def data_bytes(evidence: Evidence) -> int:
+def data_bytes(evidence: FinishedRuns) -> int:
     """What the learners' training examples of the first seed take, each learner's by themselves."""
     split = build_data(cells(evidence.study(TRAFFIC))[0].study).split
     return sum(len(packed(split.x[island.train], split.y[island.train])) for island in split.learners)
@@ -62,24 +64,24 @@ def packed(x: Tensor, y: Tensor) -> bytes:
     return lzma.compress(columns.tobytes() + y.numpy().astype(np.uint8).tobytes(), preset=9 | lzma.PRESET_EXTREME)
 
 
-METHODS = (Column("FedAvg", method="fedavg"), Column("HDAFL", method="hdafl"))
-LOSS = Table(
+METHODS = (PaperColumn("FedAvg", method="fedavg"), PaperColumn("HDAFL", method="hdafl"))
+LOSS = PaperTable(
     "Table 5: accuracy loss in points against the centralised model",
     METHODS,
     (
-        Row("4 rounds", (-2.0, -1.2), measure=loss_at(4)),
-        Row("8 rounds", (-1.6, -0.4), measure=loss_at(8)),
-        Row("20 rounds", (-1.7, -0.5), measure=loss_at(20)),
+        PaperRow("4 rounds", (-2.0, -1.2), measure=loss_at(4)),
+        PaperRow("8 rounds", (-1.6, -0.4), measure=loss_at(8)),
+        PaperRow("20 rounds", (-1.7, -0.5), measure=loss_at(20)),
     ),
     part=TRAFFIC.name,
 )
-GAIN = Table(
+GAIN = PaperTable(
     "Table 5: communication gain, times fewer bytes than the data",
     METHODS,
     (
-        Row("4 rounds", (28.9, 32.9), measure=gain_at(4)),
-        Row("8 rounds", (14.5, 16.5), measure=gain_at(8)),
-        Row("20 rounds", (5.8, 6.6), measure=gain_at(20)),
+        PaperRow("4 rounds", (28.9, 32.9), measure=gain_at(4)),
+        PaperRow("8 rounds", (14.5, 16.5), measure=gain_at(8)),
+        PaperRow("20 rounds", (5.8, 6.6), measure=gain_at(20)),
     ),
     part=TRAFFIC.name,
 )

@@ -7,9 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from archipel.papers import claims
-from archipel.papers.measures import of_runs
+from archipel.papers.figure_measures import of_runs
 from archipel.papers.radfed import PAPER, table3
-from archipel.papers.records import Column, Part, Reproduction, Row, Scale, Table
+from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
 from archipel.report.measures import mean
 from archipel.runs.run import Run
 
@@ -66,7 +67,7 @@ RATES = {"shakespeare.toml": 1.0, "covertype.toml": 0.1}
 """The same for both methods: where the centralised runs differ, DC compares nothing."""
 
 
-def watched(name: str) -> Part:
+def watched(name: str) -> StudyPart:
     """A set of Table III with FedAvg and RADFed alone, each beside a centralised run."""
     part = next(one for one in table3.PARTS if one.name == name)
     changes = {key: value for key, value in part.changes.items() if key.startswith("data.")}
@@ -80,7 +81,7 @@ def watched(name: str) -> Part:
         "tune": {},
         "training.rate": RATES[part.file],
     }
-    return Part(name, part.file, changes)
+    return StudyPart(name, part.file, changes)
 
 
 REPRODUCTION = Reproduction(
@@ -90,25 +91,25 @@ REPRODUCTION = Reproduction(
     folder=Path(__file__).parent,
     parts=tuple(map(watched, HOPS)),
     tables=(
-        Table(
+        PaperTable(
             DC,
             (
-                Column("FedAvg", method="fedavg", digits=3),
-                Column("RADFed", method="radfed", digits=3),
+                PaperColumn("FedAvg", method="fedavg", digits=3),
+                PaperColumn("RADFed", method="radfed", digits=3),
             ),
-            tuple(Row(name, part=name) for name in HOPS),
+            tuple(PaperRow(name, part=name) for name in HOPS),
             measure=of_runs(last_half),
         ),
-        Table(
+        PaperTable(
             DL,
             (
-                Column("FedAvg", method="fedavg", measure=of_runs(after), digits=4),
-                Column(FIRST, method="radfed", measure=of_runs(after), digits=4),
-                Column(LAST, method="radfed", measure=of_runs(before), digits=4),
-                Column(GROWS, method="radfed", measure=of_runs(grows), digits=0),
-                Column(FALLS, method="radfed", measure=of_runs(falls), digits=0),
+                PaperColumn("FedAvg", method="fedavg", measure=of_runs(after), digits=4),
+                PaperColumn(FIRST, method="radfed", measure=of_runs(after), digits=4),
+                PaperColumn(LAST, method="radfed", measure=of_runs(before), digits=4),
+                PaperColumn(GROWS, method="radfed", measure=of_runs(grows), digits=0),
+                PaperColumn(FALLS, method="radfed", measure=of_runs(falls), digits=0),
             ),
-            tuple(Row(name, part=name) for name in HOPS),
+            tuple(PaperRow(name, part=name) for name in HOPS),
         ),
     ),
     claims=(

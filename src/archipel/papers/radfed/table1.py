@@ -8,9 +8,10 @@ from pathlib import Path
 
 from archipel.data.scores import c_score, size_statistics
 from archipel.papers import claims
-from archipel.papers.evidence import Evidence
+from archipel.papers.finished_runs import FinishedRuns
 from archipel.papers.radfed import PAPER, table3
-from archipel.papers.records import Column, Measure, Reproduction, Row, Scale, Table
+from archipel.papers.reproduction import Measure, PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale
 from archipel.report.measures import Spread
 from archipel.study.build import build_data
 from archipel.study.files import study_of
@@ -20,11 +21,11 @@ SKEWED = ("Cifar10", "COVCLS", "COVFEAT", "MNIST-1", "MNIST-0.1")
 """Sets that formulas 1 and 2 deal out."""
 
 
-def partitions(evidence: Evidence, name: str) -> list[dict[str, float]]:
+def partitions(evidence: FinishedRuns, name: str) -> list[dict[str, float]]:
     """The statistics of a set's partitions, one for each seed of its study."""
 
     def find() -> list[dict[str, float]]:
-        study = evidence.study(next(part for part in evidence.reproduction.parts if part.name == name))
+        study = evidence.study(next(part for part in evidence.studies.parts if part.name == name))
         raw = copy.deepcopy(study.raw)
         del raw["data"]["folds"], raw["data"]["standardise"]  # neither moves a sample
         found = []
@@ -61,23 +62,23 @@ REPRODUCTION = Reproduction(
         if not part.name.endswith("-L")
     ),
     tables=(
-        Table(
+        PaperTable(
             TITLE,
             (
-                Column("min", measure=statistic("min"), digits=0),
-                Column("max", measure=statistic("max"), digits=0),
-                Column("mean", measure=statistic("mean"), digits=0),
-                Column("stdev", measure=statistic("stdev"), digits=0),
-                Column("C-score", measure=statistic("c_score"), digits=2),
+                PaperColumn("min", measure=statistic("min"), digits=0),
+                PaperColumn("max", measure=statistic("max"), digits=0),
+                PaperColumn("mean", measure=statistic("mean"), digits=0),
+                PaperColumn("stdev", measure=statistic("stdev"), digits=0),
+                PaperColumn("C-score", measure=statistic("c_score"), digits=2),
             ),
             (
-                Row("Cifar10", (2, 2850, 600, 605, 1.29), part="Cifar10"),
-                Row("Shakespeare", (3, 41305, 3616, 6808, 0.27), part="Shakespeare"),
-                Row("COVCLS", (110, 33300, 4920, 5110, 0.79), part="COVCLS"),
-                Row("COVFEAT", (372, 17328, 4920, 3237, 0.68), part="COVFEAT"),
-                Row("MNIST-1", (3, 3365, 700, 667, 0.70), part="MNIST-1"),
-                Row("MNIST-0.1", (11, 3327, 700, 658, 1.29), part="MNIST-0.1"),
-                Row("eICU", (108, 5683, 901, 925, 0.06), part="eICU"),
+                PaperRow("Cifar10", (2, 2850, 600, 605, 1.29), part="Cifar10"),
+                PaperRow("Shakespeare", (3, 41305, 3616, 6808, 0.27), part="Shakespeare"),
+                PaperRow("COVCLS", (110, 33300, 4920, 5110, 0.79), part="COVCLS"),
+                PaperRow("COVFEAT", (372, 17328, 4920, 3237, 0.68), part="COVFEAT"),
+                PaperRow("MNIST-1", (3, 3365, 700, 667, 0.70), part="MNIST-1"),
+                PaperRow("MNIST-0.1", (11, 3327, 700, 658, 1.29), part="MNIST-0.1"),
+                PaperRow("eICU", (108, 5683, 901, 925, 0.06), part="eICU"),
             ),
         ),
     ),

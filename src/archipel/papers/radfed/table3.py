@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from archipel.papers import claims
-from archipel.papers.measures import at_share, gain_over, score
+from archipel.papers.figure_measures import at_share, gain_over, score
 from archipel.papers.radfed import PAPER
-from archipel.papers.records import Column, Part, Reproduction, Row, Scale, Table
+from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
 
 BENCHMARKS = ("fedavg", "fedprox", "fedasync", "fedadam")
 RELAYS = ("radfed", "radfed_i", "radfed_a", "radfed_p", "radfed_m")
@@ -46,15 +47,15 @@ FEATURES = {"data.split.features": "dirichlet(0.1)", **hops(20)}
 LOCAL = {"data.standardise": "local"}
 
 PARTS = (
-    Part("COVFEAT-L", "covertype.toml", {**FEATURES, **LOCAL}),
-    Part("COVCLS-L", "covertype.toml", LOCAL),
-    Part("COVFEAT-G", "covertype.toml", FEATURES),
-    Part("COVCLS-G", "covertype.toml"),
-    Part("MNIST-1", "mnist.toml"),
-    Part("MNIST-0.1", "mnist.toml", {"data.split.classes": "dirichlet(0.1)", **hops(15)}),
-    Part("Cifar10", "cifar10.toml"),
-    Part("Shakespeare", "shakespeare.toml"),
-    Part("eICU", "eicu.toml"),
+    StudyPart("COVFEAT-L", "covertype.toml", {**FEATURES, **LOCAL}),
+    StudyPart("COVCLS-L", "covertype.toml", LOCAL),
+    StudyPart("COVFEAT-G", "covertype.toml", FEATURES),
+    StudyPart("COVCLS-G", "covertype.toml"),
+    StudyPart("MNIST-1", "mnist.toml"),
+    StudyPart("MNIST-0.1", "mnist.toml", {"data.split.classes": "dirichlet(0.1)", **hops(15)}),
+    StudyPart("Cifar10", "cifar10.toml"),
+    StudyPart("Shakespeare", "shakespeare.toml"),
+    StudyPart("eICU", "eicu.toml"),
 )
 
 
@@ -98,18 +99,18 @@ REPRODUCTION = Reproduction(
     folder=Path(__file__).parent,
     parts=PARTS,
     tables=(
-        Table(
+        PaperTable(
             TITLE,
             tuple(
-                Column(NAMES[method], method=method, measure=gain_over("fedavg") if place else score(), digits=2)
+                PaperColumn(NAMES[method], method=method, measure=gain_over("fedavg") if place else score(), digits=2)
                 for place, method in enumerate(NAMES)
             ),
-            tuple(Row(part, figures, part=part) for part, figures in FIGURES.items()),
+            tuple(PaperRow(part, figures, part=part) for part, figures in FIGURES.items()),
         ),
-        Table(
+        PaperTable(
             "The same by the test score at the best validation, as the authors' script takes it",
             tuple(
-                Column(
+                PaperColumn(
                     NAMES[method],
                     method=method,
                     measure=gain_over("fedavg", lambda run: run.validated_score) if place else score("validated"),
@@ -117,15 +118,15 @@ REPRODUCTION = Reproduction(
                 )
                 for place, method in enumerate(NAMES)
             ),
-            tuple(Row(part, figures, part=part) for part, figures in FIGURES.items()),
+            tuple(PaperRow(part, figures, part=part) for part, figures in FIGURES.items()),
         ),
-        Table(
+        PaperTable(
             "RADFed's gain over FedAvg in per cent of it, along the local rounds",
             tuple(
-                Column(name, method="radfed", measure=gain_over("fedavg", at_share(share)), digits=2)
+                PaperColumn(name, method="radfed", measure=gain_over("fedavg", at_share(share)), digits=2)
                 for name, share in {"at a third": 1 / 3, "at two thirds": 2 / 3, "at the end": 1.0}.items()
             ),
-            tuple(Row(part, part=part) for part in FIGURES),
+            tuple(PaperRow(part, part=part) for part in FIGURES),
         ),
     ),
     claims=(

@@ -11,8 +11,8 @@ import numpy as np
 from archipel.drawing.class_tables import draw, size
 from archipel.drawing.drawing import Drawing
 from archipel.drawing.style import LETTER, look
-from archipel.report.grouping import groups
 from archipel.report.sample import training
+from archipel.runs.grouping import groups
 from archipel.runs.run import Run
 
 Split: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]

@@ -11,8 +11,8 @@ from archipel.core.metrics import higher_is_better
 from archipel.drawing.drawing import Drawing
 from archipel.drawing.lines import HEADER, MEANS, draw_lines, mean_line
 from archipel.drawing.style import TIME, legend_below, logarithmic, look, panels
-from archipel.report.grouping import groups
-from archipel.report.measures import WORK, history, megabytes, scoring
+from archipel.runs.grouping import groups
+from archipel.runs.history import WORK, history, megabytes, scoring
 from archipel.runs.run import Run
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import Any
 
 from archipel.data.fetch import fetch
 from archipel.data.sources.catalogue import FILES, wanted
-from archipel.papers.records import Part, Reproduction, ScaleName
+from archipel.papers.studies import ScaledStudies, ScaleName, StudyPart
 from archipel.report.measures import Marks, marks
 from archipel.runs.run import Run
 from archipel.storage.files import write_text
@@ -24,11 +24,11 @@ PICTURES = importlib.util.find_spec("matplotlib") is not None
 """Matplotlib is an extra; without it there are figures in numbers only."""
 
 
-class Evidence:
+class FinishedRuns:
     """What figures are taken from. The runs of a study are read when they are first asked for."""
 
-    def __init__(self, reproduction: Reproduction, scale: ScaleName, folder: Path) -> None:
-        self.reproduction, self.scale, self.folder = reproduction, scale, folder
+    def __init__(self, studies: ScaledStudies, scale: ScaleName, folder: Path) -> None:
+        self.studies, self.scale, self.folder = studies, scale, folder
         self._results: dict[str, Results] = {}
 
     # ------------------------------------------------------------------------------------------------- to gather it
@@ -56,29 +56,29 @@ class Evidence:
                 if files is not None:
                     fetch(files)
 
-    def study(self, part: Part) -> Study:
+    def study(self, part: StudyPart) -> Study:
         """The study of a part at this scale."""
-        at = self.reproduction.scales[self.scale]
-        raw = copy.deepcopy(read_study(self.reproduction.folder / part.file).raw)
+        at = self.studies.scales[self.scale]
+        raw = copy.deepcopy(read_study(self.studies.folder / part.file).raw)
         raw["title"] = self.title(part.name)
         for changes in (part.changes, at.changes, at.files.get(part.file, {})):
             for key, value in changes.items():
                 put(raw, key, copy.deepcopy(value))
-        return study_of(raw, f"{self.reproduction.name}, {part.name}, {self.scale}", code="any")  # its own
+        return study_of(raw, f"{self.studies.name}, {part.name}, {self.scale}", code="any")  # its own
 
     def title(self, part: str) -> str:
         """What the study of a part is called."""
-        return f"{self.reproduction.name} {part}, {self.scale}"
+        return f"{self.studies.name} {part}, {self.scale}"
 
     # ---------------------------------------------------------------------------------------------- to take from it
 
     def has(self, part: str) -> bool:
         """Whether this scale runs a part."""
-        return part in [one.name for one in self.reproduction.parts_at(self.scale)]
+        return part in [one.name for one in self.studies.parts_at(self.scale)]
 
-    def trained(self) -> list[Part]:
+    def trained(self) -> list[StudyPart]:
         """The parts that have runs."""
-        return [part for part in self.reproduction.parts_at(self.scale) if part.trained]
+        return [part for part in self.studies.parts_at(self.scale) if part.trained]
 
     def results(self, part: str) -> Results:
         if part not in self._results:
@@ -105,5 +105,5 @@ class Evidence:
         return json.loads(path.read_text())
 
     def seeds(self) -> Sequence[int]:
-        parts = self.reproduction.parts_at(self.scale)
+        parts = self.studies.parts_at(self.scale)
         return sorted({seed for part in parts for seed in self.study(part).seeds})

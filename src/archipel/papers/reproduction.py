@@ -7,52 +7,24 @@ about; where both are silent, the table says it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from archipel.core.checks import require
+from archipel.papers.studies import ScaledStudies
 
 if TYPE_CHECKING:
-    from archipel.papers.evidence import Evidence
+    from archipel.papers.finished_runs import FinishedRuns
     from archipel.report.measures import Spread
 
-Measure: TypeAlias = "Callable[[Evidence, str, str], Spread | None]"
+Measure: TypeAlias = "Callable[[FinishedRuns, str, str], Spread | None]"
 """A figure over the runs of one method in one study: (evidence, study, method); None where this scale has none."""
-ScaleName: TypeAlias = Literal["smoke", "small", "full"]
 JUDGED = {True: "holds", False: "does not hold", None: "not judged"}
 """A verdict in words."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """One study: a checked-in file, and what this part of the table changes in it."""
-
-    name: str
-    file: str
-    """Beside the module that names it."""
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """By dotted key, as after `--set`: {"data.split.sizes": "powerlaw"}."""
-    trained: bool = True
-    """False: only its data are looked at, and nothing is run."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How much of it is run."""
-
-    says: str
-    """Cells, network, samples, rounds and seeds, in words."""
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """In every study."""
-    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """In the studies of this file, after those."""
-    parts: tuple[str, ...] | None = None
-    """Studies that are run, by name; None: all."""
-
-
-@dataclass(frozen=True)
-class Column:
+class PaperColumn:
     name: str
     part: str | None = None
     method: str | None = None
@@ -62,7 +34,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class PaperRow:
     name: str
     paper: tuple[float | None, ...] = ()
     """The paper's figures, one for each column; None where it has none. Without any, the row is ours alone."""
@@ -72,10 +44,10 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class PaperTable:
     title: str
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    columns: tuple[PaperColumn, ...]
+    rows: tuple[PaperRow, ...]
     part: str = ""
     method: str = ""
     measure: Measure | None = None
@@ -87,7 +59,7 @@ class Table:
                 f"{self.title}: {row.name} has {len(row.paper)} figures of the paper for {len(self.columns)} columns.",
             )
 
-    def picked(self, row: Row, column: Column) -> tuple[str, str, Measure]:
+    def picked(self, row: PaperRow, column: PaperColumn) -> tuple[str, str, Measure]:
         """The study, the method and the measure of a cell."""
         part = row.part or column.part or self.part
         method = row.method or column.method or self.method
@@ -97,7 +69,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Cell:
+class FigureCell:
     """The paper's figure and ours."""
 
     paper: float | None
@@ -121,8 +93,8 @@ class Cell:
 class Figures:
     """All cells of one table, by row and column."""
 
-    table: Table
-    cells: Mapping[tuple[str, str], Cell]
+    table: PaperTable
+    cells: Mapping[tuple[str, str], FigureCell]
 
     def ours(self, row: str, column: str) -> float | None:
         """Our mean, if there is one."""
@@ -131,7 +103,7 @@ class Figures:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ClaimVerdict:
     """What became of a claim."""
 
     holds: bool | None
@@ -145,37 +117,20 @@ class Claim:
     """What the paper says of its table, and how it is judged on ours."""
 
     text: str
-    judge: Callable[[Mapping[str, Figures], Evidence], Verdict]
+    judge: Callable[[Mapping[str, Figures], FinishedRuns], ClaimVerdict]
     """From the figures of each table, by its title, and the runs themselves."""
 
 
-@dataclass(frozen=True)
-class Reproduction:
-    """A table or figure of a paper."""
+@dataclass(frozen=True, kw_only=True)
+class Reproduction(ScaledStudies):
+    """A table or figure of a paper: its studies, and what the paper says."""
 
-    name: str
     paper: str
-    title: str
-    folder: Path
-    """Where the study files are."""
-    parts: tuple[Part, ...]
-    tables: tuple[Table, ...]
+    tables: tuple[PaperTable, ...]
     claims: tuple[Claim, ...]
-    scales: Mapping[ScaleName, Scale]
     readings: tuple[str, ...] = ()
-    """How what the paper leaves open was read, and what is other than in the paper at every scale."""
+    """How open points of the paper were read, and what differs from the paper at every scale."""
     remarks: tuple[str, ...] = ()
     """What was found, where we differ, and what was tried."""
     scored: bool = True
-    """Its figures rest on final scores, or on settings that were chosen by them."""
-
-    def __post_init__(self) -> None:
-        names = [part.name for part in self.parts]
-        require(len(set(names)) == len(names), f"{self.name}: two parts have the same name.")
-        for scale in self.scales.values():
-            unknown = set(scale.parts or ()) - set(names) | set(scale.files) - {part.file for part in self.parts}
-            require(not unknown, f"{self.name}: there is no part or file {', '.join(sorted(unknown))}.")
-
-    def parts_at(self, scale: ScaleName) -> tuple[Part, ...]:
-        wanted = self.scales[scale].parts
-        return tuple(part for part in self.parts if wanted is None or part.name in wanted)
+    """Whether its figures are computed from final scores, or from settings that were chosen by them."""

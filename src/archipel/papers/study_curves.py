@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from archipel.drawing.drawing import Drawing
 from archipel.drawing.lines import HEADER, MEANS, draw_lines, mean_line
 from archipel.drawing.style import TIME, legend_below, look, panels, title
-from archipel.papers.evidence import Evidence
-from archipel.report.curves import curves
-from archipel.report.grouping import groups
+from archipel.papers.finished_runs import FinishedRuns
+from archipel.runs.grouping import groups
+from archipel.runs.score_curves import curves
 
 if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 
 @look()
-def draw(evidence: Evidence) -> Drawing | None:
+def draw(evidence: FinishedRuns) -> Drawing | None:
     """Every method's score against virtual time; None if nothing was scored."""
     scored = {part.name: [run for run in evidence.results(part.name) if curves(run)] for part in evidence.trained()}
     scored = {part: runs for part, runs in scored.items() if runs}
@@ -36,7 +36,7 @@ def draw(evidence: Evidence) -> Drawing | None:
     legend_below(figure, list(handles.values()), list(handles))
     return Drawing(
         "curves",
-        evidence.reproduction.title,
+        evidence.studies.title,
         f"Scores against virtual time, a panel for each study. {MEANS}",
         figure,
         ("study", "method", TIME, *HEADER),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from archipel.papers.evidence import Evidence
-from archipel.papers.records import Measure
+from archipel.papers.finished_runs import FinishedRuns
+from archipel.papers.reproduction import Measure
 from archipel.report.measures import Measured, Spread, measured
 from archipel.runs.final_score import final_score
 from archipel.runs.run import Run
@@ -15,7 +15,7 @@ def scaled(spread: Spread, factor: float) -> Spread:
     return Spread(spread.mean * factor, spread.deviation * factor, spread.n)
 
 
-def compared(evidence: Evidence, part: str, method: str) -> Measured:
+def compared(evidence: FinishedRuns, part: str, method: str) -> Measured:
     """The report's own measures of a method."""
     return measured(method, evidence.runs(part, method), evidence.marks(part))
 
@@ -28,7 +28,7 @@ def score(name: str = "final") -> Measure:
 def score_by_seconds() -> Measure:
     """The final score of runs that end at the time that the study names (`report.seconds`), in per cent."""
 
-    def measure(evidence: Evidence, part: str, method: str) -> Spread:
+    def measure(evidence: FinishedRuns, part: str, method: str) -> Spread:
         by = evidence.marks(part).seconds.value
         found = (final_score(run, "seconds", by) for run in evidence.runs(part, method))
         return scaled(Spread.of(found), 100)
@@ -61,7 +61,7 @@ def at_share(share: float) -> Callable[[Run], float]:
 
 
 def paired(
-    evidence: Evidence, part: str, method: str, other: str, find: Callable[[Run], float] = final
+    evidence: FinishedRuns, part: str, method: str, other: str, find: Callable[[Run], float] = final
 ) -> list[tuple[float, float]]:
     """The scores of two methods in their runs of the same seed and the same held-out learners."""
     mine, theirs = ({(run.seed, run.fold): find(run) for run in evidence.runs(part, one)} for one in (method, other))
