@@ -11,14 +11,17 @@ import sys
 import warnings
 from typing import Any
 
-import typer
-from rich.markup import escape
-from typer.core import TyperGroup
+from archipel.cli.loading import STOPPED, loading
 
-import archipel
-from archipel.cli.console import told
-from archipel.cli.loading import loading
-from archipel.core.checks import ArchipelWarning
+with loading():
+    import typer
+    from rich.markup import escape
+    from typer.core import TyperGroup
+
+    import archipel
+    from archipel.cli.console import told
+    from archipel.core.checks import ArchipelWarning
+    from archipel.study.path_errors import in_words
 
 EXPECTED = (ValueError, OSError, ImportError)
 """Errors that say what was wrong with what was asked for, in words of their own."""
@@ -48,17 +51,14 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, _, rest = super().resolve_command(ctx, args)
         with loading():
-            if "--help" not in rest:
-                # before torch, which imports it too, but swallows a Ctrl-C meanwhile and goes on with half of it
-                importlib.import_module("numpy")
             return name, None if name is None else command(name), rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # a study that runs has its own answer; this is for before and after
+        except KeyboardInterrupt:  # before and after a study: while it runs, it handles the signal itself
             told.print("Stopped.")
-            raise typer.Exit(130) from None
+            raise typer.Exit(STOPPED) from None
 
 
 app = typer.Typer(
@@ -109,6 +109,9 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         app(args=arguments)
+    except KeyboardInterrupt:
+        told.print("Stopped.")
+        sys.exit(STOPPED)
     except Exception as error:
         if debug:
             raise
@@ -118,7 +121,7 @@ def main() -> None:
 
 def say(error: Exception) -> None:
     """What went wrong, in words; an error that nobody foresaw also says how to see more."""
-    text = str(error) or type(error).__name__
+    text = (in_words(error) if isinstance(error, OSError) else str(error)) or type(error).__name__
     if not isinstance(error, EXPECTED):
         text = f"{type(error).__name__}: {text}\nRun it again with --debug to see where it arose."
     told.print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)

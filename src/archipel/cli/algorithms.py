@@ -39,7 +39,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Setting:
+class MethodSetting:
     """An argument of a constructor."""
 
     name: str
@@ -54,8 +54,8 @@ class Details(Method):
 
     notes: tuple[str, ...]
     """What is implemented of the paper, what is not, and how it was read where it is silent."""
-    settings: tuple[Setting, ...]
-    local: tuple[Setting, ...]
+    settings: tuple[MethodSetting, ...]
+    local: tuple[MethodSetting, ...]
     """The settings of local training, with the method's own defaults."""
     expression: str
     """Its parts as Python, without what is the default anyway."""
@@ -100,13 +100,13 @@ def details(name: str) -> Details:
     algorithm = constructor()
     hints, meanings = get_type_hints(constructor), settings_of(constructor)
     settings = [
-        Setting(parameter.name, spelled(hints[parameter.name]), parameter.default, meanings[parameter.name])
+        MethodSetting(parameter.name, spelled(hints[parameter.name]), parameter.default, meanings[parameter.name])
         for parameter in inspect.signature(constructor).parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
     ]
     of_plans = fields_of(Plan)
     local = [
-        Setting(name, spelled(hint), getattr(algorithm.plan, name), of_plans[name])
+        MethodSetting(name, spelled(hint), getattr(algorithm.plan, name), of_plans[name])
         for name, hint in get_type_hints(Local).items()
     ]
     notes = PARAGRAPHS.split(inspect.getdoc(inspect.getmodule(constructor)) or "")[1:]

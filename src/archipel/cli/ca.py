@@ -15,7 +15,7 @@ from archipel.cli.folding import MARGIN, write
 try:
     from archipel.federation.security import authority
 except ImportError as error:
-    raise ImportError("archipel ca needs cryptography: pip install 'archipel[federation]'") from error
+    raise ImportError("archipel ca needs cryptography: pip install '.[federation]' in the source folder") from error
 
 Folder = Annotated[
     Path, typer.Argument(help="The authority's folder, as in ca/.", metavar="FOLDER", show_default=False)

@@ -205,9 +205,9 @@ def show_list(known: list[Listed]) -> None:
         write(f"{place}" if place.is_dir() else f"{place}, which is not there", MARGIN)
     write("")
     write(
-        "Downloads need archipel[data], and so do images of gtsrb and of cifar10's npm package. `archipel data show` "
-        "takes your own files too, by from_csv, from_npz_folder or from_parquet (which needs archipel[parquet]), and "
-        "draws them with --out (which needs archipel[plots])."
+        "Downloads need the extra `data`, and so do images of gtsrb and of cifar10's npm package. `archipel data show` "
+        "takes your own files too, by from_csv, from_npz_folder or from_parquet (which needs the extra `parquet`), and "
+        "draws them with --out (which needs the extra `plots`)."
     )
 
 

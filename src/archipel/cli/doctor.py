@@ -48,7 +48,7 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineInfo:
     system: str
     python: str
     cores: int
@@ -88,7 +88,7 @@ class Check:
 class Diagnosis:
     well: bool
     version: str
-    machine: Machine
+    machine: MachineInfo
     packages: dict[str, str | None]
     extras: tuple[Extra, ...]
     places: tuple[str, ...]
@@ -157,15 +157,15 @@ def extras(packages: list[Package]) -> tuple[Extra, ...]:
         Extra(
             name,
             all(package.will_do for package in packages if package.extra == name),
-            f"pip install 'archipel[{name}]'",
+            f"pip install '.[{name}]'",
         )
         for name in names
     )
 
 
-def machine() -> Machine:
+def machine() -> MachineInfo:
     native = load()
-    return Machine(
+    return MachineInfo(
         f"{platform.system()} {platform.machine()}",
         platform.python_version(),
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -186,7 +186,7 @@ def here(source: str) -> bool:
 
 def check_packages(needed: list[Package]) -> Check:
     wrong = [str(package) for package in needed if not package.will_do]
-    advice = "; pip install --upgrade archipel"
+    advice = "; pip install -c constraints.txt . in the source folder"
     return Check("packages", not wrong, "; ".join(wrong) + advice if wrong else "all that are needed are there")
 
 

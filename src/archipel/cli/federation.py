@@ -15,7 +15,7 @@ from archipel.core.checks import require
 try:
     from archipel.federation.security import tls
 except ImportError as error:
-    raise ImportError("A real federation needs grpcio: pip install 'archipel[federation]'") from error
+    raise ImportError("A real federation needs grpcio: pip install '.[federation]' in the source folder") from error
 
 if TYPE_CHECKING:
     from archipel.federation.learner.link import Link

@@ -57,7 +57,7 @@ def learner(
     from archipel.federation.learner.memory import Folder
     from archipel.federation.logs import say_on_stderr
     from archipel.federation.processes import run_learner
-    from archipel.simulation.executors.choice import threads
+    from archipel.kernels.threads import threads
     from archipel.storage.lock import alone_in, closed
     from archipel.study.federate import hashes_of, layout_hash, save_model, take_part, try_out
     from archipel.study.files import read_study

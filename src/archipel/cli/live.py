@@ -11,8 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from archipel.study.execute import Note, Progress
-from archipel.study.grid import Cell
+from archipel.study.execute import RunNotice, RunProgress
+from archipel.study.grid import GridCell
 from archipel.study.results import Watcher
 from archipel.study.worker_pool import Began, Broke, Ended, Message, Told
 
@@ -25,13 +25,13 @@ class Display(Watcher):
         self.broken: list[str] = []
         self._live: Live | None = None
         self._what = ""
-        self._jobs: Sequence[Cell] = ()
-        self._news: dict[int, Progress | None] = {}
+        self._jobs: Sequence[GridCell] = ()
+        self._news: dict[int, RunProgress | None] = {}
         """The runs at work and how far they are."""
         self._over = 0
         self._noted: set[str] = set()
 
-    def begin(self, what: str, jobs: Sequence[Cell]) -> None:
+    def begin(self, what: str, jobs: Sequence[GridCell]) -> None:
         self.close()
         self._what, self._jobs, self._over = what, jobs, 0
         self._news.clear()
@@ -50,11 +50,11 @@ class Display(Watcher):
         match message:
             case Began(job):
                 self._news[job] = None
-            case Told(_, Note(text)):
+            case Told(_, RunNotice(text)):
                 if text not in self._noted:  # a hundred runs may have the same to say
                     self._noted.add(text)
                     self._say(f"[yellow]note:[/] {escape(text)}")
-            case Told(job, Progress() as news):
+            case Told(job, RunProgress() as news):
                 self._news[job] = news
             case Ended(job, finished):
                 self._over += 1
@@ -97,12 +97,12 @@ class Display(Watcher):
         return Group(table, Text(done, style="dim"))
 
 
-def name(cell: Cell) -> str:
+def name(cell: GridCell) -> str:
     """A run in a few words."""
     settings = "".join(f", {key.rpartition('.')[2]}={value}" for key, value in {**cell.settings, **cell.tuned}.items())
     return f"{cell.name}{settings}, seed {cell.seed}" + ("" if cell.fold is None else f", fold {cell.fold}")
 
 
-def ended(progress: Progress) -> str:
+def ended(progress: RunProgress) -> str:
     score = "" if progress.score is None else f"score {progress.score:.4f}, "
     return f"{score}{progress.seconds:,.1f} virtual s, {progress.version:,} versions, {progress.megabytes:,.2f} MB"

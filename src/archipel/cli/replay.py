@@ -26,7 +26,7 @@ def replay(
     """
     from archipel.federation.storage.journal import Journal
     from archipel.federation.storage.stored_models import digest_of
-    from archipel.simulation.executors.choice import threads
+    from archipel.kernels.threads import threads
     from archipel.storage.lock import alone_in
     from archipel.study.federate import host
     from archipel.study.files import read_study

@@ -24,6 +24,7 @@ from archipel.report.measures import (
     shown,
 )
 from archipel.report.write import write_report
+from archipel.runs.grouping import distinct, named_by_scoring
 from archipel.study.results import Results, load_results
 from archipel.study.schema import ReportSection
 
@@ -50,7 +51,8 @@ def report(
 ) -> None:
     """Put finished runs side by side: a page with figures, and a table here."""
     found = collect(folders)
-    runs = [run for results in found for run in results]
+    every = [run for results in found for run in results]
+    runs = named_by_scoring(distinct(every))
     if not runs:
         raise FileNotFoundError(
             f"No finished run in {', '.join(map(str, folders))}: there is no run.json. Run a study there, save a run "
@@ -64,7 +66,7 @@ def report(
         runs,
         folders[0] / "report" if output is None else output,
         title=title or (found[0].title if len(found) == 1 else "Methods side by side"),
-        notes=[note for results in found for note in results.notes],
+        notes=[*(note for results in found for note in results.notes), *copies(len(every) - len(runs))],
         target=target,
         seconds=seconds,
         rounds=rounds,
@@ -79,7 +81,7 @@ def report(
 
 
 def collect(folders: Sequence[Path]) -> list[Results]:
-    """The studies in these folders and the runs that were saved there alone, each once, in the order of their paths."""
+    """Return the studies in these folders and the runs saved there alone, each once, in the order of their paths."""
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: there is no such folder. Give one that runs were saved in.")
@@ -88,6 +90,11 @@ def collect(folders: Sequence[Path]) -> list[Results]:
     studies = {place for place in places if (place / "runs.json").exists()}
     # a study knows which of the runs in it count: those that its settings were chosen by do not
     return [load_results(place) for place in places if studies.isdisjoint(place.parents)]
+
+
+def copies(count: int) -> list[str]:
+    """Say, for the notes of the page, that runs were left out."""
+    return [f"{count} of the runs found are copies of others and were left out."] if count else []
 
 
 def as_data(page: Path | None, at: Marks, methods: Sequence[Measured]) -> dict[str, object]:

@@ -11,8 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from archipel.cli.console import AsJson, nearby, out, print_json, told
+from archipel.cli.loading import STOPPED, loading
 from archipel.papers.catalogue import NAMES, reproduction
-from archipel.papers.records import JUDGED, Figures, Reproduction, ScaleName
+from archipel.papers.reproduction import JUDGED, Figures, Reproduction
+from archipel.papers.studies import ScaleName
 
 if TYPE_CHECKING:
     from archipel.papers.outcome import Outcome
@@ -42,8 +44,9 @@ def reproduce(
     if list_ or name is None:
         _list(json)
         return
-    from archipel.cli.live import Display
-    from archipel.papers.outcome import as_data, reproduce
+    with loading():
+        from archipel.cli.live import Display
+        from archipel.papers.outcome import as_data, reproduce
 
     chosen = reproduction(name)
     place = folder or Path("results") / f"{name}-{scale}"
@@ -66,7 +69,7 @@ def reproduce(
         told.print(
             f"stopped; go on with: archipel reproduce {name} --scale {scale}{where}", highlight=False, soft_wrap=True
         )
-        raise typer.Exit(130)
+        raise typer.Exit(STOPPED)
     if json:
         print_json(as_data(outcome))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 from rich.markup import escape
 
 from archipel.cli.console import AllowCode, AsJson, nearby, out, print_json, told
+from archipel.cli.loading import STOPPED, loading
 
 if TYPE_CHECKING:
     from archipel.study.results import Results
@@ -48,8 +50,9 @@ def run(
     Several algorithms, seeds and settings make a grid, which runs on all cores. Ctrl-C stops cleanly and keeps what is
     done; --resume goes on.
     """
-    from archipel.cli.live import Display
-    from archipel.study.results import run_study
+    with loading():
+        from archipel.cli.live import Display
+        from archipel.study.results import run_study
 
     chosen, place = _chosen(study, algorithm or [], data, change or [], folder, resume, allow_code)
     display = Display(told)
@@ -70,7 +73,7 @@ def run(
             soft_wrap=True,
             highlight=False,
         )
-        raise typer.Exit(130)
+        raise typer.Exit(STOPPED)
 
 
 def _chosen(
@@ -98,7 +101,7 @@ def _chosen(
         return read_study(resume / "study.toml", code=code), resume
     study = read_study(path, algorithms=algorithms, data=data, changes=changes, code=code)
     if folder is not None:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"{folder} is there already; give another --out, or go on with --resume {folder}.")
         return study, folder
     names = (slug(study.title) + ("" if number == 1 else f"-{number}") for number in range(1, 10**6))
@@ -127,6 +130,7 @@ def _show(results: Results, study: Study, json: bool) -> None:
     for note in results.notes:
         out.print(escape(note), highlight=False, soft_wrap=True)
     if page is None:
-        out.print("No report: figures need matplotlib; pip install 'archipel[plots]'", soft_wrap=True, highlight=False)
+        advice = "No report: figures need matplotlib; pip install '.[plots]' in the source folder"
+        out.print(advice, soft_wrap=True, highlight=False)
     else:
         out.print(f"Report: {escape(nearby(page))}", soft_wrap=True, highlight=False)

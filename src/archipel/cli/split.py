@@ -19,7 +19,7 @@ BLOCKS = (("·", "bright_black"), ("░", "blue"), ("▒", "cyan"), ("▓", "gre
 
 
 @dataclass(frozen=True)
-class Learner:
+class LearnerSplit:
     name: str
     examples: int
     classes: tuple[int, ...]
@@ -37,7 +37,7 @@ class Distance:
 @dataclass(frozen=True)
 class Split:
     source: str
-    learners: tuple[Learner, ...]
+    learners: tuple[LearnerSplit, ...]
     test: int
     """Examples of the global test set."""
     stimuli: int
@@ -56,7 +56,7 @@ def described(islands: Islands, pictures: Sequence[Path]) -> Split:
     return Split(
         islands.name,
         tuple(
-            Learner(learner.name, size, tuple(row))
+            LearnerSplit(learner.name, size, tuple(row))
             for learner, size, row in zip(islands.learners, islands.sizes(), table, strict=True)
         ),
         len(islands.test),
@@ -89,7 +89,7 @@ def show_split(split: Split) -> None:
         write(f"drawn into {picture}")
 
 
-def show_blocks(learners: Sequence[Learner]) -> None:
+def show_blocks(learners: Sequence[LearnerSplit]) -> None:
     """A line of blocks for each learner, a block for each class; several lines where the terminal is too narrow."""
     names = max(len("learner"), *(len(learner.name) for learner in learners))
     column = names + len("  examples  ")
@@ -111,7 +111,7 @@ def show_blocks(learners: Sequence[Learner]) -> None:
         write(f"{shades}  from none to as many as of the learner's most frequent class")
 
 
-def show_numbers(learners: Sequence[Learner]) -> None:
+def show_numbers(learners: Sequence[LearnerSplit]) -> None:
     """A line of numbers for each learner, however long it gets."""
     header = ["learner", "examples", *map(str, range(len(learners[0].classes)))]
     table = [header, *([one.name, str(one.examples), *map(str, one.classes)] for one in learners)]

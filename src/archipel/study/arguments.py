@@ -21,9 +21,11 @@ from archipel.study.docs import fields_of, settings_of
 
 NONE = "none"
 """TOML has no word for nothing, so this is it, wherever nothing is allowed."""
+RENAMED = {"loss": "drop_rate"}
+"""Keys by their old names, and what they are called in tables that have no such key any more."""
 
 
-class Table(BaseModel):
+class StudyTable(BaseModel):
     """A table of a study: a key it does not know is an error that names the nearest one; "none" is as if not given."""
 
     model_config = ConfigDict(
@@ -40,7 +42,7 @@ class Table(BaseModel):
         return {key: value for key, value in table.items() if value != NONE or fields[key].default is not None}
 
 
-class Arguments(Table, use_attribute_docstrings=False):
+class Arguments(StudyTable, use_attribute_docstrings=False):
     """What a study says of a constructor's arguments; what it leaves open keeps the constructor's default."""
 
     # a model made from a signature has its meanings already: to look for its source, pydantic would go through all
@@ -56,6 +58,8 @@ def refuse_unknown(table: Mapping[str, object], known: Collection[str]) -> None:
         if key not in known:
             close = difflib.get_close_matches(str(key), known, n=1)
             hint = f"did you mean '{close[0]}'?" if close else f"known keys: {', '.join(known)}"
+            if RENAMED.get(key) in known:
+                hint = f"it is called '{RENAMED[key]}' now"
             errors.append(
                 InitErrorDetails(
                     type=PydanticCustomError("unknown_key", "is not known; {hint}", {"hint": hint}),

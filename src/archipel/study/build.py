@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from safetensors import SafetensorError
@@ -22,12 +22,27 @@ from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.data import Islands, Source, load_split
 from archipel.learner.learner import Loss
+from archipel.simulation.executors.choice import Way
 from archipel.simulation.fleet import Fleet, Group
-from archipel.simulation.simulate import Settings
 from archipel.study.files import method_label, methods
 from archipel.study.inputs import hashes
 from archipel.study.own_code import OwnCode, is_own
 from archipel.study.schema import FROM_DATA, SOURCES, Call, DataSection, Study
+
+
+class Settings(TypedDict, total=False):
+    """Keywords of `simulate` that a study sets."""
+
+    model: Callable[[], nn.Module]
+    fleet: Fleet
+    ending: Ending
+    evaluation: Evaluation
+    loss: Loss
+    validation: float
+    seed: int
+    device: str
+    execution: Way
+    shadow: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +150,7 @@ def build_settings(study: Study, data: Islands) -> Settings:
     return settings
 
 
-def _model(call: Call, data: Islands, folder: Path, seed: int) -> Any:
+def _model(call: Call, data: Islands, folder: Path, seed: int) -> Callable[[], nn.Module]:
     """A function that makes the network; `simulate` calls it under the run's own seed."""
     known = _from_data(data)
     filled: dict[str, int] = {}

@@ -11,9 +11,9 @@ from typing import Any
 
 from archipel.core.checks import ArchipelWarning
 from archipel.core.records import Scores, Stamped
+from archipel.kernels.threads import threads
 from archipel.runs.run import Run
 from archipel.simulation.checkpoint import Checkpoint
-from archipel.simulation.executors.choice import threads
 from archipel.simulation.simulate import finished, prepare
 from archipel.simulation.simulator import Simulator
 from archipel.study.build import build_algorithm, build_data, build_settings
@@ -28,7 +28,7 @@ SAVE = 20.0
 
 
 @dataclass(frozen=True)
-class Job:
+class RunJob:
     """One run to do: plain data, so that it can go to another process."""
 
     study: dict[str, Any]
@@ -44,7 +44,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Progress:
+class RunProgress:
     """How far a run is."""
 
     share: float
@@ -60,20 +60,20 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Note:
+class RunNotice:
     """A warning, in words."""
 
     text: str
 
 
-def execute(job: Job, tell: Callable[[Progress | Note], bool]) -> bool:
+def execute(job: RunJob, tell: Callable[[RunProgress | RunNotice], bool]) -> bool:
     """Do the run, or what is left of it; False if it was stopped before its end."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ArchipelWarning)
         simulator, saved = _ready(job)
     for warning in caught:
         if issubclass(warning.category, ArchipelWarning):
-            tell(Note(str(warning.message)))
+            tell(RunNotice(str(warning.message)))
     audience = Audience(job, tell)
     try:
         with threads(study_of(job.study, code=job.code).simulation.threads):
@@ -86,7 +86,11 @@ def execute(job: Job, tell: Callable[[Progress | Note], bool]) -> bool:
 
 
 def _carry_on(
-    job: Job, simulator: Simulator, saved: Checkpoint, audience: Audience, tell: Callable[[Progress | Note], bool]
+    job: RunJob,
+    simulator: Simulator,
+    saved: Checkpoint,
+    audience: Audience,
+    tell: Callable[[RunProgress | RunNotice], bool],
 ) -> Run | None:
     """Run until it is over, and save it; None if it was stopped."""
     metric = simulator.controller.evaluation.metric if simulator.controller.evaluation else ""
@@ -118,7 +122,7 @@ class Audience:
     They hear a run from its first record on, also one that is taken up again.
     """
 
-    def __init__(self, job: Job, tell: Callable[[Progress | Note], bool]) -> None:
+    def __init__(self, job: RunJob, tell: Callable[[RunProgress | RunNotice], bool]) -> None:
         self.tell = tell
         self.listeners: dict[str, Tracker] = {}
         folder = Path(job.folder)
@@ -144,10 +148,10 @@ class Audience:
             say()
         except Exception as error:
             del self.listeners[name]
-            self.tell(Note(f"{name} does not follow this run any more: {error}"))
+            self.tell(RunNotice(f"{name} does not follow this run any more: {error}"))
 
 
-def _ready(job: Job) -> tuple[Simulator, Checkpoint]:
+def _ready(job: RunJob) -> tuple[Simulator, Checkpoint]:
     study = study_of(job.study, code=job.code)
     folder = Path(job.folder)
     (folder / "error.txt").unlink(missing_ok=True)  # of an attempt that failed
@@ -177,7 +181,7 @@ def flat_settings(raw: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _progress(simulator: Simulator, score: float | None) -> Progress:
+def _progress(simulator: Simulator, score: float | None) -> RunProgress:
     state, ending = simulator.controller.state, simulator.controller.ending
     moved = sum(n for kind, n in state.traffic.items() if kind.endswith("bytes") and not kind.startswith("score"))
     shares = [
@@ -190,12 +194,12 @@ def _progress(simulator: Simulator, score: float | None) -> Progress:
         )
         if limit is not None
     ]
-    return Progress(
+    return RunProgress(
         share=1.0 if simulator.stopped is not None else min(1.0, max(shares)),
         seconds=simulator.clock.now,
         version=state.version,
         rounds=state.rounds,
         score=score,
         megabytes=moved / 2**20,
-        at_work=len(simulator.flights),
+        at_work=len(simulator.flights.out),
     )

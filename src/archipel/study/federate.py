@@ -14,6 +14,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from archipel.assembly.contexts import context_of, learner_of
+from archipel.assembly.requirements import evaluation_of
 from archipel.core.algorithm import Algorithm
 from archipel.core.checks import require
 from archipel.core.controller import Controller
@@ -35,12 +37,11 @@ from archipel.federation.storage.durable_controller import Book, Course, replay
 from archipel.federation.storage.journal import Journal
 from archipel.federation.storage.stored_models import StoredModels
 from archipel.kernels import kernels
-from archipel.learner.learner import Job, Work
+from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import consistency, score
 from archipel.learner.training import advance
 from archipel.runs.run import Participant, Run
-from archipel.simulation.simulate import Settings, evaluation_of, learner_of, work_of
-from archipel.study.build import build_algorithm, build_data, build_settings, build_source
+from archipel.study.build import Settings, build_algorithm, build_data, build_settings, build_source
 from archipel.study.grid import cells
 from archipel.study.inputs import hashes
 from archipel.study.schema import GuestTable, Study
@@ -89,7 +90,7 @@ def layout_hash(layout: Layout) -> str:
 class Home:
     """The controller's own site: its test set and stimuli, if it has some."""
 
-    def __init__(self, work: Work, test: Tensor, stimuli: Tensor) -> None:
+    def __init__(self, work: TrainingContext, test: Tensor, stimuli: Tensor) -> None:
         self.work = work
         self.test = test
         self.stimuli = stimuli
@@ -123,7 +124,7 @@ class Hosting:
     initial: Callable[[], Tensor]
     """Makes the model it begins with; needed once, so it is not kept."""
     data: Islands
-    work: Work | None
+    work: TrainingContext | None
     """For trying models at home, if the controller has data of its own."""
 
     def make(self, models: StoredModels, state: State | None) -> Controller:
@@ -246,7 +247,7 @@ def host(study: Study) -> Hosting:
     if at_home and study.data.standardise == "local":
         data = data.standardised("local")
     settings = build_settings(study, data)
-    work = work_of(data, settings.get("model"), settings.get("loss"), seed, "cpu")
+    work = context_of(data, settings.get("model"), settings.get("loss"), seed, "cpu")
     evaluation = settings.get("evaluation") or _evaluation(algorithm, data, work.layout, at_home)
     require(
         at_home or evaluation.at != "home",
@@ -270,7 +271,7 @@ def host(study: Study) -> Hosting:
     layout = work.layout
 
     def initial() -> Tensor:
-        made = work_of(data, settings.get("model"), settings.get("loss"), seed, "cpu")
+        made = context_of(data, settings.get("model"), settings.get("loss"), seed, "cpu")
         return layout.vector(made.module)
 
     return Hosting(study, algorithm, layout, terms, ending, evaluation, seed, initial, data, work if at_home else None)
@@ -365,7 +366,7 @@ def take_part(study: Study, name: str, table: Path | None = None) -> tuple[Islan
     evaluation = settings.get("evaluation")
     reserve = algorithm.validates or (evaluation is not None and evaluation.validates)
     learner = learner_of(part, data, study.validation if reserve else 0.0, seed)
-    work = work_of(data, settings.get("model"), settings.get("loss"), seed, study.simulation.device)
+    work = context_of(data, settings.get("model"), settings.get("loss"), seed, study.simulation.device)
     listed = len(study.federation.learners) or (len(data.learners) if table is None else UNLISTED)
     policy = Policy.of(algorithm, work.layout, evaluation, settings.get("ending") or Ending(rounds=20), listed)
     policy.check_rows(len(learner.train) or len(learner.test))
@@ -373,7 +374,7 @@ def take_part(study: Study, name: str, table: Path | None = None) -> tuple[Islan
         return Island(work, learner, policy), study
     x = data.x
 
-    def standardise(by: Moments) -> Work:
+    def standardise(by: Moments) -> TrainingContext:
         return replace(work, x=standardised_by(x, by).to(work.x.device))
 
     return Island(work, learner, policy, moments(x, part.train), standardise), study

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -17,6 +19,7 @@ from archipel.core.checks import nearest, require
 from archipel.storage.files import write_text
 from archipel.study.arguments import NONE
 from archipel.study.own_code import Code
+from archipel.study.path_errors import reason
 from archipel.study.schema import Study
 
 Raw: TypeAlias = dict[str, Any]
@@ -43,9 +46,9 @@ def read_study(
         raw, lines, name, folder = tomllib.loads(embedded()), {}, "the embedded study", Path.cwd()
     else:
         path = Path(path)
-        raw, lines, name, folder = *_read(path), str(path), path.resolve().parent
-    home = (folder / raw.get("folder", "")).resolve()
-    if code == "beside" and not folder.resolve().is_relative_to(home):
+        raw, lines, name, folder = *_read(path), str(path), _absolute(path).parent
+    home = _absolute(folder / raw.get("folder", ""))
+    if code == "beside" and not _absolute(folder).is_relative_to(home):
         code = "none"  # a file that names another folder names code that did not come with it
     raw["folder"] = str(home)
     if wanted := list(algorithms):
@@ -142,8 +145,13 @@ def value_of(text: str) -> Any:
 # -------------------------------------------------------------------------------------------------- files and lines
 
 
+def _absolute(path: Path) -> Path:
+    """Return the path without symbolic links; unlike `Path.resolve`, a cyclic one is no error."""
+    return Path(os.path.realpath(path))
+
+
 def _read(path: Path) -> tuple[Raw, dict[Place, int]]:
-    kinds = {".toml": _toml, ".yaml": _yaml, ".yml": _yaml, ".json": _yaml}  # JSON is YAML
+    kinds = {".toml": _toml, ".yaml": _yaml, ".yml": _yaml, ".json": _json}
     require(
         path.suffix in kinds,
         f"{path}: a study is a file that ends in .toml, .yaml, .yml or .json, got {path.suffix or 'no ending'!r}.",
@@ -158,7 +166,7 @@ def _read(path: Path) -> tuple[Raw, dict[Place, int]]:
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is no text in UTF-8 (byte {error.start}). Save it as UTF-8.") from None
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}.") from None
+        raise ValueError(f"{path} cannot be read: {reason(error)}.") from None
     raw, lines = kinds[path.suffix](text, path)
     require(isinstance(raw, dict), f"{path}: a study is made of keys and tables, this is {type(raw).__name__}.")
     return raw, lines
@@ -207,6 +215,16 @@ def _yaml(text: str, path: Path) -> tuple[Raw, dict[Place, int]]:
         raise ValueError(f"{path} is no YAML: {' '.join(str(error).split())}.") from None
     lines: dict[Place, int] = {}
     _walk(node, (), lines, path)
+    return _without_none(raw), lines
+
+
+def _json(text: str, path: Path) -> tuple[Raw, dict[Place, int]]:
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is no JSON: {error}.") from None
+    # JSON with spaces for tabs is YAML, whose parser tells the lines of keys; strings in JSON hold no bare tabs
+    _, lines = _yaml(text.replace("\t", " "), path)
     return _without_none(raw), lines
 
 

@@ -21,7 +21,7 @@ from archipel.study.schema import Study
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class GridCell:
     """One run of a study."""
 
     name: str
@@ -38,7 +38,7 @@ class Cell:
     """What tuning has chosen for it."""
 
 
-def cells(study: Study) -> list[Cell]:
+def cells(study: Study) -> list[GridCell]:
     """All runs of a study, in the order of the file."""
     labels = [method_label(entry) for entry in methods(study.raw)]
     twice = sorted({label for label in labels if labels.count(label) > 1})
@@ -56,8 +56,8 @@ def cells(study: Study) -> list[Cell]:
             repetition = f"seed-{seed}" if fold is None else f"seed-{seed}-fold-{fold}"
             place = Path(slug(label), *([slug_of(settings)] if settings else []), repetition)
             one = study_of(raw, f"{label}, {settings}", code=study.own_code.allowed)
-            found.append(Cell(label, seed, settings, fold, one, place))
-    apart(found)
+            found.append(GridCell(label, seed, settings, fold, one, place))
+    check_apart(found)
     for cell in found:
         check(cell.study)
     return found
@@ -114,7 +114,7 @@ def known_key(key: str, labels: list[str], where: str) -> None:
     )
 
 
-def apart(runs: Sequence[Cell]) -> None:
+def check_apart(runs: Sequence[GridCell]) -> None:
     """Refuse runs that would share a folder, or have one that is meant for something else."""
     seen: set[Path] = set()
     for run in runs:

@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ def _package(place: str, name: str) -> ModuleType:
 
 
 def _file(path: Path) -> ModuleType:
-    path = path.resolve()
+    path = Path(os.path.realpath(path))  # a cyclic link is no file, as a missing one
     require(path.is_file(), f"There is no file {path}. Paths in a study start from the study's own folder.")
     # one module for one content, so that what it defines is the same class wherever it is asked for, and what was
     # changed in between, as in a notebook, is read again

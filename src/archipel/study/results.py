@@ -4,17 +4,18 @@ results/<title>/
   study.toml                      the study
   machine.json                    versions, processes and threads
   <method>[/<settings>]/seed-0/   a run: study.toml, split.safetensors, checkpoint.safetensors and what
-                                  durability/run_folder.py tells
+                                  runs/folder.py describes
   tuning/ tuning.json             runs that settings were chosen by, and what was chosen
   report/                         what `archipel report` writes
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import tomllib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
@@ -27,9 +28,9 @@ from archipel.simulation.simulate import prepare
 from archipel.storage.files import write_text
 from archipel.storage.lock import alone_in
 from archipel.study.build import build_algorithm, build_data, build_settings
-from archipel.study.execute import Job, execute
+from archipel.study.execute import RunJob, execute
 from archipel.study.files import read_study, write_study
-from archipel.study.grid import Cell, cells, slug
+from archipel.study.grid import GridCell, cells, slug
 from archipel.study.inputs import changed, hashes
 from archipel.study.schema import ReportSection, Study
 from archipel.study.tuning import candidates, choose, tuned
@@ -38,6 +39,11 @@ from archipel.study.worker_pool import Broke, Message, cores, work_through
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+
+MACHINE, CHOICES = "machine.json", "tuning.json"
+EARLIER = "earlier versions"
+"""In machine.json: the versions that the study was begun or resumed with before."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +85,7 @@ class Results(Sequence[Run]):
 
     def plot(self) -> Figure:
         """Scores against virtual time, local rounds and megabytes, as a matplotlib figure."""
-        from archipel.report.curves import score_curves
+        from archipel.runs.score_curves import score_curves
 
         return score_curves(self.runs).figure
 
@@ -101,7 +107,7 @@ class Results(Sequence[Run]):
 class Watcher:
     """Looks on while a study runs; this one is silent."""
 
-    def begin(self, what: str, jobs: Sequence[Cell]) -> None:
+    def begin(self, what: str, jobs: Sequence[GridCell]) -> None:
         """So many runs are about to begin; messages name them by their place in the list."""
 
     def hear(self, message: Message) -> None:
@@ -111,7 +117,7 @@ class Watcher:
 class Complaining(Watcher):
     """Warns of runs that fail, for those who do not watch."""
 
-    def begin(self, what: str, jobs: Sequence[Cell]) -> None:
+    def begin(self, what: str, jobs: Sequence[GridCell]) -> None:
         self.jobs = jobs
 
     def hear(self, message: Message) -> None:
@@ -120,7 +126,7 @@ class Complaining(Watcher):
 
 
 @dataclass(frozen=True)
-class Machine:
+class Parallelism:
     """How a study is executed; it stays so when the study is taken up again, since bits may depend on threads."""
 
     processes: int
@@ -146,41 +152,42 @@ def run_study(
     jobs = cells(study)
     tried = candidates(study, jobs) if study.tune else []
     if not (folder / "study.toml").exists():
-        _look_ahead(jobs)
+        _check_methods(jobs)
     with alone_in(folder):
         if (folder / "study.toml").exists():
-            _same_study(study, folder)
+            _check_same_study(study, folder)
         else:
             write_json(folder / "inputs.json", hashes(study))
             write_json(folder / "runs.json", [str(job.place) for job in jobs])
             write_study(study.raw, folder / "study.toml")  # last: a folder that has it is whole
-        machine = _machine(folder, processes, max(len(jobs), len(tried)))
+        machine = _parallelism(folder, processes, max(len(jobs), len(tried)))
+        if _unfinished(jobs, folder):
+            _compare_versions(folder)
         if tried:
-            if not _work_off("tuning", tried, folder, machine, watcher):
+            # once a choice is made it stays: a failed candidate that is repeated could change it between two runs
+            if not (folder / CHOICES).exists() and not _work_off("tuning", tried, folder, machine, watcher):
                 return load_results(folder)
-            choices = choose(tried, [load_run(folder / cell.place) for cell in tried])
-            write_json(folder / "tuning.json", [choice.told() for choice in choices])
+            choices = choose(tried, [_run_in(folder / cell.place) for cell in tried])
+            write_json(folder / CHOICES, [choice.told() for choice in choices])
             jobs = tuned(jobs, tried, choices)
         _work_off("running", jobs, folder, machine, watcher)
         return load_results(folder)
 
 
-def _work_off(what: str, jobs: Sequence[Cell], folder: Path, machine: Machine, watcher: Watcher) -> bool:
-    """Do what is left of these runs; False if not all of them came to their end."""
-    left = [job for job in jobs if not (folder / job.place / "run.json").exists()]
+def _work_off(what: str, jobs: Sequence[GridCell], folder: Path, machine: Parallelism, watcher: Watcher) -> bool:
+    """Do what is left of these runs; return False if Ctrl-C has stopped them. A run that fails leaves an error.txt."""
+    left = _unfinished(jobs, folder)
     watcher.begin(what, left)
-    broken = []
 
     def hear(message: Message) -> None:
         if isinstance(message, Broke):
             place = folder / left[message.job].place
             place.mkdir(parents=True, exist_ok=True)
             (place / "error.txt").write_text(f"{message.reason}\n\n{message.story}")
-            broken.append(place)
         watcher.hear(message)
 
     tasks = [
-        Job(
+        RunJob(
             job.study.raw,
             str(folder / job.place),
             dict(job.settings),
@@ -190,7 +197,16 @@ def _work_off(what: str, jobs: Sequence[Cell], folder: Path, machine: Machine, w
         )
         for job in left
     ]
-    return work_through(execute, tasks, machine.processes, machine.threads, hear) and not broken
+    return work_through(execute, tasks, machine.processes, machine.threads, hear)
+
+
+def _unfinished(jobs: Sequence[GridCell], folder: Path) -> list[GridCell]:
+    return [job for job in jobs if not (folder / job.place / "run.json").exists()]
+
+
+def _run_in(place: Path) -> Run | None:
+    """Load a run; return None if it has failed."""
+    return load_run(place) if (place / "run.json").exists() else None
 
 
 def load_results(folder: str | Path) -> Results:
@@ -207,8 +223,9 @@ def load_results(folder: str | Path) -> Results:
     places = json.loads((folder / "runs.json").read_text())
     there = [place for place in places if (folder / place / "run.json").exists()]
     notes = []
-    if (folder / "tuning.json").exists():
-        notes = [choice["sentence"] for choice in json.loads((folder / "tuning.json").read_text())]
+    if (folder / CHOICES).exists():
+        notes = [choice["sentence"] for choice in json.loads((folder / CHOICES).read_text())]
+    notes += _changed_versions(folder)
     unfinished = [place for place in places if place not in there]
     if unfinished:
         notes.append(f"{len(unfinished)} of {len(places)} runs are not finished: {', '.join(unfinished)}.")
@@ -222,7 +239,7 @@ def load_results(folder: str | Path) -> Results:
     )
 
 
-def _look_ahead(jobs: Sequence[Cell]) -> None:
+def _check_methods(jobs: Sequence[GridCell]) -> None:
     """Make every method's first run ready and let it go again: mistakes show before anything is written."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArchipelWarning)  # the runs themselves tell
@@ -231,7 +248,7 @@ def _look_ahead(jobs: Sequence[Cell]) -> None:
             prepare(build_algorithm(job.study), data, **build_settings(job.study, data))
 
 
-def _same_study(study: Study, folder: Path) -> None:
+def _check_same_study(study: Study, folder: Path) -> None:
     way_out = f"Give another folder, or go on with that one as it was: archipel run --resume {folder}"
     begun = tomllib.loads((folder / "study.toml").read_text(encoding="utf-8"))
     require(begun == study.raw, f"{folder} holds the results of another study. {way_out}")
@@ -243,15 +260,49 @@ def _same_study(study: Study, folder: Path) -> None:
     )
 
 
-def _machine(folder: Path, processes: int | None, jobs: int) -> Machine:
-    path = folder / "machine.json"
+def _parallelism(folder: Path, processes: int | None, jobs: int) -> Parallelism:
+    path = folder / MACHINE
     if path.exists():
         told = json.loads(path.read_text())
-        return Machine(processes or told["processes"], told["threads"])
+        return Parallelism(processes or told["processes"], told["threads"])
     processes = min(processes or cores(), jobs)
-    machine = Machine(processes, max(1, cores() // processes))
+    machine = Parallelism(processes, max(1, cores() // processes))
     write_json(path, {"processes": machine.processes, "threads": machine.threads, "versions": versions()})
     return machine
+
+
+def _compare_versions(folder: Path) -> None:
+    """Warn if the study was begun with other versions, by which bits may differ, and record both in machine.json."""
+    path = folder / MACHINE
+    told = json.loads(path.read_text())
+    now = versions()
+    if told["versions"] != now:
+        write_json(path, {**told, "versions": now, EARLIER: [*told.get(EARLIER, []), told["versions"]]})
+        (difference,) = _differences([told["versions"], now])
+        warnings.warn(
+            f"{folder} was begun with {difference}. What is left runs with the present versions, and its bits may "
+            "differ. For the same bits, stop and install the earlier versions.",
+            ArchipelWarning,
+            stacklevel=3,
+        )
+
+
+def _changed_versions(folder: Path) -> list[str]:
+    """Say, for the notes of a report, that a study was resumed with other versions."""
+    path = folder / MACHINE
+    told = json.loads(path.read_text()) if path.exists() else {}
+    history = [*told.get(EARLIER, []), *([told["versions"]] if told else [])]
+    return [f"The study was begun with {difference}: runs may differ in bits." for difference in _differences(history)]
+
+
+def _differences(history: Sequence[Mapping[str, str]]) -> list[str]:
+    """Describe each change of versions: "torch 2.6.0 and resumed with torch 2.7.0"."""
+    found = []
+    for before, after in itertools.pairwise(history):
+        names = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        old, new = (", ".join(f"{name} {of.get(name, 'missing')}" for name in names) for of in (before, after))
+        found.append(f"{old} and resumed with {new}")
+    return found
 
 
 def write_json(path: Path, value: object) -> None:

@@ -43,7 +43,7 @@ from archipel.simulation.executors.choice import Way
 from archipel.simulation.fleet import Group
 from archipel.study.arguments import (
     Arguments,
-    Table,
+    StudyTable,
     arguments,
     local_fields,
     refuse_unknown,
@@ -167,7 +167,7 @@ else:
     NaturalTable = arguments(Source.natural)
     ColourTable = arguments(Source.colour_skew)
     FoldsTable = arguments(Islands.folds, ("seed",))
-    GroupTable = arguments(Group)
+    GroupTable = arguments(Group, leave_out=("loss",))
     EndingTable = arguments(Ending)
     EvaluationTable = arguments(Evaluation)
     TrainingTable = create_model("Training", __base__=Arguments, **local_fields())
@@ -180,7 +180,7 @@ MethodCall: TypeAlias = Annotated[Call, PlainValidator(call("algorithm", Algorit
 # ------------------------------------------------------------------------------------------------------- sections
 
 
-class DataSection(Table):
+class DataSection(StudyTable):
     """Which data, and who has what of them: one of `split`, `natural` and `split_file`."""
 
     source: SourceCall
@@ -210,7 +210,7 @@ class DataSection(Table):
         return self
 
 
-class FleetSection(Table):
+class FleetSection(StudyTable):
     """How fast learners are and how reliable; without it all are fast."""
 
     fast: Annotated[int, Field(ge=0)] = 0
@@ -221,7 +221,7 @@ class FleetSection(Table):
     """Groups of learners that are alike."""
 
 
-class SimulationSection(Table):
+class SimulationSection(StudyTable):
     """How it is simulated; none of this changes what is learned beyond float tolerance."""
 
     threads: Annotated[int, Field(ge=1)] = 1
@@ -236,7 +236,7 @@ class SimulationSection(Table):
     of a centralised run beside each run."""
 
 
-class GuestTable(Table):
+class GuestTable(StudyTable):
     """A learner of a federation that is not as the others."""
 
     name: str
@@ -247,7 +247,7 @@ class GuestTable(Table):
     """"validation" and "test": the model is only tried there."""
 
 
-class LimitsTable(Table):
+class LimitsTable(StudyTable):
     """What any learner of a federation may claim; joining with more is refused."""
 
     examples: Annotated[int, Field(ge=1)] = 10_000_000
@@ -261,7 +261,7 @@ class LimitsTable(Table):
     claims; with n learners never below 1/n. 1: no limit. Set it little above what the largest learner should have."""
 
 
-class FederationSection(Table):
+class FederationSection(StudyTable):
     """How a real federation is held together; a simulation does not look at it."""
 
     learners: tuple[str | GuestTable, ...] = ()
@@ -291,7 +291,7 @@ class FederationSection(Table):
     """How many classes there are, where the controller has no data and the study lists none."""
 
 
-class ReportSection(Table):
+class ReportSection(StudyTable):
     """What the report compares at; without it, at what all methods have reached."""
 
     target: float | None = None
@@ -311,7 +311,7 @@ def known_tracker(name: str) -> str:
     return name
 
 
-class Study(Table):
+class Study(StudyTable):
     """Everything that one or many runs need."""
 
     title: str = "study"

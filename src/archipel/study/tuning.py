@@ -19,7 +19,7 @@ from archipel.core.metrics import higher_is_better
 from archipel.runs.run import Run
 from archipel.study.build import check
 from archipel.study.files import method_label, methods, put, study_of
-from archipel.study.grid import Cell, apart, combinations, flat, known_key, slug_of
+from archipel.study.grid import GridCell, check_apart, combinations, flat, known_key, slug_of
 from archipel.study.schema import Study
 
 
@@ -34,7 +34,9 @@ class Choice:
     """The held-out learners that it was chosen by; others may lead to another choice."""
     chosen: Mapping[str, Any]
     scores: tuple[tuple[Mapping[str, Any], float], ...]
-    """Every candidate's mean final score on validation data."""
+    """Every candidate's mean final score on validation data; NaN for one that failed or diverged."""
+    failed: int
+    """Number of candidates with a run that failed."""
     metric: str
     where: str
 
@@ -50,10 +52,12 @@ class Choice:
         }[self.where]
         method = "".join((self.method, *(f", {key} = {value}" for key, value in self.settings.items())))
         method += "" if self.fold is None else f", fold {self.fold}"
-        return f"{method}: {chosen} chosen of {len(self.scores)} by {self.metric} on {where}, not on the test set."
+        failed = f" {self.failed} of them failed and counted as worst." if self.failed else ""
+        chosen = f"{chosen} chosen of {len(self.scores)} by {self.metric} on {where}, not on the test set"
+        return f"{method}: {chosen}.{failed}"
 
 
-def candidates(study: Study, jobs: Sequence[Cell]) -> list[Cell]:
+def candidates(study: Study, jobs: Sequence[GridCell]) -> list[GridCell]:
     """The runs by which settings are chosen for these."""
     labels = [method_label(entry) for entry in methods(study.raw)]
     axes = flat(study.tune, "tune")
@@ -74,44 +78,61 @@ def candidates(study: Study, jobs: Sequence[Cell]) -> list[Cell]:
             check(one)
             place = Path("tuning", *job.place.parts[:-1], slug_of(tried), job.place.name)
             found.append(replace(job, study=one, place=place, tuned=tried))
-    apart(found)
+    check_apart(found)
     return found
 
 
-def choose(tried: Sequence[Cell], runs: Sequence[Run]) -> tuple[Choice, ...]:
-    """The best candidate of every method and setting of the grid."""
-    groups: dict[str, list[tuple[Cell, Run]]] = {}
+def choose(tried: Sequence[GridCell], runs: Sequence[Run | None]) -> tuple[Choice, ...]:
+    """Choose the best candidate of every method and setting of the grid; None is a run that has failed."""
+    groups: dict[str, list[tuple[GridCell, Run | None]]] = {}
     for candidate, run in zip(tried, runs, strict=True):
         groups.setdefault(_repeated(candidate), []).append((candidate, run))
     return tuple(_choice(group) for group in groups.values())
 
 
-def _repeated(cell: Cell) -> str:
+def _repeated(cell: GridCell) -> str:
     """What runs have in common that one choice is made for: seeds are repetitions, held-out learners are not."""
     return repr((cell.name, dict(cell.settings), cell.fold))
 
 
-def _choice(group: Sequence[tuple[Cell, Run]]) -> Choice:
+def _choice(group: Sequence[tuple[GridCell, Run | None]]) -> Choice:
+    candidate = group[0][0]
+    run = next((run for _, run in group if run is not None), None)
+    if run is None:
+        folder = candidate.place.parents[1]
+        raise ValueError(
+            f"tune: every candidate of {candidate.name} has failed; error.txt in the folders in {folder} says why. "
+            "Correct the study and run it in a new folder."
+        )
     scores: dict[str, list[float]] = {}
     settings: dict[str, Mapping[str, Any]] = {}
-    for candidate, run in group:
-        key = repr(dict(candidate.tuned))
-        settings[key] = candidate.tuned
-        scores.setdefault(key, []).append(run.final_score)
-    candidate, run = group[0]
+    for cell, one in group:
+        key = repr(dict(cell.tuned))
+        settings[key] = cell.tuned
+        scores.setdefault(key, []).append(math.nan if one is None else one.final_score)
     sign = 1 if higher_is_better(run.metric) else -1
     means = {key: sum(values) / len(values) for key, values in scores.items()}
-    # a candidate that diverged has no score; of equal ones the first in the file is taken
+    # a candidate that failed or diverged counts as worst; of equal ones the first in the file is taken
     best = max(means, key=lambda key: -math.inf if math.isnan(means[key]) else sign * means[key])
     require(
         not math.isnan(means[best]),
         f"tune: no candidate of {candidate.name} has a score on {run.scored_at}; is there anything to validate on?",
     )
     told = tuple((settings[key], means[key]) for key in means)
-    return Choice(candidate.name, candidate.settings, candidate.fold, settings[best], told, run.metric, run.scored_at)
+    failed = len({repr(dict(cell.tuned)) for cell, one in group if one is None})
+    return Choice(
+        candidate.name,
+        candidate.settings,
+        candidate.fold,
+        settings[best],
+        told,
+        failed,
+        run.metric,
+        run.scored_at,
+    )
 
 
-def tuned(jobs: Sequence[Cell], tried: Sequence[Cell], choices: Sequence[Choice]) -> list[Cell]:
+def tuned(jobs: Sequence[GridCell], tried: Sequence[GridCell], choices: Sequence[Choice]) -> list[GridCell]:
     """The same runs with what was chosen for them."""
     chosen = dict(zip(dict.fromkeys(map(_repeated, tried)), (choice.chosen for choice in choices), strict=True))
     found = []

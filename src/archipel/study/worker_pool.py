@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeAlias
 
 import torch
 
-from archipel.simulation.executors.choice import threads as torch_threads
+from archipel.kernels.threads import threads as torch_threads
 
 Tell: TypeAlias = Callable[[Any], bool]
 """Tell the news of a job; False: come to an end soon."""
