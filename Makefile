@@ -37,7 +37,7 @@ bench: $(READY)  ## Race Archipel against its peers and the machine's limits, on
 	$(RUN) benchmarks
 
 chaos: $(READY)  ## Kill the controller of a real federation 100 times under each protocol; about half an hour
-	$(VENV)/bin/python tests/federation/chaos.py --kills 100 --out benchmarks/measured/chaos.json
+	$(RUN) tests.federation.chaos --kills 100 --out benchmarks/measured/chaos.json
 	ARCHIPEL_CHAOS=1 $(RUN) pytest tests/federation/test_faults.py
 
 lint: $(READY)  ## Format, lint and types, without changing a file

@@ -16,6 +16,20 @@ from archipel.runs.run import Participant
 MB = 2**20
 
 
+def _traffic_until(version: int) -> dict[str, int]:
+    """Return what has travelled by a version: 2 MB up and 1 MB down for each, and more for evaluations and scores."""
+    return {
+        "train up bytes": 2 * version * MB,
+        "train up models": 2 * version,
+        "train down bytes": version * MB,
+        "train down models": version,
+        "evaluate down bytes": version * MB // 2,
+        "evaluate down models": version,
+        "score down bytes": 100 * version * MB,
+        "score down models": 100 * version,
+    }
+
+
 def written(
     scores: Sequence[float],
     *,
@@ -27,30 +41,11 @@ def written(
     stale: int = 0,
     **others: Any,
 ) -> ap.Run:
-    """A run scored at every commit: scores[v] at second v * every and round v * rounds, 2 MB up and 1 MB down by each.
+    """Return a run scored at every commit: scores[v] at second v * every and round v * rounds.
 
-    A score of NaN is left out of the record, as the controller does it.
+    Every commit takes 2 MB up and 1 MB down. A score of NaN is left out of the record, as the controller does it.
     """
-    records: list[Stamped] = []
-    traffic: dict[str, int] = {}
-    for version, score in enumerate(scores):
-        if version > 0:
-            traffic = {
-                "train up bytes": 2 * version * MB,
-                "train up models": 2 * version,
-                "train down bytes": version * MB,
-                "train down models": version,
-                "evaluate down bytes": version * MB // 2,
-                "evaluate down models": version,
-                "score down bytes": 100 * version * MB,
-                "score down models": 100 * version,
-            }
-            commit = Committed(
-                version, version * rounds, ("a",), (("a",),), (version,), ((1.0,),), (stale,), (stale,), (0,), traffic
-            )
-            records.append(Stamped(version * every, commit))
-        metrics = {} if math.isnan(score) else {metric: score}
-        records.append(Stamped(version * every, Scores(version, version * rounds, metrics, 100, 1)))
+    records, traffic = _records(scores, metric, every, rounds, stale)
     last = len(scores) - 1
     layout = ap.Layout.of(nn.Linear(1, 1))
     return ap.Run(
@@ -76,3 +71,21 @@ def written(
             **others,
         }
     )
+
+
+def _records(
+    scores: Sequence[float], metric: str, every: float, rounds: int, stale: int
+) -> tuple[list[Stamped], dict[str, int]]:
+    """Return the records of such a run, and its traffic."""
+    records: list[Stamped] = []
+    traffic: dict[str, int] = {}
+    for version, score in enumerate(scores):
+        if version > 0:
+            traffic = _traffic_until(version)
+            commit = Committed(
+                version, version * rounds, ("a",), (("a",),), (version,), ((1.0,),), (stale,), (stale,), (0,), traffic
+            )
+            records.append(Stamped(version * every, commit))
+        metrics = {} if math.isnan(score) else {metric: score}
+        records.append(Stamped(version * every, Scores(version, version * rounds, metrics, 100, 1)))
+    return records, traffic

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from real_files import REAL, needs
 
 import archipel as ap
 from archipel.study import read_study, run_study
 from archipel.study.federate import hashes_of, host, layout_hash, take_part, try_out
 from archipel.study.results import Results
+from tests.real_files import REAL, needs
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_runs import written
 
 import archipel as ap
 from archipel.core.parts.ending import Budget
 from archipel.core.records import Committed, Scores, Stamped
 from archipel.runs.final_score import final_score, final_stretch
+from tests.made_runs import written
 
 
 def committed(version: int, rounds: int) -> Committed:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from ways import CHOSEN
 
 import archipel as ap
 from archipel.core.types import Local
+from tests.ways import CHOSEN
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 FIRST_PROGRAM = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import gc
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,53 @@ def test_ctrl_c_before_a_command_is_there(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cli, "command", interrupted)
     result = CliRunner().invoke(cli.app, ["doctor"])
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "Stopped.\n")
+
+
+INTERRUPTED = """
+import importlib.abc, os, signal, sys
+
+class Interrupt(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv[1:] = {arguments!r}
+from archipel.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("typer", ["--help"]),
+        ("rich.console", ["run"]),
+        ("archipel.cli.doctor", ["doctor"]),
+        ("numpy", ["algorithms"]),
+        ("torch", ["run"]),
+        ("torch.nn", ["run"]),
+        ("archipel.study.results", ["run"]),
+        ("archipel.papers.outcome", ["reproduce", "dvw-table1"]),
+    ],
+)
+def test_ctrl_c_while_modules_are_imported(module: str, arguments: list[str], tmp_path: Path) -> None:
+    program = INTERRUPTED.format(module=module, arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Stopped.\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_handler_that_was_set_before_stays() -> None:
+    for handler in (signal.SIG_IGN, signal.default_int_handler):
+        before = signal.signal(signal.SIGINT, handler)
+        try:
+            with loading():
+                assert (signal.getsignal(signal.SIGINT) is handler) == (handler is signal.SIG_IGN)
+            assert signal.getsignal(signal.SIGINT) is handler
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def test_after_loading_garbage_is_looked_for_again() -> None:

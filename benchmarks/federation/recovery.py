@@ -14,7 +14,6 @@ import argparse
 import json
 import logging
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,10 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import facts, load
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "federation"))
-
-from stage import Crowd, Process, Setting, set_up
+from tests.federation.stage import Crowd, Process, Setting, set_up
 
 MARKED = """
 import json, os, sys, time

@@ -192,5 +192,5 @@ def fleet(training: Mapping[str, float], evaluating: Mapping[str, float], loss: 
     The fleet hands its groups out by falling size of the data, which is the order of the islands.
     """
     return ap.Fleet(
-        *(ap.Group(k, 1, train_seconds=s, evaluate_seconds=evaluating[k], loss=loss) for k, s in training.items()),
+        *(ap.Group(k, 1, train_seconds=s, evaluate_seconds=evaluating[k], drop_rate=loss) for k, s in training.items()),
     )

@@ -8,10 +8,10 @@ from itertools import combinations, pairwise
 
 import pytest
 import torch
-from straight import Client, Net, clients, islands, mean, run, selected
 from torch import Tensor
 
 import archipel as ap
+from tests.algorithms.straight import Client, Net, clients, islands, mean, run, selected
 
 pytestmark = pytest.mark.slow
 

@@ -11,10 +11,10 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from straight import Net, clients, fleet, islands, run
 from torch import Tensor
 
 import archipel as ap
+from tests.algorithms.straight import Net, clients, fleet, islands, run
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +57,23 @@ def everything(r: int) -> list[int]:
     return SHALLOW + DEEP
 
 
+def aggregated(net: Net, w: Tensor, buffer: list[Received], weights: list[list[float]]) -> tuple[Tensor, list[int]]:
+    """Return the next model and the layers that changed (Algorithm 1, 11 to 18): each layer over those who sent it."""
+    w = w.clone()
+    changed = []
+    for layer, place in enumerate(net.layers):
+        sent = [i for i, received in enumerate(buffer) if layer in received.layers]
+        if not sent:
+            continue
+        changed.append(layer)
+        total = math.fsum(weights[i][layer] for i in sent)
+        following = torch.zeros_like(w[place])
+        for i in sent:
+            following.add_(buffer[i].w[place], alpha=weights[i][layer] / total)
+        w[place] = following
+    return w, changed
+
+
 def two_stages(
     weigh: Weigh, uploaded: Callable[[int], list[int]] = everything, max_wait: float = math.inf
 ) -> tuple[Tensor, list[dict[str, object]], int]:
@@ -94,29 +111,13 @@ def two_stages(
             continue
         buffer.sort(key=lambda received: received.k)
         weights = weigh(net, w, buffer, t)
-        w = w.clone()
-        changed = []
-        for layer, place in enumerate(net.layers):  # 11 to 18, each layer over those who sent it
-            sent = [i for i, received in enumerate(buffer) if layer in received.layers]
-            if not sent:
-                continue
-            changed.append(layer)
-            total = math.fsum(weights[i][layer] for i in sent)
-            following = torch.zeros_like(w[place])
-            for i in sent:
-                following.add_(buffer[i].w[place], alpha=weights[i][layer] / total)
-            w[place] = following
+        w, changed = aggregated(net, w, buffer, weights)
+        contributors, ages = tuple(one.k for one in buffer), tuple(t - one.t for one in buffer)
         log.append(
-            {
-                "time": now,
-                "learners": tuple(received.k for received in buffer),
-                "staleness": tuple(t - received.t for received in buffer),
-                "layers": tuple(changed),
-                "weights": weights,
-            }
+            {"time": now, "learners": contributors, "staleness": ages, "layers": tuple(changed), "weights": weights}
         )
         t += 1
-        contributors, buffer = [received.k for received in buffer], []
+        buffer = []
         for k in contributors:  # the new model goes to the clients who have made contributions
             client(now, k)
     return w, log, numbers

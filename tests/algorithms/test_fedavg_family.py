@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from straight import Net, clients, islands, mean, run, selected
 from torch import Tensor
 
 import archipel as ap
+from tests.algorithms.straight import Net, clients, islands, mean, run, selected
 
 pytestmark = pytest.mark.slow
 

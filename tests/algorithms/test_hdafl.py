@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from straight import Client, Net, clients, islands, mean, run, selected
 from torch import Tensor
 
 import archipel as ap
+from tests.algorithms.straight import Client, Net, clients, islands, mean, run, selected
 
 WIDTHS = (64, 32, 10)
 ROUNDS, C, E = 6, 3, 2

@@ -12,10 +12,10 @@ from itertools import count, pairwise
 import numpy as np
 import pytest
 import torch
-from straight import Client, Net, clients, fleet, islands, mean, micro_f1, run
 from torch import Tensor
 
 import archipel as ap
+from tests.algorithms.straight import Client, Net, clients, fleet, islands, mean, micro_f1, run
 
 pytestmark = pytest.mark.slow
 
@@ -224,80 +224,100 @@ class Cycle:
     requesting: bool = False
 
 
+class Adaptive:
+    """A run with adaptive update frequency; `ended` has every cycle's learner, its losses and what ended it."""
+
+    def __init__(
+        self, vc_loss: dict[str, float], vc_tomb: dict[str, int], recall_after: int, evaluators: dict[str, float]
+    ) -> None:
+        self.vc_loss, self.vc_tomb, self.recall_after, self.evaluators = vc_loss, vc_tomb, recall_after, evaluators
+        net = Net(*WIDTHS)
+        self.learners = clients(net, islands(5), validation=0.05)
+        self.community = Community(net.initial())
+        self.heap: list[tuple[float, int, str, str, int]] = []
+        self.counter = count()
+        self.cycles: dict[str, Cycle] = {}
+        self.staleness: dict[str, list[int]] = defaultdict(list)  # S_i^vc of the cycles so far
+        self.line: list[str] = []
+        self.judged: dict[str, float] = {}
+        self.ended: list[tuple[str, list[float], str]] = []
+
+    def run(self, commits: int) -> None:
+        for k in self.learners:
+            self.client_opt(0.0, k)
+        while self.community.version < commits:
+            now, _, what, k, task = heappop(self.heap)
+            if what == "ends an epoch":
+                self.end_epoch(now, k, task)
+            elif what == "requests":
+                self.line.append(k)
+                others = [self.evaluation_seconds(j) for j in self.learners if j != k]
+                heappush(self.heap, (now + max(others), next(self.counter), "is judged", k, 0))
+            else:
+                self.judged[k] = evaluate(self.learners, self.cycles[k].w)
+                while self.line and self.line[0] in self.judged and self.community.version < commits:
+                    self.commit(now, self.line.pop(0))
+
+    def evaluation_seconds(self, k: str) -> float:
+        return evaluation_seconds(self.learners[k], self.evaluators)
+
+    def client_opt(self, now: float, k: str) -> None:
+        w, learner = self.community.w, self.learners[k]
+        self.cycles[k] = Cycle(learner.epochs(w, **LOCAL), self.community.now, [learner.validation_loss(w)], w)
+        self.another_epoch(now + self.evaluation_seconds(k), k)  # after an evaluation of the model that it received
+
+    def another_epoch(self, now: float, k: str) -> None:
+        seconds = self.learners[k].steps(BETA) * SECONDS[k] + self.evaluation_seconds(k)
+        heappush(self.heap, (now + seconds, next(self.counter), "ends an epoch", k, self.learners[k].tasks))
+
+    def end_epoch(self, now: float, k: str, task: int) -> None:
+        if k not in self.cycles or self.cycles[k].requesting or task != self.learners[k].tasks:
+            return  # it was recalled in the middle of this epoch
+        cycle = self.cycles[k]
+        cycle.w = next(cycle.epochs)
+        cycle.ended += 1
+        cycle.losses.append(self.learners[k].validation_loss(cycle.w))
+        vpct = [100 * (b - a) / a for a, b in pairwise(cycle.losses)]
+        failures = [v for v in vpct if v >= 0 or abs(v) <= self.vc_loss[k]]  # (C1) or (C2)
+        if len(failures) > self.vc_tomb[k]:
+            self.request(now, k, "C1" if vpct[-1] >= 0 else "C2")
+        elif cycle.recalled:
+            self.request(now, k, "C3")
+        else:
+            self.another_epoch(now, k)
+            self.check_c3(now)
+
+    def request(self, now: float, k: str, why: str) -> None:
+        self.cycles[k].requesting = True
+        self.ended.append((k, self.cycles[k].losses, why))
+        heappush(self.heap, (now + self.evaluation_seconds(k), next(self.counter), "requests", k, 0))
+
+    def check_c3(self, now: float) -> None:
+        for k, cycle in self.cycles.items():
+            if cycle.requesting or cycle.recalled or len(self.staleness[k]) < self.recall_after:
+                continue
+            s_k = self.community.steps - cycle.sent[1] + cycle.ended * self.learners[k].steps(BETA)
+            if s_k > statistics.median(self.staleness[k]):  # (C3)
+                cycle.recalled = True
+                if cycle.ended:  # its last whole epoch is sent
+                    self.request(now, k, "C3")
+
+    def commit(self, now: float, k: str) -> None:
+        cycle = self.cycles.pop(k)
+        steps = cycle.ended * self.learners[k].steps(BETA)
+        self.community.commit(now, k, cycle.w, self.judged.pop(k), steps, cycle.sent)
+        self.staleness[k].append(self.community.log[-1][-1])
+        self.check_c3(now)
+        self.client_opt(now, k)  # reply w_c to client k
+
+
 def adaptive(
     commits: int, vc_loss: dict[str, float], vc_tomb: dict[str, int], recall_after: int, evaluators: dict[str, float]
 ) -> tuple[Community, list[tuple[str, list[float], str]]]:
-    """The community, and of every cycle the learner, its losses and the condition that ended it."""
-    net = Net(*WIDTHS)
-    learners = clients(net, islands(5), validation=0.05)
-    community = Community(net.initial())
-    heap: list[tuple[float, int, str, str, int]] = []
-    counter = count()
-    cycles: dict[str, Cycle] = {}
-    staleness: dict[str, list[int]] = defaultdict(list)  # S_i^vc of the cycles so far
-    line: list[str] = []
-    judged: dict[str, float] = {}
-    told: list[tuple[str, list[float], str]] = []
-
-    def client_opt(now: float, k: str) -> None:
-        w = community.w
-        cycles[k] = Cycle(learners[k].epochs(w, **LOCAL), community.now, [learners[k].validation_loss(w)], w)
-        another_epoch(now + evaluation_seconds(learners[k], evaluators), k)  # after a look at what it received
-
-    def another_epoch(now: float, k: str) -> None:
-        seconds = learners[k].steps(BETA) * SECONDS[k] + evaluation_seconds(learners[k], evaluators)
-        heappush(heap, (now + seconds, next(counter), "ends an epoch", k, learners[k].tasks))
-
-    def request(now: float, k: str, why: str) -> None:
-        cycles[k].requesting = True
-        told.append((k, cycles[k].losses, why))
-        heappush(heap, (now + evaluation_seconds(learners[k], evaluators), next(counter), "requests", k, 0))
-
-    def look_at_c3(now: float) -> None:
-        for k, cycle in cycles.items():
-            if cycle.requesting or cycle.recalled or len(staleness[k]) < recall_after:
-                continue
-            s_k = community.steps - cycle.sent[1] + cycle.ended * learners[k].steps(BETA)
-            if s_k > statistics.median(staleness[k]):  # (C3)
-                cycle.recalled = True
-                if cycle.ended:  # what it has is its last whole epoch
-                    request(now, k, "C3")
-
-    for k in learners:
-        client_opt(0.0, k)
-    while community.version < commits:
-        now, _, what, k, task = heappop(heap)
-        if what == "ends an epoch":
-            if k not in cycles or cycles[k].requesting or task != learners[k].tasks:
-                continue  # it was recalled in the middle of this epoch
-            cycle = cycles[k]
-            cycle.w = next(cycle.epochs)
-            cycle.ended += 1
-            cycle.losses.append(learners[k].validation_loss(cycle.w))
-            vpct = [100 * (b - a) / a for a, b in pairwise(cycle.losses)]
-            failures = [v for v in vpct if v >= 0 or abs(v) <= vc_loss[k]]  # (C1) or (C2)
-            if len(failures) > vc_tomb[k]:
-                request(now, k, "C1" if vpct[-1] >= 0 else "C2")
-            elif cycle.recalled:
-                request(now, k, "C3")
-            else:
-                another_epoch(now, k)
-                look_at_c3(now)
-        elif what == "requests":
-            line.append(k)
-            others = [evaluation_seconds(learners[j], evaluators) for j in learners if j != k]
-            heappush(heap, (now + max(others), next(counter), "is judged", k, 0))
-        else:
-            judged[k] = evaluate(learners, cycles[k].w)
-            while line and line[0] in judged and community.version < commits:
-                k = line.pop(0)
-                cycle = cycles.pop(k)
-                steps = cycle.ended * learners[k].steps(BETA)
-                community.commit(now, k, cycle.w, judged.pop(k), steps, cycle.sent)
-                staleness[k].append(community.log[-1][-1])
-                look_at_c3(now)
-                client_opt(now, k)  # reply w_c to client k
-    return community, told
+    """Return the community, and of every cycle the learner, its losses and the condition that ended it."""
+    run = Adaptive(vc_loss, vc_tomb, recall_after, evaluators)
+    run.run(commits)
+    return run.community, run.ended
 
 
 @pytest.mark.parametrize("evaluators", [QUICK, SLOW], ids=["quick evaluators", "requests wait in line"])

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from straight import Net, clients, fleet, islands, mean, micro_f1, run, selected
 from torch import Tensor
 
 import archipel as ap
 from archipel.core.records import Committed
 from archipel.core.types import Command, Event, Keep, Trained
 from archipel.simulation.simulator import Simulator
+from tests.algorithms.straight import Net, clients, fleet, islands, mean, micro_f1, run, selected
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 import torch
-from straight import SEED, Client, Net, clients, islands, mean, run, selected
 from torch import Tensor
 
 import archipel as ap
 from archipel.core.randomness import generator
+from tests.algorithms.straight import SEED, Client, Net, clients, islands, mean, run, selected
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ways import NATIVE
 
 from archipel.core.parts import Mean
 from benchmarks import __main__ as command
@@ -28,6 +27,7 @@ from benchmarks.results import Sorted
 from benchmarks.targets import Target, judge
 from benchmarks.targets import aggregation as judge_aggregation
 from benchmarks.workloads import WORKLOADS, Workload, data, initial, mine, selections
+from tests.ways import NATIVE
 
 Run = Callable[..., dict[str, Any]]
 

@@ -4,13 +4,13 @@ import inspect
 import json
 
 import pytest
-from small_program import app, program
 from typer.testing import CliRunner
 
 import archipel as ap
 from archipel import algorithms
 from archipel.cli.algorithms import expression
 from archipel.core.types import Local
+from tests.cli.small_program import app, program
 
 
 def said(*arguments: str) -> str:

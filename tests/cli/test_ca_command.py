@@ -129,7 +129,7 @@ def test_an_error_is_a_line_and_an_exit_code() -> None:
 def test_what_is_missing_without_the_extra_is_told() -> None:
     done = program("init", "ca", before="sys.modules['cryptography'] = None")
     assert done.returncode == 2
-    assert done.stderr == "error: archipel ca needs cryptography: pip install 'archipel[federation]'\n"
+    assert done.stderr == "error: archipel ca needs cryptography: pip install '.[federation]' in the source folder\n"
     assert not Path("ca").exists()
 
 

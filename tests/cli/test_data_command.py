@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from small_program import app, program
 from typer.testing import CliRunner
 
 import archipel as ap
@@ -21,6 +20,7 @@ from archipel.cli import split as drawing
 from archipel.data import download, fetch, sources
 from archipel.data.fetch import missing
 from archipel.data.sources.catalogue import DECIDES, FILES, wanted
+from tests.cli.small_program import app, program
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 GET = download.get

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_program import app, program
 from typer.testing import CliRunner, Result
 
 import archipel as ap
 from archipel.cli.doctor import REQUIREMENT, Package, release
 from archipel.data import sources
 from archipel.kernels.native.library import Library
+from tests.cli.small_program import app, program
 
 module = sys.modules["archipel.cli.doctor"]
 """The command of the same name may stand in its place in the package."""
@@ -99,10 +99,10 @@ def test_extras_and_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(result.stdout)
     assert found["packages"] == {"numpy": "2.0.1", "torch": "2.6.0+cpu", "rich": "1"}
     assert found["extras"] == [
-        {"name": "parquet", "installed": False, "command": "pip install 'archipel[parquet]'"},
-        {"name": "pandas", "installed": True, "command": "pip install 'archipel[pandas]'"},
+        {"name": "parquet", "installed": False, "command": "pip install '.[parquet]'"},
+        {"name": "pandas", "installed": True, "command": "pip install '.[pandas]'"},
     ]
-    assert "missing: pip install 'archipel[parquet]'" in asked().stdout
+    assert "missing: pip install '.[parquet]'" in asked().stdout
     installed["torch"] = "2.5.9"
     del installed["rich"]
     assert broken(asked("--json"))["packages"].startswith("torch 2.5.9 (needs 2.6); rich is not installed (needs 0)")

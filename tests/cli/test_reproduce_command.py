@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import until
 
 from archipel.papers.catalogue import NAMES
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from waiting import until
 
 import archipel as ap
 from archipel.cli import main
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -235,6 +235,7 @@ def test_a_run_that_fails_is_told_once_and_the_exit_code_says_so(tmp_path: Path)
         (["run", "--resume", "."], "holds no study that was begun"),
         (["run", "--resume", ".", "-a", "fedavg"], "give nothing beside it"),
         (["run", "-s", "data.split.learners=7"], "Fleet: it has 10 learners (5 fast, 5 slow), the data have 7 islands"),
+        (["run", "-o", "/dev/null/results"], "a part of this path is a file, and a directory is needed"),
         (["run", "--jobs", "0"], "greater than or equal to 1"),
         (["runn"], "No such command 'runn'"),
     ],

@@ -24,10 +24,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from replay import Log, crash, crash_at_every_event, difference, logged, other_arrivals
 from torch import nn
-from waiting import until
-from ways import NATIVE
 
 from archipel import algorithms
 from archipel.algorithms import async_dvw, async_fedavg, fed2a, fedavg, hdafl, radfed, sync_dvw
@@ -53,6 +50,9 @@ from archipel.simulation.fleet import Fleet, Group
 from archipel.simulation.simulate import finished, prepare, simulate
 from archipel.simulation.simulator import Simulator
 from archipel.storage import codec
+from tests.core.replay import Log, crash, crash_at_every_event, difference, logged, other_arrivals
+from tests.waiting import until
+from tests.ways import NATIVE
 
 Make = Callable[[], Algorithm]
 
@@ -104,7 +104,9 @@ def network() -> nn.Module:
 def fleet(lost: float = 0.0, up: float | None = None) -> Fleet:
     """Three fast and three slow learners, which lose tasks and go away if asked to."""
     slow = {"train_seconds": 0.05, "evaluate_seconds": 0.01, "latency": 0.01}
-    return Fleet(Group("fast", 3, loss=lost, up=up, down=0.1), Group("slow", 3, loss=lost, up=up, down=0.1, **slow))
+    return Fleet(
+        Group("fast", 3, drop_rate=lost, up=up, down=0.1), Group("slow", 3, drop_rate=lost, up=up, down=0.1, **slow)
+    )
 
 
 def simulator(algorithm: Algorithm, lost: float = 0.0, data: Islands | None = None, **settings: object) -> Simulator:
@@ -405,7 +407,7 @@ def test_with_adaptive_tasks_in_mid_flight(execution: str, tmp_path: Path) -> No
     for point in points:
         again = simulator(make(), **settings)
         Checkpoint(tmp_path / str(point)).load(again)
-        half_done += sum(flight.job is not None and not flight.job.done for flight in again.flights.values())
+        half_done += sum(flight.job is not None and not flight.job.done for flight in again.flights.out.values())
         assert_same(whole, resumed(make, tmp_path, point, **settings))
     assert half_done, "no task was caught in mid-flight: choose other points"
 
@@ -428,7 +430,7 @@ def test_with_learners_that_come_and_go(make: Make, tmp_path: Path) -> None:
     settings = {"fleet": fleet(0.1, up=0.2)}
     points = (15, 30)
     whole = checkpointed(make, tmp_path, *points, **settings)
-    assert any(site.away for site in whole.sites.values())
+    assert any(site.absences for site in whole.sites.values())
     for point in points:
         assert_same(whole, resumed(make, tmp_path, point, **settings))
 
@@ -436,14 +438,14 @@ def test_with_learners_that_come_and_go(make: Make, tmp_path: Path) -> None:
 OUT = {
     "several questions at once": lambda run, asked: len(asked) > 2,
     "one that was lost": lambda run, asked: any(
-        one.missing and all(run.sites[name].there for name in one.sites) for one in asked
+        one.missing and all(run.controller.state.members[name].active for name in one.sites) for one in asked
     ),
     "one whose site has left": lambda run, asked: any(
-        not run.sites[name].there and due <= run.clock.now < max(one.due)
+        not run.controller.state.members[name].active and due <= run.clock.now < max(one.due)
         for one in asked
         for name, due in zip(one.sites, one.due, strict=True)
     ),
-    "and a score": lambda run, asked: len(asked) < len(run.asked),
+    "and a score": lambda run, asked: len(asked) < len(run.evaluations.out),
 }
 
 
@@ -459,14 +461,14 @@ OUT = {
 )
 def test_with_opinions_that_are_out(make: Make, execution: str, tmp_path: Path) -> None:
     """A checkpoint for each way in which they can be: what was asked comes to the same answers at the same time."""
-    slow = {"evaluate_seconds": 0.1, "latency": 0.02, "loss": 0.2, "up": 0.7, "down": 0.1}
+    slow = {"evaluate_seconds": 0.1, "latency": 0.02, "drop_rate": 0.2, "up": 0.7, "down": 0.1}
     slower = slow | {"evaluate_seconds": 0.15}
     settings = {"fleet": Fleet(Group("fast", 3, **slow), Group("slow", 3, **slower)), "execution": execution}
     whole = simulator(make(), **settings)
     whole.begin()
     points: dict[str, int] = {}
     while whole.stopped is None:
-        asked = [one for task, one in whole.asked.items() if task >= 0]
+        asked = [one for task, one in whole.evaluations.out.items() if task >= 0]
         now = [what for what, holds in OUT.items() if asked and what not in points and holds(whole, asked)]
         if now:
             Checkpoint(tmp_path / str(whole.handled)).save(whole)
@@ -477,7 +479,7 @@ def test_with_opinions_that_are_out(make: Make, execution: str, tmp_path: Path) 
     for point in set(points.values()):
         again = simulator(make(), **settings)
         Checkpoint(tmp_path / str(point)).load(again)
-        assert any(task >= 0 for task in again.asked)
+        assert any(task >= 0 for task in again.evaluations.out)
         assert_same(whole, resumed(make, tmp_path, point, **settings))
 
 
@@ -488,7 +490,7 @@ def test_with_dropout_and_an_optimiser_that_remembers(tmp_path: Path) -> None:
 
     make = partial(async_dvw, batch=8, at_most=4, recall_after=1, optimiser="Adam", momentum=0.0, rate=0.01)
     whole = checkpointed(make, tmp_path, 20, 45, model=drops)
-    assert whole.execution.name == "plain"
+    assert whole.executor.name == "plain"
     for point in (20, 45):
         assert_same(whole, resumed(make, tmp_path, point, model=drops))
 
@@ -509,7 +511,7 @@ def test_a_run_that_is_cut_off_again_and_again(tmp_path: Path) -> None:
         saved.save(piece)
         piece = simulator(make(), **settings)
         saved.load(piece)
-        flights = [flight for flight in piece.flights.values() if flight.arriving and flight.job is not None]
+        flights = [flight for flight in piece.flights.out.values() if flight.arriving and flight.job is not None]
         called_back += sum(flight.job.epochs > flight.ended for flight in flights)
         piece.run(events=1)
     assert called_back, "no task was called back while it was ahead: choose other settings"
@@ -698,7 +700,7 @@ def digest() -> str:
 
 @pytest.mark.slow
 def test_another_process_that_hashes_otherwise_comes_to_the_same_bits() -> None:
-    command = [sys.executable, "-c", "from test_crash_anywhere import digest; print(digest())"]
+    command = [sys.executable, "-c", "from tests.core.test_crash_anywhere import digest; print(digest())"]
     modules = os.pathsep.join(sys.path)  # this one among them
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "OMP_NUM_THREADS": "1", "PYTHONPATH": modules}
     other = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -17,10 +17,8 @@ from typing import TypeVar, get_args
 import numpy as np
 import pytest
 import torch
-from hand import LAYOUT
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from replay import Log, crash, fresh
 
 from archipel.algorithms import (
     async_dvw,
@@ -73,6 +71,8 @@ from archipel.core.types import (
     Woke,
 )
 from archipel.storage import codec
+from tests.core.hand import LAYOUT
+from tests.core.replay import Log, crash, fresh
 
 pytestmark = pytest.mark.slow
 

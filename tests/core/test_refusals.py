@@ -11,19 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hand import (
-    LAYOUT,
-    Answer,
-    Hand,
-    Said,
-    evaluated,
-    failed,
-    joined,
-    progress,
-    scored,
-    trained,
-    tried,
-)
 
 from archipel.algorithms import async_fedavg, fedadam, fedasync, fedavg, hdafl, plu, radfed_i, rce, sync_dvw
 from archipel.core.algorithm import Algorithm
@@ -54,6 +41,19 @@ from archipel.core.records import Committed, Refused, Scores
 from archipel.core.state import Update, View
 from archipel.core.types import Consistent, Evaluated, Metrics, Scored, Traffic, Trained
 from archipel.learner.probes import squared_correlation
+from tests.core.hand import (
+    LAYOUT,
+    Answer,
+    Hand,
+    Said,
+    evaluated,
+    failed,
+    joined,
+    progress,
+    scored,
+    trained,
+    tried,
+)
 
 NAN, INF = math.nan, math.inf
 LARGEST = torch.finfo(torch.float32).max

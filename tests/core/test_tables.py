@@ -10,21 +10,6 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from hand import (
-    LAYOUT,
-    Hand,
-    Opinions,
-    evaluated,
-    failed,
-    joined,
-    left,
-    progress,
-    scored,
-    trained,
-    tried,
-    untried,
-    woke,
-)
 
 from archipel.algorithms import fedavg, fedprox, hdafl, plu, sync_dvw
 from archipel.core.algorithm import Algorithm
@@ -68,6 +53,21 @@ from archipel.core.types import (
 )
 from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
+from tests.core.hand import (
+    LAYOUT,
+    Hand,
+    Opinions,
+    evaluated,
+    failed,
+    joined,
+    left,
+    progress,
+    scored,
+    trained,
+    tried,
+    untried,
+    woke,
+)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_files import REAL
 
 from archipel.data import download, fetch
+from tests.real_files import REAL
 
 
 @pytest.fixture

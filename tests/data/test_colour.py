@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from real_files import needs
 
 import archipel as ap
 from archipel.data import Source
 from archipel.data.colour import luma
+from tests.real_files import needs
 
 IMAGES = Source(
     torch.rand(600, 3, 4, 4, generator=torch.Generator().manual_seed(0)) + torch.tensor([0, 1, 2]).reshape(3, 1, 1),

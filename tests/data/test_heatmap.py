@@ -91,5 +91,5 @@ def test_without_matplotlib_one_error_says_what_to_install(tmp_path: Path, monke
         return real_import(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"pip install 'archipel\[plots\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[plots\]'"):
         heat_map(SPLIT, tmp_path / "a.png")

@@ -8,11 +8,11 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from real_files import cache
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import archipel as ap
 from archipel.data import Source, from_arrays, lazy
+from tests.real_files import cache
 
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.as_tensor])

@@ -11,13 +11,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from real_files import cache
 
 import archipel as ap
 from archipel.data import Source, lazy, own, units
 from archipel.study.build import build_data
 from archipel.study.files import read_study
 from archipel.study.grid import cells
+from tests.real_files import cache
 
 TABLE = """age,sex,weight,disease,hospital
 30,f,60.5,no,Paris
@@ -455,7 +455,7 @@ def test_a_large_table_stays_on_disk_and_leaves_nothing(alone: Path, tmp_path: P
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"from_parquet needs pyarrow: pip install 'archipel\[parquet\]'"):
+    with pytest.raises(ImportError, match=r"from_parquet needs pyarrow: pip install '\.\[parquet\]'"):
         ap.data.from_parquet(tmp_path / "patients.parquet", "disease")
 
 

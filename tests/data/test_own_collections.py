@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from real_files import cache
 
 import archipel as ap
 from archipel.data import lazy
+from tests.real_files import cache
 
 # a folder of .npz
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from real_files import needs
 
 import archipel as ap
 from archipel.data import Island, Islands, Source, c_score, class_distances, digits, from_arrays, size_statistics
+from tests.real_files import needs
 
 NONE = torch.arange(0)
 

@@ -15,13 +15,13 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from real_files import cache, needs
 
 import archipel as ap
 from archipel.data import fetch, lazy
 from archipel.data.sources import cifar
 from archipel.data.sources.idx import idx_array
 from archipel.data.sources.images import image_array
+from tests.real_files import cache, needs
 
 RANDOM = np.random.default_rng(3)
 DEBIAN = fetch.DEBIAN
@@ -348,7 +348,7 @@ def test_other_kinds_of_pixels_are_refused():
 
 def test_without_pillow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"made here is a PNG image.* needs Pillow: pip install 'archipel\[data\]'"):
+    with pytest.raises(ImportError, match=r"made here is a PNG image.* needs Pillow: pip install '\.\[data\]'"):
         image_array(png(pixels(2, 2, 3), [0, 0]), "made here", "PNG")
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from real_files import cache
 
 import archipel as ap
 from archipel.data import fetch, lazy
 from archipel.data.sources.shakespeare import ALPHABET
+from tests.real_files import cache
 
 WRITERS = {"f0001_01": 5, "f0002_07": 3, "f0003_41": 4}
 

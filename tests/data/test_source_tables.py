@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from real_files import cache, needs
 
 import archipel as ap
 from archipel.data import Source
@@ -13,6 +12,7 @@ from archipel.data.sources.eicu import FEATURES as STAY
 from archipel.data.sources.eicu import HISTORY, NORMAL, SUPPORT
 from archipel.data.sources.heart_disease import FEATURES as HEART
 from archipel.data.sources.iscx_vpn import ACTIVITIES, activities
+from tests.real_files import cache, needs
 
 # Covertype
 

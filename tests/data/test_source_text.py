@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from real_files import cache, needs
 
 import archipel as ap
 from archipel.data.sources.shakespeare import ALPHABET, numbers, play_roles, tiny_roles
+from tests.real_files import cache, needs
 
 TINY = """First Citizen:
 Before we proceed any further, hear me speak.

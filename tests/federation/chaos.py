@@ -1,6 +1,6 @@
 """Kill the controller of a real federation again and again, at random moments, and look at what it kept.
 
-    python tests/federation/chaos.py --protocol rounds stream relay --kills 100 --seed 0 --out FILE
+    python -m tests.federation.chaos --protocol rounds stream relay --kills 100 --seed 0 --out FILE
 
 Moments are drawn from a seed: while it opens its journal, some time after it listens, or as soon as something moves on
 its disk (an upload, the journal, a snapshot). Some kills are of the controller, which its keeper starts again; others
@@ -29,10 +29,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from checker import Findings, check
-from stage import COMMAND, LONGEST, Crowd, Process, Setting, Stage, set_up
-
 from archipel.federation.controller.keeper import TRIES
+from tests.federation.checker import Findings, check
+from tests.federation.stage import COMMAND, LONGEST, Crowd, Process, Setting, Stage, set_up
 
 MILLION = {"features": 1_000, "hidden": (800, 250)}
 """A million parameters: 4 MB an update, which go in four pieces and do not fit into the order."""
@@ -307,7 +306,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="tests/federation/chaos.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.federation.chaos", description=__doc__)
     parser.add_argument("--protocol", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS))
     parser.add_argument("--kills", type=int, default=100, help="for each protocol")
     parser.add_argument("--seed", type=int, default=0)
@@ -323,7 +322,7 @@ def main() -> None:
     print(table(outcomes))
     if given.out:
         told = {
-            "command": f"python tests/federation/chaos.py {' '.join(sys.argv[1:])}",
+            "command": f"python -m tests.federation.chaos {' '.join(sys.argv[1:])}",
             "date": datetime.now(UTC).date().isoformat(),
             "runs": [asdict(outcome) for outcome in outcomes],
         }

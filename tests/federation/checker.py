@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from light import made_up
 from safetensors.torch import load_file
 
 from archipel.core.layout import Layout
@@ -29,8 +28,9 @@ from archipel.federation.storage.durable_controller import CODEC, Course
 from archipel.federation.storage.journal import AuditBroken, Journal, Line
 from archipel.federation.storage.stored_models import Delivery, StoredModels, as_bytes, digest_of
 from archipel.federation.wire.body import WIDTH, Bodies, fingerprint
-from archipel.simulation.executors.choice import threads
+from archipel.kernels.threads import threads
 from archipel.study.federate import Hosting
+from tests.federation.light import made_up
 
 KINDS = {
     "lost": "acknowledged, and not in the journal as an update",

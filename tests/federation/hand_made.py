@@ -16,8 +16,6 @@ from typing import Any
 import grpc
 import numpy as np
 import torch
-from light import Light
-from waiting import LIMIT, reached
 
 from archipel.core.types import Failed, Trained
 from archipel.federation.controller.engine import Federation
@@ -30,6 +28,8 @@ from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.body import fingerprint
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import study_of
+from tests.federation.light import Light
+from tests.waiting import LIMIT, reached
 
 NAMES = ("site-0", "site-1", "site-2")
 BAD = "site-2"

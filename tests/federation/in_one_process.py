@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from waiting import LIMIT
-
 from archipel.federation.controller.engine import Federation
 from archipel.federation.controller.service import serve
 from archipel.federation.learner.agent import Agent
@@ -18,6 +16,7 @@ from archipel.federation.learner.memory import Folder
 from archipel.runs.run import Run
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash, take_part
 from archipel.study.files import study_of
+from tests.waiting import LIMIT
 
 
 @dataclass

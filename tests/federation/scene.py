@@ -16,11 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from in_one_process import agent
-from light import Light
-from stage import zygote
-from waiting import LIMIT, reached
-
 from archipel.core.records import Committed, Record
 from archipel.core.types import Event, Trained
 from archipel.federation.controller.engine import Federation
@@ -36,6 +31,10 @@ from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import study_of
+from tests.federation.in_one_process import agent
+from tests.federation.light import Light
+from tests.federation.stage import zygote
+from tests.waiting import LIMIT, reached
 
 HELD_LOSS = f"{Path(__file__).with_name('held_loss.py')}:loss"
 """The loss of studies whose sites can be held."""

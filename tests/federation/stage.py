@@ -22,9 +22,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from kept import controllers_of
-from light import Answer, Light
-
 from archipel.federation.learner.link import Link
 from archipel.federation.security.authority import create_authority, issue_controller, issue_learner
 from archipel.federation.security.tls import channel_credentials
@@ -32,6 +29,8 @@ from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import read_study
+from tests.federation.kept import controllers_of
+from tests.federation.light import Answer, Light
 
 HERE = Path(__file__).parent
 LONGEST = 120.0

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chaos import A_LIFE, LONGEST, MILLION, PROTOCOLS, UPDATES, Moment, campaign
-from checker import check
-from stage import Crowd, Setting, Wire, set_up
+
+from tests.federation.chaos import A_LIFE, LONGEST, MILLION, PROTOCOLS, UPDATES, Moment, campaign
+from tests.federation.checker import check
+from tests.federation.stage import Crowd, Setting, Wire, set_up
 
 pytestmark = pytest.mark.slow
 

@@ -23,10 +23,10 @@ from typing import Any
 
 import pytest
 from typer.testing import CliRunner
-from waiting import LIMIT, until
 
 from archipel.cli import app
 from archipel.runs.folder import load_run
+from tests.waiting import LIMIT, until
 
 pytestmark = pytest.mark.slow
 

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_proxy import FaultProxy
-from in_one_process import study
-from network import network
-from scene import HELD_LOSS, Scene, scene
-from waiting import LIMIT
 
 from archipel.core.records import Handed
 from archipel.core.types import Failed, Joined, Left
 from archipel.federation.security.authority import create_authority, issue_controller, issue_learner
 from archipel.federation.storage.durable_controller import LATE
+from tests.federation.fault_proxy import FaultProxy
+from tests.federation.in_one_process import study
+from tests.federation.network import network
+from tests.federation.scene import HELD_LOSS, Scene, scene
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.slow
 

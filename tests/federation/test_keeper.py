@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from checker import check
-from stage import COMMAND, Crowd, Process, Setting, Stage, set_up
-from waiting import LIMIT, until
 
 from archipel.federation.controller.keeper import TRIES
 from archipel.storage.lock import alone_in
+from tests.federation.checker import check
+from tests.federation.stage import COMMAND, Crowd, Process, Setting, Stage, set_up
+from tests.waiting import LIMIT, until
 
 pytestmark = [
     pytest.mark.slow,

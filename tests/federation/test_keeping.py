@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from in_one_process import study
-from waiting import LIMIT
 
 from archipel.core.types import Failed
 from archipel.federation.storage import stored_models
@@ -21,6 +19,8 @@ from archipel.federation.storage.journal import Answer
 from archipel.federation.storage.stored_models import StoredModels
 from archipel.study.federate import host
 from archipel.study.files import study_of
+from tests.federation.in_one_process import study
+from tests.waiting import LIMIT
 
 
 def test_a_file_that_is_on_its_way_is_not_collected(tmp_path: Path) -> None:

@@ -13,11 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from fault_proxy import FaultProxy
-from in_one_process import study
-from light import Answer, Light
-from scene import HELD_LOSS, MEMORY, Scene, Site, scene
-from waiting import LIMIT
 
 from archipel.core.records import Committed
 from archipel.core.types import Failed, Joined, Left
@@ -26,6 +21,11 @@ from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.pieces import Portion
 from archipel.storage.codec import Codec
+from tests.federation.fault_proxy import FaultProxy
+from tests.federation.in_one_process import study
+from tests.federation.light import Answer, Light
+from tests.federation.scene import HELD_LOSS, MEMORY, Scene, Site, scene
+from tests.waiting import LIMIT
 
 VICTIM = "02"
 """The learner with a process of its own."""

@@ -15,7 +15,19 @@ import grpc
 import numpy as np
 import pytest
 import torch
-from hand_made import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from archipel.core.types import Failed, Joined
+from archipel.federation.learner.link import Link, TurnedAway
+from archipel.federation.storage.durable_controller import LATE
+from archipel.federation.wire import codec as speech
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire.body import HEADER
+from archipel.federation.wire.channel import CHUNK
+from archipel.study.federate import host
+from archipel.study.files import study_of
+from tests.federation.hand_made import (
     BAD,
     TEST,
     VALIDATION,
@@ -31,19 +43,7 @@ from hand_made import (
     run,
     study,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from waiting import LIMIT, reached
-
-from archipel.core.types import Failed, Joined
-from archipel.federation.learner.link import Link, TurnedAway
-from archipel.federation.storage.durable_controller import LATE
-from archipel.federation.wire import codec as speech
-from archipel.federation.wire import federation_pb2 as pb
-from archipel.federation.wire.body import HEADER
-from archipel.federation.wire.channel import CHUNK
-from archipel.study.federate import host
-from archipel.study.files import study_of
+from tests.waiting import LIMIT, reached
 
 
 @pytest.fixture(scope="module")

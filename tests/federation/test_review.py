@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import tomli_w
 import torch
-from in_one_process import agent, hold, study
 
 from archipel.cli.replay import replay
 from archipel.core.controller import Controller
@@ -27,6 +26,7 @@ from archipel.federation.wire.codec import hear_moments, say_layers, say_moments
 from archipel.storage.lock import alone_in
 from archipel.study.federate import host
 from archipel.study.files import study_of
+from tests.federation.in_one_process import agent, hold, study
 
 
 def test_the_list_of_learners_may_change_before_the_first_snapshot(tmp_path: Path) -> None:

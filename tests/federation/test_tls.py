@@ -14,7 +14,6 @@ from typing import Any
 import grpc
 import pytest
 from cryptography import x509
-from waiting import LIMIT
 
 from archipel import ArchipelWarning
 from archipel.federation.security.authority import (
@@ -42,6 +41,7 @@ from archipel.federation.security.tls import (
     own_identity,
     server_credentials,
 )
+from tests.waiting import LIMIT
 
 NOW = datetime.now(UTC)
 LONG_AGO = NOW - timedelta(days=2 * YEAR)

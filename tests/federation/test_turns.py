@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from waiting import LIMIT
 
 from archipel.federation.controller.limiter import Turns
+from tests.waiting import LIMIT
 
 
 async def refused(turns: Turns) -> None:

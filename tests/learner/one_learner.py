@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from archipel.core.layout import Layout
 from archipel.core.types import Plan
-from archipel.learner.learner import Job, Learner, Loss, Work
+from archipel.learner.learner import Job, Learner, Loss, TrainingContext
 from archipel.learner.training import advance
 
 
@@ -23,11 +23,11 @@ def at(*indices: int) -> Tensor:
 
 def work_of(
     module: nn.Module, x: Tensor, y: Tensor, *, classes: int | None = None, loss: Loss = nn.functional.cross_entropy
-) -> Work:
-    return Work(module, Layout.of(module, x[:1]), loss, x, y, classes)
+) -> TrainingContext:
+    return TrainingContext(module, Layout.of(module, x[:1]), loss, x, y, classes)
 
 
-def slope(x: Sequence[float], y: Sequence[float]) -> Work:
+def slope(x: Sequence[float], y: Sequence[float]) -> TrainingContext:
     """One parameter: w x against y, by squared error. The gradient of an example is 2 x (w x - y)."""
     columns = (torch.tensor(values).reshape(-1, 1) for values in (x, y))
     return work_of(nn.Linear(1, 1, bias=False), *columns, loss=squared_error)
@@ -37,7 +37,7 @@ def learner(train: Tensor, validation: Tensor | None = None) -> Learner:
     return Learner("a", train, at() if validation is None else validation, at())
 
 
-def trained(work: Work, carried: Tensor, plan: Plan, who: Learner | None = None) -> Job:
+def trained(work: TrainingContext, carried: Tensor, plan: Plan, who: Learner | None = None) -> Job:
     """The job of this plan, carried to its end."""
     job = Job.begin(who or learner(torch.arange(len(work.x))), work.layout, carried, plan)
     advance(work, job)

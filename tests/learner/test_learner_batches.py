@@ -16,7 +16,7 @@ from archipel.core.types import Cycle, Plan
 from archipel.learner.batches import batches, epochs_of, shuffled, steps_after, steps_of_epoch
 from archipel.learner.learner import Job
 
-from one_learner import learner  # isort: skip
+from tests.learner.one_learner import learner  # isort: skip
 
 
 def sizes(plan: Plan, examples: int) -> list[list[int]]:

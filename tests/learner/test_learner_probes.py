@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import scipy.spatial.distance
 import torch
-from one_learner import at, clouds, slope, work_of
 from sklearn.metrics import confusion_matrix, roc_auc_score
 from torch import nn
 
 from archipel.core.metrics import auc
 from archipel.learner.probes import (
+    Parts,
     consistency,
     dissimilarities,
     layer_outputs,
@@ -24,6 +24,7 @@ from archipel.learner.probes import (
     squared_gradient_norm,
 )
 from archipel.models import mlp, small_cnn, small_lstm, small_resnet
+from tests.learner.one_learner import at, clouds, slope, work_of
 
 NETWORKS = {
     "mlp": lambda: (mlp(5, 4, hidden=(7, 6)), torch.randn(12, 5)),
@@ -71,14 +72,14 @@ def test_score_counts_as_scikit_learn_does(work, vector):
 
 def test_score_of_several_sites_in_one_pass(work, vector):
     parts = [torch.arange(0, 30), at(), torch.arange(25, 90), at(3)]
-    together = [*score_parts(work, vector, parts, bins=16)]
+    together = [*score_parts(work, vector, Parts.of(parts), bins=16)]
     for part, found in zip(parts, together, strict=True):
         alone = score(work, vector, part, bins=16)
         assert (found.count, found.loss) == (len(part), pytest.approx(alone.loss, rel=1e-6))
         assert (found.confusion == alone.confusion).all()
         assert (found.histogram == alone.histogram).all()
         assert found.confusion.sum() == len(part)
-    assert [*score_parts(work, vector, [])] == []
+    assert [*score_parts(work, vector, Parts.of([]))] == []
 
 
 def test_score_in_pieces_is_the_same(work, vector, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from one_learner import at, clouds, learner, slope, trained, work_of
 from torch import nn
 
 from archipel.core.types import Cycle, Plan
@@ -12,6 +11,7 @@ from archipel.learner.batches import batches
 from archipel.learner.learner import Job, Learner, optimiser
 from archipel.learner.training import advance, report
 from archipel.models import mlp
+from tests.learner.one_learner import at, clouds, learner, slope, trained, work_of
 
 ONE = torch.tensor([1.0])
 

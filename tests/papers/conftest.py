@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from real_files import REAL
+
+from tests.real_files import REAL
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from archipel.papers.catalogue import NAMES, reproduction
 from archipel.papers.document import document
-from archipel.papers.evidence import Evidence
+from archipel.papers.finished_runs import FinishedRuns
 from archipel.papers.outcome import SCORING
 
 
@@ -25,7 +25,7 @@ def test_every_reproduction_has_studies_that_are_valid_at_every_scale(name: str)
     assert set(one.scales) == {"smoke", "small", "full"}
     assert one.claims
     for scale in one.scales:
-        evidence = Evidence(one, scale, Path("nowhere"))
+        evidence = FinishedRuns(one, scale, Path("nowhere"))
         for part in one.parts_at(scale):
             evidence.study(part)
     known = {part.name for part in one.parts}

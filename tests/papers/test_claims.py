@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from archipel.papers import claims
-from archipel.papers.records import Cell, Column, Figures, Row, Table
+from archipel.papers.reproduction import FigureCell, Figures, PaperColumn, PaperRow, PaperTable
 from archipel.report.measures import Spread
 
 
 def figures(**rows: tuple[float, float]) -> dict[str, Figures]:
-    table = Table("t", (Column("a"), Column("b")), tuple(Row(name) for name in rows))
+    table = PaperTable("t", (PaperColumn("a"), PaperColumn("b")), tuple(PaperRow(name) for name in rows))
     cells = {
-        (name, column): Cell(None, Spread(value, float("nan"), 1))
+        (name, column): FigureCell(None, Spread(value, float("nan"), 1))
         for name, values in rows.items()
         for column, value in zip("ab", values, strict=True)
     }
@@ -59,8 +59,8 @@ def test_rows_against_rows() -> None:
 
 
 def test_beside_the_papers_figure() -> None:
-    table = Table("t", (Column("a"),), (Row("x", (50.0,)), Row("y")))
-    cells = {("x", "a"): Cell(50.0, Spread(48.0, 0.0, 2)), ("y", "a"): Cell(None, Spread(1.0, 0.0, 2))}
+    table = PaperTable("t", (PaperColumn("a"),), (PaperRow("x", (50.0,)), PaperRow("y")))
+    cells = {("x", "a"): FigureCell(50.0, Spread(48.0, 0.0, 2)), ("y", "a"): FigureCell(None, Spread(1.0, 0.0, 2))}
     told = {"t": Figures(table, cells)}
     assert holds(claims.near_paper("", "t", "a", within=2), told), "a row without a figure of the paper is passed over"
     assert not holds(claims.near_paper("", "t", "a", within=1), told)
@@ -69,8 +69,10 @@ def test_beside_the_papers_figure() -> None:
 
 
 def test_what_was_not_run_is_counted_and_not_judged() -> None:
-    table = Table("t", (Column("a"), Column("b")), (Row("x"),))
-    nothing = {"t": Figures(table, {("x", "a"): Cell(None, None), ("x", "b"): Cell(None, Spread(1.0, 0.0, 2))})}
+    table = PaperTable("t", (PaperColumn("a"), PaperColumn("b")), (PaperRow("x"),))
+    nothing = {
+        "t": Figures(table, {("x", "a"): FigureCell(None, None), ("x", "b"): FigureCell(None, Spread(1.0, 0.0, 2))})
+    }
     verdict = claims.higher("", "t", "a", "b").judge(nothing, None)  # type: ignore[arg-type]
     assert verdict.holds is None
     assert verdict.why == "1 of 1 have no figure at this scale"

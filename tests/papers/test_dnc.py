@@ -16,7 +16,7 @@ from archipel.papers.dnc.fig4_6 import NAMES, last_whole, layers_before_the_spli
 from archipel.papers.dnc.network import half_side_vgg9
 from archipel.papers.dnc.rounds import bytes_beside, bytes_of_rounds, kinds, score_after
 from archipel.papers.dvw.network import half_side_cnn
-from archipel.papers.evidence import Evidence
+from archipel.papers.finished_runs import FinishedRuns
 from archipel.runs.run import Run
 from archipel.study.schema import Study
 
@@ -36,7 +36,7 @@ def run(name: str) -> Run:
     return ap.simulate(algorithm, islands, model=model, ending=ap.Ending(rounds=ROUNDS))
 
 
-class Made(Evidence):
+class Made(FinishedRuns):
     """Runs that are there already."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ def test_the_small_network_is_divided_as_vgg9_is() -> None:
 def test_table_2_ends_with_the_bytes_of_18_rounds_of_fedavg(scale: str, learners: int) -> None:
     one = reproduction("dnc-table2")
     part = next(part for part in one.parts if part.name == str(learners))
-    study = Evidence(one, scale, Path("nowhere")).study(part)  # type: ignore[arg-type]
+    study = FinishedRuns(one, scale, Path("nowhere")).study(part)  # type: ignore[arg-type]
     assert study.raw["ending"]["bytes"] == 18 * learners * 2 * 4 * parameters(study)
     assert study.raw["data"]["split"]["learners"] == learners
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from real_files import needs
 
 from archipel import data
 from archipel.core.layout import Layout
@@ -20,20 +19,22 @@ from archipel.data.source import Source
 from archipel.models import small_mlp
 from archipel.papers.catalogue import reproduction
 from archipel.papers.dvw import generated, table1
-from archipel.papers.dvw.commits import Federation
-from archipel.papers.evidence import Evidence
-from archipel.papers.measures import score_by_seconds
+from archipel.papers.dvw.commits import CommitFederation
+from archipel.papers.figure_measures import score_by_seconds
+from archipel.papers.finished_runs import FinishedRuns
 from archipel.papers.outcome import reproduce
-from archipel.papers.records import Cell, Figures, Part, Scale, Table
+from archipel.papers.reproduction import FigureCell, Figures, PaperTable
+from archipel.papers.studies import Scale, StudyPart
 from archipel.papers.subset import first_of_each, half_side
 from archipel.report.measures import Spread
 from archipel.study.results import run_study
+from tests.real_files import needs
 
 
-def as_printed(table: Table) -> Figures:
+def as_printed(table: PaperTable) -> Figures:
     """The paper's own figures in place of ours."""
     cells = {
-        (row.name, column.name): Cell(value, None if value is None else Spread(value, float("nan"), 1))
+        (row.name, column.name): FigureCell(value, None if value is None else Spread(value, float("nan"), 1))
         for row in table.rows
         for column, value in zip(table.columns, row.paper or (None,) * len(table.columns), strict=True)
     }
@@ -45,7 +46,7 @@ def test_the_papers_own_figures_meet_its_claims(name: str) -> None:
     one = reproduction(name)
     printed = {table.title: as_printed(table) for table in one.tables}
     for claim in one.claims:
-        verdict = claim.judge(printed, Evidence(one, "full", Path("nowhere")))
+        verdict = claim.judge(printed, FinishedRuns(one, "full", Path("nowhere")))
         assert verdict.holds, f"{claim.text}: {verdict.why}"
 
 
@@ -111,7 +112,7 @@ def test_generated_files_are_read_as_the_official_ones() -> None:
 
 
 def test_what_is_timed_with_the_cache_is_what_is_timed_without_it() -> None:
-    federation = Federation(Layout.of(small_mlp()), learners=7)
+    federation = CommitFederation(Layout.of(small_mlp()), learners=7)
     for turn in range(10):
         federation.with_cache(turn)
     latest = federation.updates[3]
@@ -132,10 +133,10 @@ def test_a_score_by_a_time_is_the_mean_over_the_last_fifth_before_it(tmp_path: P
     made = replace(
         reproduction("dvw-table1"),
         folder=tmp_path,
-        parts=(Part("digits", "study.toml"),),
+        parts=(StudyPart("digits", "study.toml"),),
         scales={"smoke": Scale("")},
     )
-    evidence = Evidence(made, "smoke", tmp_path / "out")
+    evidence = FinishedRuns(made, "smoke", tmp_path / "out")
     run_study(evidence.study(made.parts[0]), tmp_path / "out" / "digits", processes=1)
     (run,) = evidence.runs("digits", "fedavg")
     assert run.seconds > 1.0, "the time should cut the run short, or this shows nothing"

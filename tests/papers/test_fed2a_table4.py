@@ -13,17 +13,17 @@ from archipel import data
 from archipel.data import digits
 from archipel.data.source import Source
 from archipel.papers.catalogue import reproduction
-from archipel.papers.evidence import Evidence
 from archipel.papers.fed2a.arriving import MeanByRound
-from archipel.papers.fed2a.cost import GIGABYTE, TABLE_3, Network, gigabytes, last_rounds
+from archipel.papers.fed2a.cost import GIGABYTE, TABLE_3, NetworkCost, gigabytes, last_rounds
 from archipel.papers.fed2a.table4 import GIGABYTES, ROUNDS, SETS, TABLE_4
+from archipel.papers.finished_runs import FinishedRuns
 from archipel.papers.subset import half_side
 
 
 def test_all_48_costs_of_the_table_follow_from_its_rounds() -> None:
     """With D as our studies set it: a wrong D in a study would show here as well."""
     one = reproduction("fed2a-table4")
-    evidence = Evidence(one, "full", Path("nowhere"))
+    evidence = FinishedRuns(one, "full", Path("nowhere"))
     studies = {part.name: evidence.study(part) for part in one.parts if part.name in SETS}
     places = {column.name: place for place, column in enumerate(TABLE_4.columns)}
     found = {}
@@ -49,7 +49,7 @@ def test_formula_12_counts_the_upload_of_one_of_the_learners() -> None:
     )
     names = run.layout.select("test", "deep")
     deep = sum(layer.size for layer in run.layout.layers if layer.name in names)
-    network = Network(run.layout.size - deep, deep)
+    network = NetworkCost(run.layout.size - deep, deep)
     assert [commit.traffic["train up bytes"] for _, commit in run.commits] == [
         pytest.approx(learners * gigabytes(network, number, 3) * GIGABYTE) for number in range(1, rounds + 1)
     ]

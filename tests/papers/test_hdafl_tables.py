@@ -9,18 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from real_files import needs
 from torch import nn
 
 from archipel import models
 from archipel.core.layout import Layout
-from archipel.papers.evidence import Evidence
+from archipel.papers.finished_runs import FinishedRuns
 from archipel.papers.hdafl import table3, table4, table5
 from archipel.papers.outcome import reproduce
-from archipel.report.measures import MEGABYTE, history
+from archipel.runs.history import MEGABYTE, history
 from archipel.simulation.simulate import prepare
 from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.grid import cells
+from tests.real_files import needs
 
 pytestmark = pytest.mark.usefixtures("real")
 needs_traffic = needs("iscx_vpn")
@@ -60,7 +60,7 @@ def test_costs_are_counted_as_the_paper_counts_them(tmp_path: Path) -> None:
     outcome = reproduce(table4.REPRODUCTION, "smoke", tmp_path, processes=1)
     assert outcome is not None
     costs = outcome.figures[0]
-    evidence = Evidence(table4.REPRODUCTION, "smoke", tmp_path)
+    evidence = FinishedRuns(table4.REPRODUCTION, "smoke", tmp_path)
     for method, column, size in zip(("hdafl", "fedavg"), ("HDAFL", "FedAvg"), sizes(models.small_mlp()), strict=True):
         (run,) = evidence.runs("noniid-50", method)
         rounds = costs.ours("50 of 100", f"{column}, rounds")
@@ -79,7 +79,7 @@ def test_costs_are_counted_as_the_paper_counts_them(tmp_path: Path) -> None:
 def test_both_methods_select_the_same_clients(tmp_path: Path) -> None:
     outcome = reproduce(table3.REPRODUCTION, "smoke", tmp_path, processes=1)
     assert outcome is not None
-    evidence = Evidence(table3.REPRODUCTION, "smoke", tmp_path)
+    evidence = FinishedRuns(table3.REPRODUCTION, "smoke", tmp_path)
     for part in table3.REPRODUCTION.parts_at("smoke"):
         runs = [evidence.runs(part.name, method)[0] for method in ("hdafl", "fedavg")]
         chosen = [[commit.learners for _, commit in run.commits] for run in runs]
@@ -114,7 +114,7 @@ def test_the_full_studies_run_on_leafs_files(tmp_path: Path, monkeypatch: pytest
     leaf = {"users": list(writers), "num_samples": [62] * 124, "user_data": user_data}
     (tmp_path / "femnist" / "train" / "all.json").write_text(json.dumps(leaf, separators=(",", ":")))
     learners = {"iid.toml": 100, "noniid.toml": 100, "disjoint.toml": 31}
-    evidence = Evidence(table3.REPRODUCTION, "full", tmp_path)
+    evidence = FinishedRuns(table3.REPRODUCTION, "full", tmp_path)
     for part in (*table3.IID, *table3.NON_IID, *table3.DISJOINT):
         for job in {job.name: job for job in cells(evidence.study(part))}.values():
             islands = build_data(job.study).islands
@@ -128,7 +128,7 @@ def test_the_full_studies_run_on_leafs_files(tmp_path: Path, monkeypatch: pytest
 
 @needs_traffic
 def test_the_two_networks_share_four_of_ten_classes() -> None:
-    split = build_data(cells(Evidence(table5.REPRODUCTION, "full", Path()).study(table5.TRAFFIC))[0].study).split
+    split = build_data(cells(FinishedRuns(table5.REPRODUCTION, "full", Path()).study(table5.TRAFFIC))[0].study).split
     held = [set(split.y[island.train].tolist()) for island in split.learners]
     assert [len(mine) for mine in held] == [7, 7]
     assert held[0] & held[1] == {0, 1, 2, 3}
@@ -137,7 +137,7 @@ def test_the_two_networks_share_four_of_ten_classes() -> None:
 
 @needs_traffic
 def test_the_head_of_the_traffic_network_has_about_the_share_that_the_papers_gains_imply() -> None:
-    study = cells(Evidence(table5.REPRODUCTION, "full", Path()).study(table5.TRAFFIC))[0].study
+    study = cells(FinishedRuns(table5.REPRODUCTION, "full", Path()).study(table5.TRAFFIC))[0].study
     build = build_settings(study, build_data(study).islands)["model"]
     assert callable(build)
     generic, whole = sizes(build())
@@ -159,7 +159,7 @@ def test_gains_fall_with_the_rounds_and_losses_are_against_the_same_seed(tmp_pat
     outcome = reproduce(table5.REPRODUCTION, "smoke", tmp_path, processes=1)
     assert outcome is not None
     losses, gains = outcome.figures
-    evidence = Evidence(table5.REPRODUCTION, "smoke", tmp_path)
+    evidence = FinishedRuns(table5.REPRODUCTION, "smoke", tmp_path)
     (pooled,) = evidence.runs("traffic", "centralised")
     (fedavg,) = evidence.runs("traffic", "fedavg")
     assert losses.ours("4 rounds", "FedAvg") == pytest.approx(100 * (fedavg.score - pooled.final_score))

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from made_runs import written
 
 from archipel.core.records import Shadow
 from archipel.papers import claims
-from archipel.papers.evidence import Evidence
-from archipel.papers.measures import at_share, gain_over
+from archipel.papers.figure_measures import at_share, gain_over
+from archipel.papers.finished_runs import FinishedRuns
 from archipel.papers.radfed import fig6_7, table3
 from archipel.runs.run import Run
+from tests.made_runs import written
 
 
 def test_table_3_is_copied_without_a_slip() -> None:
@@ -39,7 +39,7 @@ def test_hops_are_those_of_table_2() -> None:
         "MNIST-0.1": (15, 15),
         "eICU": (80, 80),
     }
-    evidence = Evidence(table3.REPRODUCTION, "full", Path("nowhere"))
+    evidence = FinishedRuns(table3.REPRODUCTION, "full", Path("nowhere"))
     for part in table3.PARTS:
         methods = {method.name: method.given for method in evidence.study(part).algorithms}
         found = {name: methods[name]["hops"] for name in table3.RELAYS}
@@ -70,11 +70,11 @@ class Made:
         return self.by_method[method]
 
 
-def made(**by_method: list[float]) -> Evidence:
+def made(**by_method: list[float]) -> FinishedRuns:
     """Scores by seed; the other method's runs lie in another order."""
     found = {name: [scored(seed, score) for seed, score in enumerate(scores)] for name, scores in by_method.items()}
     found["fedavg"].reverse()
-    return cast(Evidence, Made(found))
+    return cast(FinishedRuns, Made(found))
 
 
 def test_a_gain_is_taken_run_by_run() -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from archipel.papers import claims
-from archipel.papers.evidence import Evidence
-from archipel.papers.measures import amount, score
+from archipel.papers.figure_measures import amount, score
+from archipel.papers.finished_runs import FinishedRuns
 from archipel.papers.outcome import SCORING, as_data, reproduce
-from archipel.papers.records import Cell, Column, Part, Reproduction, Row, Scale, Table
+from archipel.papers.reproduction import FigureCell, PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.studies import Scale, StudyPart
 
 STUDY = """
 algorithms = ["fedavg", { name = "hdafl", fraction = 1.0 }]
@@ -31,13 +32,13 @@ at = "learners"
 mean = "learners"
 """
 
-TABLE = Table(
+TABLE = PaperTable(
     "Scores",
-    (Column("FedAvg", method="fedavg"), Column("HDAFL", method="hdafl")),
+    (PaperColumn("FedAvg", method="fedavg"), PaperColumn("HDAFL", method="hdafl")),
     (
-        Row("iid", (90.0, None), part="iid", measure=score()),
-        Row("disjoint", (20.0, 97.0), part="disjoint", measure=score()),
-        Row("rounds", part="iid", measure=amount("rounds")),
+        PaperRow("iid", (90.0, None), part="iid", measure=score()),
+        PaperRow("disjoint", (20.0, 97.0), part="disjoint", measure=score()),
+        PaperRow("rounds", part="iid", measure=amount("rounds")),
     ),
 )
 
@@ -51,8 +52,8 @@ def made(tmp_path: Path) -> Reproduction:
         title="A table that no paper has",
         folder=tmp_path,
         parts=(
-            Part("iid", "study.toml", {"data.split.classes": "iid"}),
-            Part("disjoint", "study.toml", {"data.split.classes": "disjoint(2)", "data.split.learners": 5}),
+            StudyPart("iid", "study.toml", {"data.split.classes": "iid"}),
+            StudyPart("disjoint", "study.toml", {"data.split.classes": "disjoint(2)", "data.split.learners": 5}),
         ),
         tables=(TABLE,),
         claims=(claims.higher("HDAFL is ahead", "Scores", "HDAFL", "FedAvg", rows=("disjoint",), by=1.0),),
@@ -69,7 +70,7 @@ def test_the_papers_figures_stand_beside_ours(made: Reproduction, tmp_path: Path
     assert outcome is not None
     (figures,) = outcome.figures
     cell = figures.cells["disjoint", "HDAFL"]
-    run = Evidence(made, "smoke", tmp_path / "out").runs("disjoint", "hdafl")[0]
+    run = FinishedRuns(made, "smoke", tmp_path / "out").runs("disjoint", "hdafl")[0]
     scores = [scores.metrics["accuracy"] for _, scores in run.scores if scores.version > 0]
     assert cell.paper == 97.0
     assert cell.ours is not None
@@ -99,7 +100,7 @@ def test_a_scale_runs_what_it_names(made: Reproduction, tmp_path: Path) -> None:
     outcome = reproduce(made, "small", tmp_path / "out", processes=1)
     assert outcome is not None
     (figures,) = outcome.figures
-    assert figures.cells["disjoint", "HDAFL"] == Cell(97.0, None)
+    assert figures.cells["disjoint", "HDAFL"] == FigureCell(97.0, None)
     assert figures.ours("rounds", "HDAFL") == 3
     assert outcome.seeds == [0, 1]
     ((_, verdict),) = outcome.verdicts
@@ -112,7 +113,7 @@ def test_nothing_begins_before_the_data_of_all_studies_are_there(
 ) -> None:
     monkeypatch.setenv("ARCHIPEL_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    later = Part("letters", "study.toml", {"data.source": "femnist"})
+    later = StudyPart("letters", "study.toml", {"data.source": "femnist"})
     with pytest.raises(FileNotFoundError, match="femnist: its files are not on this machine"):
         reproduce(replace(made, parts=(*made.parts, later)), "smoke", tmp_path / "out", processes=1)
     assert not (tmp_path / "out").exists()
@@ -120,7 +121,7 @@ def test_nothing_begins_before_the_data_of_all_studies_are_there(
 
 @pytest.mark.slow
 def test_it_needs_no_matplotlib(made: Reproduction, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("archipel.papers.evidence.PICTURES", False)
+    monkeypatch.setattr("archipel.papers.finished_runs.PICTURES", False)
     monkeypatch.setattr("archipel.papers.outcome.PICTURES", False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     outcome = reproduce(made, "smoke", tmp_path / "out", processes=1)

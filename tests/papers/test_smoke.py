@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from real_files import CLOTHES, needs
 
 from archipel.papers.catalogue import NAMES, reproduction
 from archipel.papers.outcome import reproduce
+from tests.real_files import CLOTHES, needs
 
 pytestmark = pytest.mark.slow
 

@@ -14,18 +14,18 @@ from archipel.core.layout import Layout
 from archipel.core.records import Committed, Divergence, Handed, Record, Refused, Returned, Scores, Shadow, Stamped
 from archipel.drawing.drawing import Drawing
 from archipel.drawing.lines import POINTS, mean_line
-from archipel.report.classes import class_heat_maps
-from archipel.report.curves import score_curves, scores
+from archipel.report.class_maps import class_heat_maps
 from archipel.report.cycles import validation_cycles
-from archipel.report.divergence import layer_divergence
 from archipel.report.figures import FIGURES, draw_all
 from archipel.report.gantt import gantt
-from archipel.report.grouping import groups, label
+from archipel.report.layer_divergence import layer_divergence
 from archipel.report.shadows import shadows
 from archipel.report.staleness import staleness
 from archipel.report.traffic import bytes_by_layer, traffic
 from archipel.report.weights import weights
+from archipel.runs.grouping import groups, label
 from archipel.runs.run import Participant, Run
+from archipel.runs.score_curves import score_curves, scores
 
 pytest.importorskip("matplotlib")
 

@@ -19,15 +19,15 @@ from archipel.core.records import Divergence, Handed
 from archipel.data import Source
 from archipel.drawing.drawing import Drawing
 from archipel.drawing.style import COLOURS, STROKES, save, stroke
-from archipel.report.classes import class_heat_maps
-from archipel.report.curves import score_curves
+from archipel.report.class_maps import class_heat_maps
 from archipel.report.figures import draw_all
 from archipel.report.gantt import gantt
-from archipel.report.grouping import label
 from archipel.report.staleness import staleness
 from archipel.report.traffic import traffic
 from archipel.report.weights import weights
+from archipel.runs.grouping import label
 from archipel.runs.run import Run
+from archipel.runs.score_curves import score_curves
 
 pytest.importorskip("matplotlib")
 
@@ -286,7 +286,7 @@ def test_without_matplotlib_one_error_says_what_to_install(runs: list[Run], monk
         return real_import(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"A figure needs matplotlib: pip install 'archipel\[plots\]'"):
+    with pytest.raises(ImportError, match=r"A figure needs matplotlib: pip install '\.\[plots\]'"):
         draw_all(runs)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
 import pytest
-from made_runs import written
 
 import archipel as ap
 from archipel.report.measures import (
@@ -23,9 +22,10 @@ from archipel.report.measures import (
     measure,
     number,
     plain,
-    scoring,
     shown,
 )
+from archipel.runs.history import scoring
+from tests.made_runs import written
 
 
 def one(runs: Sequence[ap.Run], **asked: float) -> Measured:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import written
 
 import archipel as ap
 from archipel.report.measures import marks, measure
 from archipel.report.page import Picture, laid_out, page
 from archipel.report.write import write_report
+from tests.made_runs import written
 
 HOSTILE = "<script>document.title='broken'</script>\"'&{title}$title"
 VOID = {"meta", "img", "br", "hr", "link", "input", "wbr"}

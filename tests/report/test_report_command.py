@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import typer
-from made_runs import written
 from matplotlib.figure import Figure
 from rich.console import Console
 from typer.testing import CliRunner, Result
@@ -23,6 +23,7 @@ from archipel.drawing.drawing import Drawing
 from archipel.report import write
 from archipel.report.measures import COLUMNS, marks, measure
 from archipel.report.write import write_report
+from tests.made_runs import written
 
 app = typer.Typer()
 app.command()(report)
@@ -183,6 +184,34 @@ def test_folders_inside_each_other_do_not_count_a_run_twice(saved: Path):
     assert [method["runs"] for method in told["methods"]] == [2, 2]
 
 
+def test_a_copy_of_a_run_is_counted_once(saved: Path, tmp_path: Path):
+    shutil.copytree(saved, tmp_path / "copy")
+    told = json.loads(command(saved, tmp_path / "copy", "--json").stdout)
+    assert [method["runs"] for method in told["methods"]] == [2, 2]
+    assert "4 of the runs found are copies of others and were left out." in Path(told["page"]).read_text()
+
+
+def test_a_method_that_two_studies_score_differently_is_shown_twice(saved: Path, tmp_path: Path):
+    for seed in (0, 1):
+        written([2.0, 0.5], seed=seed, metric="loss").save(tmp_path / "other" / str(seed))
+    told = json.loads(command(saved, tmp_path / "other", "--json").stdout)
+    assert [(method["method"], method["metric"], method["runs"]) for method in told["methods"]] == [
+        ("fedavg (loss on the global test set)", "loss", 2),
+        ("fedavg (accuracy on the global test set)", "accuracy", 2),
+        ("radfed", "accuracy", 2),
+    ]
+    assert "The methods were not scored alike" in Path(told["page"]).read_text()
+
+
+def test_a_method_with_final_scores_over_two_budgets_is_shown_twice(saved: Path, tmp_path: Path):
+    written([0.0, 0.5], seed=2, budget="seconds").save(tmp_path / "other")
+    told = json.loads(command(saved, tmp_path / "other", "--json").stdout)
+    assert [method["method"] for method in told["methods"][:2]] == [
+        "fedavg (over the last fifth of a run's seconds)",
+        "fedavg (over the last fifth of a run's local rounds)",
+    ]
+
+
 @pytest.mark.slow
 def test_a_study_tells_which_of_its_runs_count_what_it_is_called_and_where_methods_meet(saved: Path):
     written([0.0, 0.99], name="tried").save(saved / "tuning" / "tried")
@@ -270,6 +299,9 @@ def test_nothing_but_a_report_is_replaced(saved: Path, tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="something else"):
         command(saved, "--out", tmp_path / "file")
+    (tmp_path / "cycle").symlink_to("cycle")
+    with pytest.raises(ValueError, match="something else"):
+        command(saved, "--out", tmp_path / "cycle")
     assert (saved / "fedavg" / "0" / "run.json").exists()
     assert (mine / "index.html").read_text() == "<h1>My own page</h1>"
 

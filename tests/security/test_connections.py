@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
-from stage import Crowd, Process, Setting, Stage, set_up
 
 from archipel.federation.controller.descriptors import BESIDE, EACH, FEWEST, RESERVE, most_connections
+from tests.federation.stage import Crowd, Process, Setting, Stage, set_up
 
 NEVER = 1_000_000
 SOFT, HARD = 256, 400

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from stage import Crowd, Setting, set_up
+
+from tests.federation.stage import Crowd, Setting, set_up
 
 pytestmark = pytest.mark.slow
 

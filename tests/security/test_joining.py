@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hand_made import NAMES, hello, moments, study
-from scene import Scene, scene
 
 from archipel.core.types import Joined
 from archipel.federation.learner.link import TurnedAway
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.study.federate import host
 from archipel.study.files import study_of
+from tests.federation.hand_made import NAMES, hello, moments, study
+from tests.federation.scene import Scene, scene
 
 pytestmark = pytest.mark.slow
 

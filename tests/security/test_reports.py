@@ -7,11 +7,11 @@ import math
 from pathlib import Path
 
 import pytest
-from hand_made import Act, Bad, run, study
-from scene import scene
 
 from archipel.core.types import Metrics, Progress
 from archipel.federation.wire import federation_pb2 as pb
+from tests.federation.hand_made import Act, Bad, run, study
+from tests.federation.scene import scene
 
 pytestmark = pytest.mark.slow
 

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hand_made import BAD, NAMES, Act, Bad, Left, hello, moments, run, study
 from hypothesis import given
 from hypothesis import strategies as st
-from scene import scene
 
 from archipel.core.metrics import metric, pooled
 from archipel.core.parts.merge import CommunityMemory
@@ -28,6 +26,8 @@ from archipel.federation.storage.journal import Journal
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.study.federate import host
 from archipel.study.files import study_of
+from tests.federation.hand_made import BAD, NAMES, Act, Bad, Left, hello, moments, run, study
+from tests.federation.scene import scene
 
 pytestmark = pytest.mark.slow
 

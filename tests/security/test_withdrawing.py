@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from hand_made import study
-from scene import Scene, scene
 
 from archipel.core.records import Handed, Membership
 from archipel.core.types import Evaluate, Evaluated, Failed, Left
+from tests.federation.hand_made import study
+from tests.federation.scene import Scene, scene
 
 pytestmark = pytest.mark.slow
 

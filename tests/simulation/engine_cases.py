@@ -15,9 +15,9 @@ import archipel as ap
 from archipel.core.layout import Layout
 from archipel.core.types import Plan
 from archipel.data import Islands, Source
-from archipel.learner.learner import Job, Learner, Loss, Work
-from archipel.simulation.executors.choice import Plain
+from archipel.learner.learner import Job, Learner, Loss, TrainingContext
 from archipel.simulation.executors.native import Native
+from archipel.simulation.executors.plain import Plain
 from archipel.simulation.executors.stacked import Stacked
 from archipel.simulation.simulate import prepare
 from archipel.simulation.simulator import Simulator
@@ -82,9 +82,9 @@ def named(plan: Plan) -> str:
     return ", ".join(said) or "plain"
 
 
-def work(module: nn.Module, x: Tensor, y: Tensor, loss: Loss = cross_entropy) -> Work:
+def work(module: nn.Module, x: Tensor, y: Tensor, loss: Loss = cross_entropy) -> TrainingContext:
     classes = None if y.is_floating_point() else int(y.max()) + 1
-    return Work(module, Layout.of(module, x[:2]), loss, x, y, classes)
+    return TrainingContext(module, Layout.of(module, x[:2]), loss, x, y, classes)
 
 
 def learners(x: Tensor, sizes: Sequence[int], validation: Sequence[int] | None = None) -> list[Learner]:
@@ -100,7 +100,7 @@ def learners(x: Tensor, sizes: Sequence[int], validation: Sequence[int] | None =
     return made
 
 
-def jobs(work: Work, who: Sequence[Learner], plans: Sequence[Plan]) -> list[Job]:
+def jobs(work: TrainingContext, who: Sequence[Learner], plans: Sequence[Plan]) -> list[Job]:
     """One job each, all from different models, so that a row in the wrong place shows."""
     generator = torch.Generator().manual_seed(3)
     made = []
@@ -117,11 +117,11 @@ def against_plain(
     way: Stacked | Native, who: Sequence[Learner], plans: Sequence[Plan], epochs: int | None = None
 ) -> list[tuple[Job, Job]]:
     """Jobs of this execution and of plain PyTorch, which have to agree; what agrees is checked here."""
-    mine, theirs = jobs(way.work, who, plans), jobs(way.work, who, plans)
+    mine, theirs = jobs(way.context, who, plans), jobs(way.context, who, plans)
     before = [job.vector.clone() for job in mine]
-    way.advance(mine, epochs)
-    way.settle()
-    Plain(way.work).advance(theirs, epochs)
+    way.submit(mine, epochs)
+    way.wait()
+    Plain(way.context).submit(theirs, epochs)
     for a, b, begin in zip(mine, theirs, before, strict=True):
         agree(a, b)
         assert not torch.equal(a.vector, begin), "nothing was trained"

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from engine_cases import begun, islands, regression, small_islands
 from torch import nn
-from ways import CHOSEN, NATIVE
 
 import archipel as ap
 from archipel.data import Islands
 from archipel.models import mnist_mlp, small_mlp
 from archipel.simulation.simulate import finished
+from tests.simulation.engine_cases import begun, islands, regression, small_islands
+from tests.ways import CHOSEN, NATIVE
 
 ROUNDS = {"ending": ap.Ending(rounds=3)}
 NOT_FINITE = "holds numbers that are not finite (NaN or infinity); lower the rate or look at the data"
@@ -52,7 +52,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "a model of other inputs": (
         lambda: ap.simulate(ap.fedavg(), islands(4), model=mnist_mlp()),
-        ["simulate", "model", "64"],
+        ["The model does not accept", "64"],
     ),
     "a model by name": (
         lambda: ap.simulate(ap.fedavg(), islands(4), model="small_mlp"),
@@ -60,7 +60,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "a function that makes no module": (
         lambda: ap.simulate(ap.fedavg(), islands(4), model=lambda: 5),
-        ["model() gave 5", "give a torch.nn.Module, or a function that makes one"],
+        ["model() returned 5", "give a torch.nn.Module, or a function that makes one"],
     ),
     "a regression without a model": (
         lambda: ap.simulate(ap.fedavg(), regression()),
@@ -110,7 +110,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "no validation for DVW": (
         lambda: ap.simulate(ap.sync_dvw(), islands(4), validation=0),
-        ["sync_dvw needs a validation part", "give validation above 0, such as .05"],
+        ["sync_dvw needs a validation part", "give validation above 0, for example .05"],
     ),
     "more validation than there is": (
         lambda: ap.simulate(ap.sync_dvw(), islands(4), validation=1.5),
@@ -121,17 +121,13 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["hdafl has private layers", "no learner has one", "split the data with a test part"],
     ),
     # ------------------------------------------------------------------------------------------- other settings
-    "an unknown setting": (
-        lambda: ap.simulate(ap.fedavg(), islands(4), seeds=3),
-        ["got 'seeds'. Did you mean 'seed'?", "model, fleet, ending, evaluation"],
-    ),
     "an unknown execution": (
         lambda: ap.simulate(ap.fedavg(), islands(4), execution="stack"),
         ["one of plain, workers, stacked, native, got 'stack'. Did you mean 'stacked'?"],
     ),
     "a device that is not there": (
         lambda: ap.simulate(ap.fedavg(), islands(4), device="nonsense"),
-        ["device 'nonsense' is not to be had; leave it at 'cpu'"],
+        ["Device 'nonsense' is not available; use 'cpu'"],
     ),
     "an ending without an end": (
         lambda: ap.simulate(ap.fedavg(), islands(4), ending=ap.Ending(target=0.9)),
@@ -262,7 +258,9 @@ def test_a_learner_without_some_classes_is_fine():
 
 
 def test_a_batch_larger_than_all_data_warns_with_the_way_out():
-    with pytest.warns(ap.ArchipelWarning, match=r"a batch of 100 \(the largest has 40\).* such as batch=25") as told:
+    with pytest.warns(
+        ap.ArchipelWarning, match=r"a batch of 100 \(the largest has 40\).* for example batch=25"
+    ) as told:
         ended = ap.simulate(ap.fedavg(batch=100), small_islands(4), **ROUNDS)
     assert told[0].filename == __file__, "the warning should point at the caller"
     assert {record.steps for _, record in ended.cycles} == {1}
@@ -282,11 +280,11 @@ def test_a_diverged_learner_recovers_its_private_layers():
     x = data.x.clone()
     simulator = begun(ap.hdafl(fraction=1.0), replace(data, x=x), ending=ap.Ending(rounds=4))
     simulator.run(events=5)  # joined and scored; the first round is out
-    clean = simulator.work.x[broken].clone()
-    simulator.work.x[broken] = torch.nan
+    clean = simulator.context.x[broken].clone()
+    simulator.context.x[broken] = torch.nan
     while not any(type(stamped.record).__name__ == "Committed" for stamped in simulator.records):
         simulator.run(events=1)
-    simulator.work.x[broken] = clean  # the data are in order again from the second round on
+    simulator.context.x[broken] = clean  # the data are in order again from the second round on
     simulator.run()
     ended = finished(simulator)
     assert ended.refusals[0][1].learner == "01"

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from engine_cases import images, islands, small_islands
-from ways import CHOSEN, NATIVE
 
 import archipel as ap
 from archipel.models import small_cnn, small_mlp
+from tests.simulation.engine_cases import images, islands, small_islands
+from tests.ways import CHOSEN, NATIVE
 
 ALGORITHMS = {
     "sync": ap.fedavg(fraction=0.5, epochs=2, batch=16),
@@ -39,7 +39,9 @@ def run(name: str, way: str, **settings: object) -> ap.Run:
         islands(6, sizes=(40, 30, 25, 20, 15, 10), classes=3),
         **{
             "model": model(),
-            "fleet": ap.Fleet(ap.Group("fast", 3, loss=0.1), ap.Group("slow", 3, train_seconds=0.1, up=5.0, down=1.0)),
+            "fleet": ap.Fleet(
+                ap.Group("fast", 3, drop_rate=0.1), ap.Group("slow", 3, train_seconds=0.1, up=5.0, down=1.0)
+            ),
             "ending": ap.Ending(rounds=3),
             "execution": way,
             **settings,
@@ -74,7 +76,7 @@ def test_twice_in_a_row(name, way):
 def test_in_a_new_process():
     program = (
         "import json, torch; torch.set_num_threads(1); "
-        "from test_determinism import all_fingerprints; print(json.dumps(all_fingerprints()))"
+        "from tests.simulation.test_determinism import all_fingerprints; print(json.dumps(all_fingerprints()))"
     )
     told = subprocess.run(
         [sys.executable, "-c", program],

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pytest
 import torch
-from engine_cases import begun, islands, small_islands
 
 import archipel as ap
 from archipel.core.randomness import generator
@@ -16,10 +15,13 @@ from archipel.core.records import Committed, Handed, Membership, Record, Refused
 from archipel.core.types import Command, Evaluate, Evaluated, Event, Scored, Traffic, Trained
 from archipel.learner.learner import Job
 from archipel.models import small_mlp
-from archipel.simulation.executors.choice import Execution, Plain
+from archipel.simulation.clock import Goes, Returns
+from archipel.simulation.executors.interface import Executor
+from archipel.simulation.executors.plain import Plain
 from archipel.simulation.fleet import Fleet, Group
 from archipel.simulation.simulate import finished
-from archipel.simulation.simulator import Goes, Returns, Simulator
+from archipel.simulation.simulator import Simulator
+from tests.simulation.engine_cases import begun, islands, small_islands
 
 NUMBERS = 64 * 32 + 32 + 32 * 10 + 10
 """Of small_mlp, which is 4 bytes each on the wire."""
@@ -63,7 +65,7 @@ def test_the_short_form_is_metis_gpus_and_cpus():
         (lambda: Group("a", 1, train_seconds=-1), "train_seconds should be at least 0, got -1"),
         (lambda: Group("a", 1, varies=-1), "varies should be at least 0, got -1"),
         (lambda: Group("a", 1, bandwidth=0), "bandwidth should be more than 0, got 0"),
-        (lambda: Group("a", 1, loss=1.0), "loss should be at least 0 and below 1, got 1.0"),
+        (lambda: Group("a", 1, drop_rate=1.0), "drop_rate should be at least 0 and below 1, got 1.0"),
         (lambda: Group("a", 1, up=0), "up should be more than 0, got 0"),
         (lambda: Group("a", 1, down=0), "down should be more than 0, got 0"),
         (lambda: Group("a", 1, latency=math.nan), "latency should be at least 0, got nan"),
@@ -214,16 +216,16 @@ def test_a_task_called_back_reports_the_last_epoch_that_has_ended():
         execution="plain",
     )
     simulator.run(events=2)
-    (flight,) = (f for f in simulator.flights.values() if f.train.learner == "01")
+    (flight,) = (f for f in simulator.flights.out.values() if f.train.learner == "01")
     while flight.job is None or (flight.ended, flight.job.epochs) != (1, 2):
         simulator.run(events=1)
     by_hand = Job.begin(
-        flight.job.learner, simulator.work.layout, simulator.controller.models.read("v0"), flight.train.plan
+        flight.job.learner, simulator.context.layout, simulator.controller.models.read("v0"), flight.train.plan
     )
-    Plain(simulator.work).advance([by_hand], 1)
-    simulator._finish(flight.train.task)
+    Plain(simulator.context).submit([by_hand], 1)
+    simulator.flights.finish(flight.train.task)
     arrives = simulator.clock.now + 0.002 * math.ceil(len(by_hand.learner.validation) / 8)  # its own score, no more
-    while flight.train.task in simulator.flights:
+    while flight.train.task in simulator.flights.out:
         simulator.run(events=1)
     (time, record) = next(
         (s.time, s.record) for s in simulator.records if getattr(s.record, "losses", None) and s.record.learner == "01"
@@ -289,7 +291,7 @@ def test_lost_tasks_are_recorded_and_the_run_goes_on():
     run = ap.simulate(
         ap.fedavg(batch=16),
         small_islands(4),
-        fleet=Fleet(Group("all", 4, loss=0.2)),
+        fleet=Fleet(Group("all", 4, drop_rate=0.2)),
         ending=ap.Ending(rounds=20),
     )
     assert run.reason == "20 local rounds made"
@@ -305,7 +307,7 @@ def test_lost_opinions_do_not_hold_up_a_commit():
     run = ap.simulate(
         ap.sync_dvw(batch=16, epochs=1),
         small_islands(4),
-        fleet=Fleet(Group("all", 4, loss=0.2)),
+        fleet=Fleet(Group("all", 4, drop_rate=0.2)),
         ending=ap.Ending(rounds=10),
     )
     assert run.reason == "10 local rounds made"
@@ -338,7 +340,7 @@ class Heard:
 
 def test_opinions_are_lost_each_by_a_draw_of_its_own():
     """A site's luck is drawn by task and name; an answer comes when the last opinion was due, lost or not."""
-    careful, careless = Group("careful", 2), Group("careless", 3, loss=0.5, evaluate_seconds=0.01)
+    careful, careless = Group("careful", 2), Group("careless", 3, drop_rate=0.5, evaluate_seconds=0.01)
     simulator = begun(
         ap.sync_dvw(batch=16, epochs=1, quorum=0.1),
         small_islands(5, each=60),
@@ -357,7 +359,7 @@ def test_opinions_are_lost_each_by_a_draw_of_its_own():
     for time, event in heard.answers:
         began, question = heard.questions[event.task]
         groups = {site: simulator.sites[site].group for site in question.sites}
-        lost = [generator(7, "loss", event.task, site).random() < group.loss for site, group in groups.items()]
+        lost = [generator(7, "loss", event.task, site).random() < group.drop_rate for site, group in groups.items()]
         assert [opinion is None for opinion in event.results] == lost
         batches = {site: math.ceil(len(simulator.sites[site].learner.validation) / 16) for site in question.sites}
         assert time == pytest.approx(began + max(batches[site] * groups[site].evaluate_seconds for site in groups))
@@ -417,7 +419,7 @@ def test_an_opinion_of_a_site_that_leaves_is_missing_and_the_others_are_waited_f
     assert time == pytest.approx(began + after, rel=1e-12)
     assert tuple(opinion is not None for opinion in event.results) == came
     assert event.traffic == Traffic(2 * BYTES, 0, 2), "both were shown the model"
-    assert event.task not in simulator.asked
+    assert event.task not in simulator.evaluations.out
     commits = [(s.time, s.record) for s in simulator.records if isinstance(s.record, Committed)]
     if came == NONE:  # one opinion of three
         assert not commits
@@ -508,18 +510,19 @@ def test_a_buffer_is_committed_when_it_has_waited_long_enough():
 
 
 class Counted:
-    """An execution that counts how often it is asked, and for how much."""
+    """An executor that counts its calls and their jobs."""
 
-    def __init__(self, inner: Execution) -> None:
-        self.inner, self.name, self.threads = inner, inner.name, inner.threads
+    def __init__(self, inner: Executor) -> None:
+        self.inner, self.name = inner, inner.name
+        self.running, self.score, self.close = inner.running, inner.score, inner.close
         self.calls: list[int] = []
 
-    def advance(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
+    def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
         self.calls.append(len(jobs))
-        self.inner.advance(jobs, epochs)
+        self.inner.submit(jobs, epochs)
 
-    def settle(self, job: Job | None = None) -> None:
-        self.inner.settle(job)
+    def wait(self, job: Job | None = None) -> None:
+        self.inner.wait(job)
 
 
 def test_tasks_that_are_out_are_built_together():
@@ -529,7 +532,7 @@ def test_tasks_that_are_out_are_built_together():
         fleet=Fleet(fast=5, slow=5),
         ending=ap.Ending(rounds=20),
     )
-    simulator.execution = counted = Counted(simulator.execution)
+    simulator.flights.executor = counted = Counted(simulator.executor)
     simulator.run()
     run = finished(simulator)
     tasks = len(run.of(Handed))
@@ -549,7 +552,7 @@ def test_adaptive_tasks_go_ahead_epoch_by_epoch_together():
         fleet=Fleet(fast=5, slow=5),
         ending=ap.Ending(rounds=6),
     )
-    simulator.execution = counted = Counted(simulator.execution)
+    simulator.flights.executor = counted = Counted(simulator.executor)
     simulator.run()
     epochs = sum(record.epochs for _, record in finished(simulator).cycles)
     assert epochs > 100
@@ -567,8 +570,8 @@ def test_building_together_or_alone_is_the_same():
     }
     together = ap.simulate(ap.async_fedavg(batch=16, epochs=1), small_islands(6), **settings)
     simulator = begun(ap.async_fedavg(batch=16, epochs=1), small_islands(6), **settings)
-    build = simulator._build
-    simulator._build = lambda flights, epochs: build(list(flights)[:1], epochs)  # type: ignore[method-assign]
+    start = simulator.flights._start
+    simulator.flights._start = lambda flights: start(flights[:1])  # type: ignore[method-assign]
     simulator.run()
     alone = finished(simulator)
     assert alone.fingerprint() == together.fingerprint()

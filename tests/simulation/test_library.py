@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from ways import needs_library
 
 import archipel.kernels.native
 from archipel.kernels.native import structs
 from archipel.kernels.native.library import Library, load, load_from
+from tests.ways import needs_library
 
 FOLDER = Path(archipel.kernels.native.__file__).parent
 
@@ -46,11 +46,15 @@ def test_one_that_is_no_library(tmp_path: Path) -> None:
 
 
 class Longer(ctypes.Structure):
-    _fields_ = (*structs.Training._fields_, ("more", ctypes.c_int64))
+    _fields_ = (*structs.TrainingStruct._fields_, ("more", ctypes.c_int64))
 
 
 class Swapped(ctypes.Structure):
-    _fields_ = (*structs.Training._fields_[:2], *structs.Training._fields_[3:1:-1], *structs.Training._fields_[4:])
+    _fields_ = (
+        *structs.TrainingStruct._fields_[:2],
+        *structs.TrainingStruct._fields_[3:1:-1],
+        *structs.TrainingStruct._fields_[4:],
+    )
 
 
 @needs_library
@@ -76,15 +80,15 @@ def test_one_that_describes_no_structs_is_refused(tmp_path: Path) -> None:
 ENDING = """
 import os, sys
 import torch
-from test_native import begun, case
+from tests.simulation.test_native import begun, case
 
 torch.get_num_threads = lambda: 4  # for the library alone: threads of torch's own crash in a fork's exit handlers
 at_hand = case(64, 64, 10, examples=2000)
-begun(at_hand)[0].settle()  # the workers have started
+begun(at_hand)[0].wait()  # the workers have started
 if sys.argv[1] == "fork":
     child = os.fork()
     if child == 0:
-        begun(at_hand)[0].settle()
+        begun(at_hand)[0].wait()
         left = begun(at_hand)
         sys.exit(0)  # runs the handlers in the child
     assert os.waitpid(child, 0)[1] == 0

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from engine_cases import small_islands
 from torch import nn
 
 import archipel as ap
@@ -15,6 +14,7 @@ from archipel.kernels.rows import MemoryRows
 from archipel.simulation import simulate as experiment
 from archipel.simulation import vectors as memory
 from archipel.simulation.vectors import MemoryModels
+from tests.simulation.engine_cases import small_islands
 
 LENGTH = 3000
 BYTES = 4 * LENGTH

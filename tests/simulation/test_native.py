@@ -21,26 +21,38 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from engine_cases import PLAN, SIZES, against_plain, agree, islands, jobs, learners, named, small_islands, work
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from ways import needs_library
 
 import archipel as ap
 from archipel import models
 from archipel.core.layout import Layout
 from archipel.core.types import Cycle, Plan, Score, Tallies
 from archipel.kernels.native.library import library
-from archipel.kernels.native.perceptron import Training
+from archipel.kernels.native.perceptron import NativeTraining
 from archipel.learner.batches import batches
-from archipel.learner.learner import Job, Learner, Work
-from archipel.learner.probes import score, score_parts
+from archipel.learner.learner import Job, Learner, TrainingContext
+from archipel.learner.probes import Parts, score, score_parts
 from archipel.learner.training import report
 from archipel.simulation.executors import native
-from archipel.simulation.executors.choice import Plain, choose, execution
-from archipel.simulation.executors.native import Native, Trials, linear_layers
+from archipel.simulation.executors.choice import choose, executor_of
+from archipel.simulation.executors.native import Native, linear_layers
+from archipel.simulation.executors.plain import Plain
 from archipel.simulation.simulate import finished, prepare
+from tests.simulation.engine_cases import (
+    PLAN,
+    SIZES,
+    against_plain,
+    agree,
+    islands,
+    jobs,
+    learners,
+    named,
+    small_islands,
+    work,
+)
+from tests.ways import needs_library
 
 pytestmark = needs_library
 
@@ -55,7 +67,9 @@ def perceptron(*widths: int, bias: bool = True, rectified: bool = True) -> nn.Se
     return nn.Sequential(*(parts[:-1] if rectified else parts))
 
 
-def case(*widths: int, examples: int = 200, bias: bool = True, rectified: bool = True, seed: int = 0) -> Work:
+def case(
+    *widths: int, examples: int = 200, bias: bool = True, rectified: bool = True, seed: int = 0
+) -> TrainingContext:
     """A perceptron of these widths, and noise for it."""
     generator = torch.Generator().manual_seed(seed)
     with torch.random.fork_rng(devices=[]):
@@ -63,13 +77,13 @@ def case(*widths: int, examples: int = 200, bias: bool = True, rectified: bool =
         module = perceptron(*widths, bias=bias, rectified=rectified)
     x = torch.randn(examples, widths[0], generator=generator)
     y = torch.randint(0, widths[-1], (examples,), generator=generator)
-    return Work(module, Layout.of(module, x[:2]), nn.functional.cross_entropy, x, y, widths[-1])
+    return TrainingContext(module, Layout.of(module, x[:2]), nn.functional.cross_entropy, x, y, widths[-1])
 
 
 def trained(way: Native, who: Sequence[Learner], plans: Sequence[Plan]) -> list[Job]:
-    made = jobs(way.work, who, plans)
-    way.advance(made)
-    way.settle()
+    made = jobs(way.context, who, plans)
+    way.submit(made)
+    way.wait()
     return made
 
 
@@ -232,7 +246,7 @@ def test_any_perceptron_under_any_plan(
     plan = Plan(epochs, steps, batch, 0.05, momentum, options={"weight_decay": decay}, trains=trains, proximal=proximal)
     (mine,) = trained(Native(at_hand), learners(at_hand.x, [examples]), [plan])
     (theirs,) = jobs(at_hand, learners(at_hand.x, [examples]), [plan])
-    Plain(at_hand).advance([theirs])
+    Plain(at_hand).submit([theirs])
     agree(mine, theirs)
 
 
@@ -250,7 +264,7 @@ def test_rounding_is_no_coarser_than_torchs() -> None:
             steps.zero_grad()
             nn.functional.cross_entropy(exact(at_hand.x[chosen].double()), at_hand.y[chosen]).backward()
             steps.step()
-    Plain(at_hand).advance([theirs])
+    Plain(at_hand).submit([theirs])
     truth = torch.cat([parameter.detach().flatten() for parameter in exact.parameters()])
     mine_off, theirs_off = (float((job.vector - truth).norm() / truth.norm()) for job in (mine, theirs))
     assert theirs_off < 1e-6
@@ -284,8 +298,8 @@ def test_epoch_by_epoch_is_all_at_once(plan: Plan) -> None:
     together, by_epoch = trained(Native(at_hand), who, [plan] * 4), jobs(at_hand, who, [plan] * 4)
     for epoch in range(1, 12):
         way = Native(at_hand)  # nothing is left in the execution itself
-        way.advance(by_epoch, 1)
-        way.settle()
+        way.submit(by_epoch, 1)
+        way.wait()
         if epoch == 2:
             assert [job.epochs for job in by_epoch] == [2] * 4
     for a, b in zip(together, by_epoch, strict=True):
@@ -298,9 +312,9 @@ def test_jobs_can_be_settled_one_by_one() -> None:
     at_hand = case(12, 17, 7)
     who = learners(at_hand.x, SIZES)
     way, made = Native(at_hand), jobs(at_hand, who, [PLAN] * 6)
-    way.advance(made)
+    way.submit(made)
     for job in reversed(made):
-        way.settle(job)
+        way.wait(job)
         assert job.done
     assert torch.equal(vectors(made), vectors(trained(Native(at_hand), who, [PLAN] * 6)))
 
@@ -335,9 +349,9 @@ def test_a_learner_that_begins_later_does_not_disturb_the_others_losses() -> Non
     done = []
     for way in (Native(at_hand), Plain(at_hand)):
         made = jobs(at_hand, [early, late, unwatched], [plan, plan, replace(PLAN, epochs=4)])
-        way.advance(made[:1], 1)
-        way.advance(made, 2)
-        way.settle()
+        way.submit(made[:1], 1)
+        way.submit(made, 2)
+        way.wait()
         done.append(made)
     for mine, theirs in zip(*done, strict=True):
         agree(mine, theirs)
@@ -359,8 +373,8 @@ def test_no_model_is_tried_before_its_end() -> None:
     at_hand = case(12, 17, 7)
     (job,) = jobs(at_hand, learners(at_hand.x, (33,), validation=(10,)), [replace(PLAN, reports=("validation",))])
     way = Native(at_hand)
-    way.advance([job], 1)
-    way.settle()
+    way.submit([job], 1)
+    way.wait()
     assert job.validation is None
 
 
@@ -390,8 +404,8 @@ def test_neither_threads_nor_neighbours_nor_repetition_change_a_bit() -> None:
         assert losses == others_losses
     alone = Native(at_hand)
     for number, job in enumerate(jobs(at_hand, who, plans)):
-        alone.advance([job])
-        alone.settle()
+        alone.submit([job])
+        alone.wait()
         assert torch.equal(job.vector, found[number])
         assert job.losses == losses[number]
 
@@ -406,8 +420,8 @@ def test_what_a_thread_did_before_leaves_no_trace() -> None:
         (job,) = jobs(large, learners(large.x, (200,)), [replace(MORE, batch=200)])
         job.vector.fill_(torch.nan)
         way = Native(large)
-        way.advance([job])
-        way.settle()
+        way.submit([job])
+        way.wait()
         return vectors(trained(Native(small), who, [MORE] * 6)), tried(small, parts).losses
 
     dirty = in_a_fork(after_nan)
@@ -424,8 +438,8 @@ def test_a_simulation_does_not_depend_on_the_threads(name: str) -> None:
     def ended(threads: int) -> tuple[str, str]:
         fleet, ending = ap.Fleet(fast=3, slow=3), ap.Ending(rounds=2)
         simulator = prepare(algorithm, data, fleet=fleet, ending=ending, execution="native")
-        assert isinstance(simulator.execution, Native)
-        on_threads(threads, simulator.execution)
+        assert isinstance(simulator.executor, Native)
+        on_threads(threads, simulator.executor)
         simulator.begin()
         simulator.run()
         run = finished(simulator)
@@ -437,12 +451,10 @@ def test_a_simulation_does_not_depend_on_the_threads(name: str) -> None:
 # ----------------------------------------------------------------------------------------------------- trying a model
 
 
-def tried(at_hand: Work, parts: Sequence[Tensor], vector: Tensor | None = None) -> Tallies:
+def tried(at_hand: TrainingContext, parts: Sequence[Tensor], vector: Tensor | None = None) -> Tallies:
     """A model on these parts, as a simulation tries it."""
-    names = tuple(map(str, range(len(parts))))
-    trials = Trials(Native(at_hand), lambda name, probe: parts[int(name)])
-    trials.begin(3, at_hand.layout.vector(at_hand.module) if vector is None else vector, names, Score("test"))
-    return trials.result(3)
+    model = at_hand.layout.vector(at_hand.module) if vector is None else vector
+    return Native(at_hand).score(model, Parts.of(parts), Score("test")).result()
 
 
 @pytest.mark.parametrize("widths", [(12, 3), (1, 2), (20, 33, 16), (65, 17, 17), (8, 100, 9, 62)], ids=str)
@@ -452,7 +464,7 @@ def tried(at_hand: Work, parts: Sequence[Tensor], vector: Tensor | None = None) 
 def test_a_model_is_tried_as_in_pytorch(widths: tuple[int, ...], sizes: tuple[int, ...]) -> None:
     at_hand = case(*widths)
     parts = list(torch.arange(200).flip(0)[: sum(sizes)].split(sizes))
-    mine, theirs = tried(at_hand, parts), score_parts(at_hand, at_hand.layout.vector(at_hand.module), parts)
+    mine, theirs = tried(at_hand, parts), score_parts(at_hand, at_hand.layout.vector(at_hand.module), Parts.of(parts))
     assert mine.counts.tolist() == theirs.counts.tolist() == list(sizes)
     np.testing.assert_allclose(mine.losses, theirs.losses, rtol=2e-6)
     assert np.array_equal(mine.confusion, theirs.confusion)
@@ -462,16 +474,15 @@ def test_a_model_is_tried_as_in_pytorch(widths: tuple[int, ...], sizes: tuple[in
 
 def test_several_trials_are_out_at_a_time_and_fetched_in_any_order() -> None:
     at_hand = case(12, 17, 7)
-    trials = Trials(Native(at_hand), lambda name, probe: torch.arange(int(name)))
-    begin = at_hand.layout.vector(at_hand.module)
-    for number in range(9):
-        trials.begin(number, begin + number, (str(10 * number), "5"), Score("test"))
+    way, begin = Native(at_hand), at_hand.layout.vector(at_hand.module)
+    parts = [Parts.of([torch.arange(10 * number), torch.arange(5)]) for number in range(9)]
+    out = [way.score(begin + number, parts[number], Score("test")) for number in range(9)]
     for number in (8, 0, 3, 1, 2, 7, 4, 6, 5):
-        alone = score_parts(at_hand, begin + number, [torch.arange(10 * number), torch.arange(5)])
-        np.testing.assert_allclose(trials.result(number).losses, alone.losses, rtol=1e-5)
+        alone = score_parts(at_hand, begin + number, parts[number])
+        np.testing.assert_allclose(out[number].result().losses, alone.losses, rtol=1e-5)
 
 
-def of_scores(scores: Tensor) -> Work:
+def of_scores(scores: Tensor) -> TrainingContext:
     """A network that puts out its inputs, for what depends on the scores alone."""
     classes = scores.shape[1]
     at_hand = case(classes, classes, examples=len(scores))
@@ -502,14 +513,14 @@ def test_losses_of_extreme_scores(classes: int) -> None:
         torch.testing.assert_close(found, truth, rtol=2e-6, atol=2e-7)
 
 
-def after_a_step(at_hand: Work) -> Tensor:
+def after_a_step(at_hand: TrainingContext) -> Tensor:
     """Biases after one step of rate 1 on one example, from zero: one-hot - softmax, example by example."""
     nothing, begin = torch.empty(0, dtype=torch.int64), at_hand.layout.vector(at_hand.module)
     who = [Learner(str(i), torch.tensor([i]), nothing, nothing) for i in range(len(at_hand.x))]
     made = [Job.begin(learner, at_hand.layout, begin, Plan(epochs=1, batch=1, rate=1.0)) for learner in who]
     way = Native(at_hand)
-    way.advance(made)
-    way.settle()
+    way.submit(made)
+    way.wait()
     return torch.stack([at_hand.layout.tensors(job.vector)["0.bias"] for job in made])
 
 
@@ -555,9 +566,9 @@ def test_what_is_not_finite_is_not_hidden(widths: tuple[int, ...], value: float)
         for job in (mine[0], theirs[0]):
             job.vector[place] = value
         way = Native(at_hand)
-        way.advance(mine)
-        way.settle()
-        Plain(at_hand).advance(theirs)
+        way.submit(mine)
+        way.wait()
+        Plain(at_hand).submit(theirs)
         assert bool(mine[0].vector.isfinite().all()) == bool(theirs[0].vector.isfinite().all()), place
         assert np.isfinite(mine[0].losses).tolist() == np.isfinite(theirs[0].losses).tolist(), place
         assert mine[1].vector.isfinite().all()
@@ -572,9 +583,9 @@ def test_a_unit_that_minus_infinity_switches_off_stays_off(plan: Plan) -> None:
     for job in (mine, theirs):
         at_hand.layout.tensors(job.vector)["0.bias"][3] = -torch.inf
     way = Native(at_hand)
-    way.advance([mine])
-    way.settle()
-    Plain(at_hand).advance([theirs])
+    way.submit([mine])
+    way.wait()
+    Plain(at_hand).submit([theirs])
     agree(mine, theirs)
 
 
@@ -608,7 +619,7 @@ def test_a_model_that_is_not_finite_is_tried_as_in_pytorch(value: float) -> None
         vector = at_hand.layout.vector(at_hand.module)
         vector[::5] = value
         parts = [torch.arange(50), torch.empty(0).long(), torch.arange(50, 60)]
-        mine, theirs = tried(at_hand, parts, vector), score_parts(at_hand, vector, parts)
+        mine, theirs = tried(at_hand, parts, vector), score_parts(at_hand, vector, Parts.of(parts))
         assert np.isfinite(mine.losses).tolist() == np.isfinite(theirs.losses).tolist() == [False, True, False]
         assert mine.confusion is not None
         assert mine.confusion.sum(axis=(1, 2)).tolist() == [50, 0, 10]
@@ -622,7 +633,7 @@ def test_a_class_whose_score_is_not_a_number_is_predicted() -> None:
         confusion = tried(at_hand, parts, vector).confusion
         assert confusion is not None
         assert confusion.sum(axis=(0, 1)).nonzero()[0].tolist() == [1]
-        assert np.array_equal(confusion, score_parts(at_hand, vector, parts).confusion)
+        assert np.array_equal(confusion, score_parts(at_hand, vector, Parts.of(parts)).confusion)
 
 
 def test_scores_that_all_are_very_low_are_like_any_others() -> None:
@@ -689,10 +700,10 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def not_natively(at_hand: Work, plan: Plan = PLAN) -> None:
+def not_natively(at_hand: TrainingContext, plan: Plan = PLAN) -> None:
     assert choose(at_hand, plan) != "native"
     with pytest.raises(ValueError, match=r"cannot be trained natively: .* Use execution='stacked' or 'workers'\."):
-        execution(at_hand, plan, "native")
+        executor_of(at_hand, plan, "native")
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -702,10 +713,10 @@ def test_other_networks(name: str) -> None:
     # and the way that is chosen instead is right
     who = learners(at_hand.x, (34, 16))
     mine, theirs = jobs(at_hand, who, [PLAN] * 2), jobs(at_hand, who, [PLAN] * 2)
-    way = execution(at_hand, PLAN)
-    way.advance(mine)
-    way.settle()
-    Plain(at_hand).advance(theirs)
+    way = executor_of(at_hand, PLAN)
+    way.submit(mine)
+    way.wait()
+    Plain(at_hand).submit(theirs)
     for a, b in zip(mine, theirs, strict=True):
         agree(a, b)
 
@@ -802,8 +813,8 @@ def test_examples_that_do_not_exist_are_an_error(number: int) -> None:
     wrong = torch.tensor([3, number, 5])
     for learner in (Learner("a", wrong, nothing, nothing), Learner("a", torch.arange(9), wrong, nothing)):
         made = jobs(at_hand, [learner], [replace(PLAN, reports=("validation",))])
-        with pytest.raises(ValueError, match="do not exist: their numbers should be from 0 to 199"):
-            Native(at_hand).advance(made)
+        with pytest.raises(ValueError, match="do not exist: their numbers must be from 0 to 199"):
+            Native(at_hand).submit(made)
     with pytest.raises(ValueError, match="do not exist"):
         tried(at_hand, [wrong])
 
@@ -835,8 +846,8 @@ def test_nothing_is_read_or_written_beside_what_was_given(before: bool) -> None:
                 plan = replace(MORE, reports=("validation",))
                 job = Job(learner, plan, vector, vector, memory={"momentum": at(torch.zeros_like(vector))})
                 way = Native(at_hand)
-                way.advance([job])
-                way.settle()
+                way.submit([job])
+                way.wait()
                 tried(at_hand, [everything, everything], vector)
         return "whole"
 
@@ -854,13 +865,11 @@ def test_there_may_be_more_kinds_of_plans_than_are_kept() -> None:
 def test_examples_of_ever_other_sites_do_not_pile_up() -> None:
     """As many tensors as are kept on purpose, however many subsets of sites were asked."""
     at_hand = case(12, 3)
-    trials = Trials(Native(at_hand), lambda name, probe: torch.arange(150))
-    vector = at_hand.layout.vector(at_hand.module)
+    way, vector = Native(at_hand), at_hand.layout.vector(at_hand.module)
 
     def ask(numbers: range) -> None:
-        for number in numbers:
-            trials.begin(number, vector, (str(number), "a"), Score("test"))
-            trials.result(number)
+        for _ in numbers:
+            way.score(vector, Parts.of([torch.arange(150)] * 2), Score("test")).result()
 
     def held() -> int:
         gc.collect()
@@ -875,11 +884,11 @@ def test_examples_of_ever_other_sites_do_not_pile_up() -> None:
 # ---------------------------------------------------------------------------------------------- threads and processes
 
 
-def begun(at_hand: Work, count: int = 20) -> tuple[Native, list[Job]]:
+def begun(at_hand: TrainingContext, count: int = 20) -> tuple[Native, list[Job]]:
     """Jobs that are under way."""
     who = learners(at_hand.x, (len(at_hand.x) // count,) * count, [0] * count)
     way, made = Native(at_hand), jobs(at_hand, who, [replace(MORE, epochs=20, reports=("validation",))] * count)
-    way.advance(made)
+    way.submit(made)
     return way, made
 
 
@@ -887,14 +896,14 @@ def begun(at_hand: Work, count: int = 20) -> tuple[Native, list[Job]]:
 def test_what_is_dropped_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its memory goes when no thread works on it any more."""
     done: list[tuple[bool, int]] = []
-    let_go = Training.__del__
+    let_go = NativeTraining.__del__
 
-    def watched(training: Training) -> None:
+    def watched(training: NativeTraining) -> None:
         under_way = training._under_way
         let_go(training)
         done.append((under_way, training._record.task.done))
 
-    monkeypatch.setattr(Training, "__del__", watched)
+    monkeypatch.setattr(NativeTraining, "__del__", watched)
     way, made = begun(case(20, 33, 7))
     assert not done
     del way, made
@@ -906,7 +915,7 @@ DROPPED = """
 import gc, torch
 import archipel as ap
 from archipel.simulation.simulate import prepare
-from test_native import begun, case
+from tests.simulation.test_native import begun, case
 
 torch.set_num_threads(4)
 for _ in range(3):  # everything is dropped while it is under way
@@ -916,7 +925,7 @@ for _ in range(3):  # everything is dropped while it is under way
 data = ap.data.from_arrays(torch.randn(2000, 20), torch.arange(2000) % 10).split(6)
 simulation = prepare(ap.async_dvw(adaptive=False, batch=16), data, fleet=ap.Fleet(fast=3, slow=3), execution="native")
 simulation.begin()
-while not simulation.asked:
+while not simulation.evaluations.out:
     simulation.run(events=1)
 del simulation
 gc.collect()
@@ -961,7 +970,7 @@ def test_a_fork_does_not_wait_for_what_its_parent_has_begun() -> None:
 
         def settle() -> str:
             with pytest.raises(RuntimeError, match="wait for it before forking"):
-                out[0][0].settle()
+                out[0][0].wait()
             return "an error"
 
         def drop() -> str:
@@ -971,7 +980,7 @@ def test_a_fork_does_not_wait_for_what_its_parent_has_begun() -> None:
 
         heard = [in_a_fork(settle, seconds=5), in_a_fork(drop, seconds=5)]
         way, made = out[0]
-        way.settle()
+        way.wait()
         return heard, all(job.done for job in made)
 
     assert in_a_fork(fork) == (["an error", "dropped"], True)

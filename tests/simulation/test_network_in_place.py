@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from archipel.assembly.contexts import context_of
 from archipel.data.islands import Island, Islands
-from archipel.simulation.simulate import work_of
 
 
 def test_the_first_examples_stay_as_they_are() -> None:
@@ -16,5 +16,5 @@ def test_the_first_examples_stay_as_they_are() -> None:
     for examples in (x.clone(), torch.zeros(()).expand(2, 2)):  # the second is what a controller without data has
         data = Islands(examples, y, (Island("a", torch.arange(2), nothing),), nothing, nothing, 2, "two")
         before = examples.clone()
-        work_of(data, nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2)), None, 0, "cpu")
+        context_of(data, nn.Sequential(nn.ReLU(inplace=True), nn.Linear(2, 2)), None, 0, "cpu")
         assert torch.equal(data.x, before)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from waiting import until
 
 from archipel.study.worker_pool import Began, Broke, Ended, Message, Told, cores, deaf, stopped_by_hand, work_through
+from tests.waiting import until
 
 
 def twice(job: Any, tell: Callable[[Any], bool]) -> Any:

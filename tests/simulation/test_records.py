@@ -8,17 +8,17 @@ from itertools import combinations, pairwise
 
 import pytest
 import torch
-from engine_cases import begun, images, islands, regression, small_islands
 from torch import Tensor, nn
-from ways import CHOSEN
 
 import archipel as ap
-from archipel.core.records import Committed, Divergence, Handed, Membership, Refused, Returned, Scores, Shadow
+from archipel.core.records import Committed, Divergence, Handed, Membership, Probed, Refused, Returned, Scores, Shadow
 from archipel.core.types import Event, Trained
 from archipel.models import mlp, small_cnn, small_mlp
 from archipel.simulation.divergences import ShadowRun, divergence_between
 from archipel.simulation.simulate import finished, prepare
 from archipel.simulation.simulator import Simulator
+from tests.simulation.engine_cases import begun, images, islands, regression, small_islands
+from tests.ways import CHOSEN
 
 RUNS = {
     "fedavg": ap.fedavg(fraction=0.5, batch=16),
@@ -36,7 +36,7 @@ def run(name: str, rounds: int = 6, **settings: object) -> ap.Run:
         RUNS[name],
         islands(6, sizes=(60, 50, 40, 30, 20, 10), classes=3),
         **{
-            "fleet": ap.Fleet(ap.Group("fast", 3, loss=0.05), ap.Group("slow", 3, train_seconds=0.1)),
+            "fleet": ap.Fleet(ap.Group("fast", 3, drop_rate=0.05), ap.Group("slow", 3, train_seconds=0.1)),
             "ending": ap.Ending(rounds=rounds),
             **settings,
         },
@@ -56,6 +56,8 @@ def test_every_kind_of_record_is_where_it_should_be(name):
         expected.add(Divergence)
     if name in ("fedavg", "radfed"):
         expected |= {Shadow, Divergence}
+    if name == "async_dvw":
+        expected.add(Probed)
     assert kinds - {Refused} == expected
     times = [stamped.time for stamped in ended.records]
     assert times == sorted(times)
@@ -230,7 +232,7 @@ def test_a_cycle_tells_the_losses_of_its_own_model():
     simulator = begun(
         ap.async_dvw(batch=8, at_most=3), islands(4, classes=3), validation=0.3, ending=ap.Ending(commits=1)
     )
-    work, begin = simulator.work, simulator.controller.models.read("v0").clone()
+    work, begin = simulator.context, simulator.controller.models.read("v0").clone()
     simulator.run()
     (_, first), *_ = finished(simulator).cycles
     own = simulator.sites[first.learner].learner.validation
@@ -359,7 +361,7 @@ def test_dc_of_a_run_by_hand():
     with pytest.warns(ap.ArchipelWarning, match="a batch of 500"):
         ended, _ = shadowed(ap.fedavg(batch=500, rate=0.2), data, ending=ap.Ending(rounds=1))
     simulator = begun(ap.fedavg(), data)  # the same seed, so the same first model
-    module = simulator.work.module
+    module = simulator.context.module
     module.zero_grad()
     together = torch.cat([island.train for island in data.learners])
     nn.functional.cross_entropy(module(data.x[together]), data.y[together]).backward()
@@ -448,11 +450,11 @@ def test_with_private_layers_the_score_is_the_learners_mean():
     simulator = begun(ap.hdafl(fraction=1.0), data, ending=ap.Ending(rounds=3))
     simulator.run()
     ended = finished(simulator)
-    module = simulator.work.module
+    module = simulator.context.module
     accuracies = []
     for island in data.learners:
         own = simulator.sites[island.name].learner.with_private(ended.layout, ended.model)
-        simulator.work.layout.bind(module, own)
+        simulator.context.layout.bind(module, own)
         with torch.no_grad():
             guesses = module.eval()(data.x[island.test]).argmax(dim=1)
         accuracies.append(float((guesses == data.y[island.test]).double().mean()))
@@ -517,7 +519,7 @@ def test_a_shadow_tells_the_divergence_of_layers_for_any_method():
     simulator.begin()
     simulator.run()
     ((_, told),) = finished(simulator).divergences
-    layer = simulator.work.layout.layers[0]
+    layer = simulator.context.layout.layers[0]
     a, b, c = (updates[task][layer.start : layer.stop].double() for task in sorted(updates))
     pairs = [(1 - float(p @ q / (p.norm() * q.norm()))) / float(p.norm()) for p, q in ((a, b), (a, c), (b, c))]
     assert told.values[0] == pytest.approx(sum(pairs) / 3)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from engine_cases import small_islands
 from torch import Tensor, nn
 
 import archipel as ap
@@ -14,6 +15,7 @@ from archipel.core.layout import Layout
 from archipel.core.types import Cycle, Plan
 from archipel.simulation.executors.choice import choose
 from archipel.simulation.simulate import prepare
+from tests.simulation.engine_cases import small_islands
 
 
 class Centred(nn.Module):
@@ -37,7 +39,7 @@ class Looking(Centred):
 @pytest.mark.parametrize("network", [Centred, Looking])
 def test_a_network_whose_examples_do_not_stand_alone_is_not_stacked(network):
     simulator = prepare(ap.fedavg(batch=16), small_islands(3), model=network, ending=ap.Ending(rounds=2))
-    assert choose(simulator.work, Plan()) == "workers"
+    assert choose(simulator.context, Plan()) == "workers"
     simulator.begin()
     simulator.run()
     assert simulator.controller.state.version == 2
@@ -112,3 +114,18 @@ def test_losses_can_be_asked_for_by_the_plan():
     algorithm = replace(ap.fedavg(), plan=Plan(batch=16, epochs=2, reports=("losses",)))
     run = ap.simulate(algorithm, small_islands(3), ending=ap.Ending(rounds=1))
     assert [len(record.losses) for _, record in run.cycles] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("call", [ap.simulate, prepare])
+def test_every_setting_is_a_keyword_of_its_own(call: Callable[..., object]) -> None:
+    parameters = inspect.signature(call).parameters
+    assert not [name for name, one in parameters.items() if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
+    settings = {name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY}
+    assert {"model", "fleet", "ending", "evaluation", "loss", "validation", "seed", "device"} <= settings
+    assert all(parameters[name].default is not inspect.Parameter.empty for name in settings)
+    assert all(one.annotation is not inspect.Parameter.empty for one in parameters.values())
+
+
+def test_a_setting_that_does_not_exist_is_named() -> None:
+    with pytest.raises(TypeError, match="'seeds'"):
+        ap.simulate(ap.fedavg(), small_islands(3), seeds=3)  # type: ignore[call-arg]

@@ -7,7 +7,21 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engine_cases import (
+from torch import Tensor, nn
+
+import archipel as ap
+from archipel import models
+from archipel.core.types import Cycle, Plan
+from archipel.learner.learner import Loss, TrainingContext
+from archipel.learner.probes import score
+from archipel.learner.training import report
+from archipel.simulation.executors import stacked
+from archipel.simulation.executors import stacked_networks as network
+from archipel.simulation.executors.choice import choose, executor_of
+from archipel.simulation.executors.plain import Plain
+from archipel.simulation.executors.stacked import Stacked
+from archipel.simulation.executors.stacked_networks import can_stack
+from tests.simulation.engine_cases import (
     PLAN,
     SIZES,
     against_plain,
@@ -20,20 +34,7 @@ from engine_cases import (
     small_islands,
     work,
 )
-from torch import Tensor, nn
-from ways import CHOSEN
-
-import archipel as ap
-from archipel import models
-from archipel.core.types import Cycle, Plan
-from archipel.learner.learner import Loss, Work
-from archipel.learner.probes import score
-from archipel.learner.training import report
-from archipel.simulation.executors import stacked
-from archipel.simulation.executors import stacked_networks as network
-from archipel.simulation.executors.choice import Plain, choose, execution
-from archipel.simulation.executors.stacked import Stacked
-from archipel.simulation.executors.stacked_networks import can_stack
+from tests.ways import CHOSEN
 
 # ---------------------------------------------------------------------------------------------------- networks
 
@@ -125,7 +126,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor]]] = {
 }
 
 
-def case(network: str = "mlp 64-64", examples: int = 200, loss: Loss = cross_entropy) -> Work:
+def case(network: str = "mlp 64-64", examples: int = 200, loss: Loss = cross_entropy) -> TrainingContext:
     make, inputs = NETWORKS[network]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -135,14 +136,14 @@ def case(network: str = "mlp 64-64", examples: int = 200, loss: Loss = cross_ent
     return work(module, inputs(examples), labels, loss)
 
 
-def as_chosen_and_plain(work: Work, plan: Plan = PLAN) -> None:
+def as_chosen_and_plain(work: TrainingContext, plan: Plan = PLAN) -> None:
     """Whatever way is chosen for this work, it agrees with plain PyTorch."""
     who = learners(work.x, SIZES)
     mine, theirs = jobs(work, who, [plan] * len(who)), jobs(work, who, [plan] * len(who))
-    way = execution(work, plan)
-    way.advance(mine)
-    way.settle()
-    Plain(work).advance(theirs)
+    way = executor_of(work, plan)
+    way.submit(mine)
+    way.wait()
+    Plain(work).submit(theirs)
     for a, b in zip(mine, theirs, strict=True):
         agree(a, b)
 
@@ -207,7 +208,7 @@ def test_frozen_layers_keep_every_bit():
     plan = replace(PLAN, trains=("fc2",), momentum=0.9, proximal=0.5, options={"weight_decay": 0.1})
     made = jobs(at_hand, who, [plan] * len(who))
     before = [job.vector.clone() for job in made]
-    Stacked(at_hand).advance(made)
+    Stacked(at_hand).submit(made)
     for job, begin in zip(made, before, strict=True):
         for layer in at_hand.layout.layers:
             piece = slice(layer.start, layer.stop)
@@ -220,7 +221,7 @@ def test_the_anchor_is_the_model_that_came():
     held, free = (jobs(at_hand, [learner], [replace(PLAN, epochs=5, proximal=mu)])[0] for mu in (8.0, 0.0))
     begin = held.vector.clone()
     for job in (held, free):
-        Stacked(at_hand).advance([job])
+        Stacked(at_hand).submit([job])
     assert (held.vector - begin).norm() < 0.5 * (free.vector - begin).norm()
 
 
@@ -231,9 +232,9 @@ def test_epoch_by_epoch_is_all_at_once(momentum):
     plans = [replace(PLAN, epochs=3, momentum=momentum), replace(PLAN, steps=11, momentum=momentum)] * 3
     together, by_epoch = jobs(at_hand, who, plans), jobs(at_hand, who, plans)
     way = Stacked(at_hand)
-    way.advance(together)
+    way.submit(together)
     for epoch in range(1, 20):
-        way.advance(by_epoch, 1)
+        way.submit(by_epoch, 1)
         if epoch == 2:
             assert [job.epochs for job in by_epoch] == [2] * 6  # nobody's eleven steps fit into fewer
     for a, b in zip(together, by_epoch, strict=True):
@@ -256,10 +257,10 @@ def test_stacks_on_several_processes_come_to_the_same_bits(monkeypatch):
     found = []
     for hands in (1, 2, 5):
         way = Stacked(at_hand)
-        way.hands.count = hands
+        way.pool.count = hands
         made = jobs(at_hand, who, plans)
-        way.advance(made)
-        way.settle()
+        way.submit(made)
+        way.wait()
         found.append(torch.stack([job.vector for job in made]))
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
@@ -274,8 +275,8 @@ def test_a_stack_in_the_place_of_another_comes_to_the_same_bits(kept, monkeypatc
     first = replace(PLAN, momentum=0.5, proximal=0.1)
     for plan in (first, replace(first, key=7), replace(first, rate=PLAN.rate / 2), replace(PLAN, epochs=2), PLAN):
         again, alone = jobs(at_hand, who, [plan] * len(who)), jobs(at_hand, who, [plan] * len(who))
-        way.advance(again)
-        Stacked(at_hand).advance(alone)
+        way.submit(again)
+        Stacked(at_hand).submit(alone)
         for a, b in zip(again, alone, strict=True):
             assert torch.equal(a.vector, b.vector)
 
@@ -295,7 +296,7 @@ def test_a_row_does_not_keep_its_cohort_in_memory():
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     made = jobs(at_hand, who, [replace(PLAN, momentum=0.5)] * len(who))
-    Stacked(at_hand).advance(made)
+    Stacked(at_hand).submit(made)
     for job in made:
         assert job.vector.untyped_storage().nbytes() == 4 * at_hand.layout.size
         assert job.memory["momentum"].untyped_storage().nbytes() == 4 * at_hand.layout.size
@@ -361,8 +362,8 @@ def test_a_learner_that_begins_later_does_not_disturb_the_others_losses():
     done = []
     for way in (Stacked(at_hand), Plain(at_hand)):
         first, second = jobs(at_hand, [early, late], [plan, plan])
-        way.advance([first], 1)
-        way.advance([first, second], 2)
+        way.submit([first], 1)
+        way.submit([first, second], 2)
         done.append((first, second))
     for mine, theirs in zip(*done, strict=True):
         agree(mine, theirs)
@@ -380,7 +381,7 @@ def test_a_bad_example_spoils_nobody_but_its_owner():
         spoilt = replace(at_hand, x=x)
         who = learners(x, (100, 50, 50))
         made = jobs(spoilt, who, [replace(PLAN, batch=32)] * 3)
-        Stacked(spoilt).advance(made)
+        Stacked(spoilt).submit(made)
         for learner, job in zip(who, made, strict=True):
             assert bool(job.vector.isfinite().all()) == (place not in learner.train), (place, learner.name)
 
@@ -392,7 +393,7 @@ def test_a_learner_that_diverges_spoils_nobody_else():
     wild = jobs(at_hand, who, [PLAN] * len(who))
     wild[2].vector.fill_(1e30)
     for made in (calm, wild):
-        Stacked(at_hand).advance(made)
+        Stacked(at_hand).submit(made)
     assert not wild[2].vector.isfinite().all()
     for place in (0, 1, 3, 4, 5):
         assert torch.equal(wild[place].vector, calm[place].vector)
@@ -465,7 +466,7 @@ def test_the_way_is_chosen_from_the_network(make, shape, way):
     x = torch.zeros(shape, dtype=torch.int64) if "LSTM" in repr(module) else torch.zeros(shape)
     at_hand = work(module, x, torch.tensor([0, module(x).shape[1] - 1]))
     assert choose(at_hand, PLAN) == way
-    assert execution(at_hand, PLAN).name == way
+    assert executor_of(at_hand, PLAN).name == way
 
 
 def test_every_network_of_the_package_is_in_the_table():
@@ -505,19 +506,19 @@ def test_stacking_what_cannot_be_stacked_is_an_error():
     module = models.small_cnn(1, 8)
     at_hand = work(module, noise(4, 1, 8, 8), torch.arange(4))
     with pytest.raises(ValueError, match=r"Sequential with SGD cannot be stacked: .* Use execution='workers'\."):
-        execution(at_hand, PLAN, "stacked")
+        executor_of(at_hand, PLAN, "stacked")
     with pytest.raises(ValueError, match=r"Sequential with Adam cannot be stacked"):
-        execution(case(), replace(PLAN, optimiser="Adam"), "stacked")
+        executor_of(case(), replace(PLAN, optimiser="Adam"), "stacked")
     with pytest.raises(
         ValueError, match=r"one of plain, workers, stacked, native, got 'stack'. Did you mean 'stacked'\?"
     ):
-        execution(case(), PLAN, "stack")  # type: ignore[arg-type]
+        executor_of(case(), PLAN, "stack")  # type: ignore[arg-type]
 
 
 def test_dropout_on_workers_is_an_error():
     module = nn.Sequential(nn.Linear(12, 3), nn.Dropout(0.5))
     with pytest.raises(ValueError, match=r"draws random numbers in training .* Use execution='plain'\."):
-        execution(replace(case(), module=module), PLAN, "workers")
+        executor_of(replace(case(), module=module), PLAN, "workers")
 
 
 def test_a_subclass_with_its_own_forward_is_not_taken_for_its_parts():
@@ -553,7 +554,7 @@ def test_what_the_optimiser_refuses_is_refused_the_other_ways_too(plan):
     who = learners(at_hand.x, (8,))
     for way in ("plain", "stacked", CHOSEN):
         with pytest.raises(ValueError, match=r"(?i)nesterov|weight_decay"):
-            execution(at_hand, plan, way).advance(jobs(at_hand, who, [plan]))  # type: ignore[arg-type]
+            executor_of(at_hand, plan, way).submit(jobs(at_hand, who, [plan]))  # type: ignore[arg-type]
 
 
 def test_a_plan_that_trains_no_layer():
@@ -563,7 +564,7 @@ def test_a_plan_that_trains_no_layer():
     for way in (Plain(at_hand), Stacked(at_hand)):
         made = jobs(at_hand, who, [plan, plan])
         before = [job.vector.clone() for job in made]
-        way.advance(made)
+        way.submit(made)
         assert all(torch.equal(job.vector, begin) for job, begin in zip(made, before, strict=True))
         assert [job.epochs for job in made] == [2, 2]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
-from engine_cases import begun, islands, small_islands
 from torch import nn
 
 import archipel as ap
@@ -19,6 +18,7 @@ from archipel.models import mlp, small_mlp
 from archipel.simulation.network import Wire
 from archipel.simulation.simulate import finished
 from archipel.simulation.simulator import Simulator
+from tests.simulation.engine_cases import begun, islands, small_islands
 
 FC1, FC2, HEAD = 4 * (64 * 20 + 20), 4 * (20 * 12 + 12), 4 * (12 * 10 + 10)
 """Bytes of the layers of `network`."""
@@ -306,7 +306,7 @@ def test_a_late_joiner_gets_the_private_layers_too():
     ledger = Ledger(simulator)
     simulator.controller.learners = 3  # the fourth comes when two rounds are over
     simulator.clock.heap = [item for item in simulator.clock.heap if getattr(item[2], "learner", "") != "03"]
-    simulator.clock.after(0.07, simulator._joined("03", fresh=True))
+    simulator.clock.after(0.07, simulator.availability.joined("03", fresh=True))
     initial = simulator.controller.models.read("v0").clone()
     simulator.run()
     run = finished(simulator)
@@ -359,7 +359,7 @@ def test_bytes_of_lost_tasks_are_counted():
         ap.fedavg(batch=16),
         small_islands(4),
         model=network,
-        fleet=ap.Fleet(ap.Group("all", 4, loss=0.3)),
+        fleet=ap.Fleet(ap.Group("all", 4, drop_rate=0.3)),
         ending=ap.Ending(rounds=8),
     )
     lost = len(run.refusals)
@@ -377,7 +377,7 @@ def test_bytes_of_cancelled_tasks_are_counted(loss):
         ap.fedavg(batch=16, deadline=0.1),
         small_islands(4),
         model=network,
-        fleet=ap.Fleet(ap.Group("fast", 2), ap.Group("slow", 2, train_seconds=0.1, loss=loss)),
+        fleet=ap.Fleet(ap.Group("fast", 2), ap.Group("slow", 2, train_seconds=0.1, drop_rate=loss)),
         ending=ap.Ending(rounds=3),
     )
     assert [record.reason for _, record in run.refusals] == ["cancelled"] * 6
@@ -405,7 +405,7 @@ def test_bytes_of_lost_opinions_are_counted():
     run = ap.simulate(
         ap.sync_dvw(batch=16, epochs=1),
         small_islands(4),
-        fleet=ap.Fleet(ap.Group("all", 4, loss=0.3)),
+        fleet=ap.Fleet(ap.Group("all", 4, drop_rate=0.3)),
         ending=ap.Ending(rounds=5),
     )
     size = run.layout.bytes(range(len(run.layout.layers)))

@@ -7,12 +7,12 @@ from functools import cache
 
 import pytest
 import torch
-from engine_cases import islands
-from ways import NATIVE
 
 import archipel as ap
 from archipel.core.records import Committed, Handed, Membership, Refused, Returned
 from archipel.models import mlp
+from tests.simulation.engine_cases import islands
+from tests.ways import NATIVE
 
 pytestmark = pytest.mark.slow
 

@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engine_cases import images, islands, jobs, learners, small_islands, work
 from torch import Tensor, nn
 
 import archipel as ap
 from archipel import models
 from archipel.core.types import Cycle, Plan
 from archipel.kernels.native import convolution
-from archipel.learner.learner import Work
-from archipel.simulation.executors.choice import Plain, Workers, threads
+from archipel.kernels.threads import threads
+from archipel.learner.learner import TrainingContext
+from archipel.simulation.executors.plain import Plain
+from archipel.simulation.executors.workers import Workers
+from tests.simulation.engine_cases import images, islands, jobs, learners, small_islands, work
 
 SIZES = (20, 3, 11, 8)
 VALIDATION = (5, 0, 2, 1)
@@ -37,7 +39,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], int]] =
 }
 
 
-def case(network: str) -> Work:
+def case(network: str) -> TrainingContext:
     make, inputs, classes = NETWORKS[network]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -79,8 +81,8 @@ def test_workers_are_plain(network, plan, convolves):
     who = learners(at_hand.x, SIZES, VALIDATION)
     mine, theirs = (jobs(at_hand, who, [plan] * len(who)) for _ in range(2))
     before = [job.vector.clone() for job in mine]
-    Workers(at_hand, 3).advance(mine)
-    Plain(at_hand).advance(theirs)
+    Workers(at_hand, 3).submit(mine)
+    Plain(at_hand).submit(theirs)
     for a, b, begin in zip(mine, theirs, before, strict=True):
         assert_alike(convolves, network, a.vector, b.vector)
         assert not torch.equal(a.vector, begin)
@@ -96,8 +98,8 @@ def test_epoch_by_epoch_on_workers_is_all_at_once(network, convolves):
     mine, theirs = (jobs(at_hand, who, [PLAN] * len(who)) for _ in range(2))
     way = Workers(at_hand, 2)
     for _ in range(PLAN.epochs):
-        way.advance(mine, 1)
-    Plain(at_hand).advance(theirs)
+        way.submit(mine, 1)
+    Plain(at_hand).submit(theirs)
     for a, b in zip(mine, theirs, strict=True):
         assert_alike(convolves, network, a.vector, b.vector)
 
@@ -106,7 +108,7 @@ def test_batch_norm_statistics_are_part_of_the_model():
     at_hand = case("small_resnet")
     who = learners(at_hand.x, SIZES)
     made = jobs(at_hand, who, [PLAN] * len(who))
-    Workers(at_hand, 2).advance(made)
+    Workers(at_hand, 2).submit(made)
     # 20, 3, 11 and 8 examples in batches of 8 are 3, 1, 2 and 1 steps, twice
     for job, steps in zip(made, (6, 2, 4, 2), strict=True):
         tensors = at_hand.layout.tensors(job.vector)
@@ -122,7 +124,7 @@ def test_frozen_layers_keep_every_bit(network):
     who = learners(at_hand.x, SIZES)
     made = jobs(at_hand, who, [replace(PLAN, trains=("head",))] * len(who))
     before = [job.vector.clone() for job in made]
-    Workers(at_hand, 2).advance(made)
+    Workers(at_hand, 2).submit(made)
     for job, begin in zip(made, before, strict=True):
         for layer in at_hand.layout.layers:
             piece = slice(layer.start, layer.stop)
@@ -173,10 +175,10 @@ def test_an_error_at_one_learner_surfaces_and_the_workers_go_on():
     way = Workers(at_hand, 2)
     for _ in range(3):  # more often than there are workers: none is lost to an error
         with pytest.raises(ArithmeticError, match="a pixel of 1000"):
-            way.advance(jobs(at_hand, who, [PLAN] * 3))
+            way.submit(jobs(at_hand, who, [PLAN] * 3))
     mine, theirs = (jobs(at_hand, who[:2], [PLAN] * 2) for _ in range(2))
-    way.advance(mine)
-    Plain(at_hand).advance(theirs)
+    way.submit(mine)
+    Plain(at_hand).submit(theirs)
     for a, b in zip(mine, theirs, strict=True):
         assert torch.equal(a.vector, b.vector)
 
@@ -193,7 +195,7 @@ def test_workers_leave_the_module_they_were_given_alone():
     at_hand = case("small_cnn")
     before = {name: tensor.clone() for name, tensor in at_hand.module.state_dict().items()}
     who = learners(at_hand.x, SIZES)
-    Workers(at_hand, 2).advance(jobs(at_hand, who, [PLAN] * len(who)))
+    Workers(at_hand, 2).submit(jobs(at_hand, who, [PLAN] * len(who)))
     assert all(torch.equal(before[name], tensor) for name, tensor in at_hand.module.state_dict().items())
 
 
@@ -206,7 +208,7 @@ def test_workers_leave_the_global_generator_alone():
     torch.manual_seed(7)
     before = torch.get_rng_state()
     for _ in range(10):
-        way.advance(jobs(at_hand, who, [replace(PLAN, epochs=3)] * len(who)))
+        way.submit(jobs(at_hand, who, [replace(PLAN, epochs=3)] * len(who)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -215,6 +217,6 @@ def test_the_number_of_threads_is_restored():
     with threads(before + 1):
         assert torch.get_num_threads() == before + 1
         at_hand = case("small_cnn")
-        Workers(at_hand, 2).advance(jobs(at_hand, learners(at_hand.x, (6,)), [PLAN]))
+        Workers(at_hand, 2).submit(jobs(at_hand, learners(at_hand.x, (6,)), [PLAN]))
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before

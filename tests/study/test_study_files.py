@@ -89,12 +89,17 @@ def test_a_file_that_is_no_study_says_so(tmp_path: Path) -> None:
     assert "made of keys and tables" in refused(written(tmp_path, "- 1\n- 2\n", "study.yaml"))
     twice = written(tmp_path, "title: a\ndata:\n  source: digits\n  source: mnist\n", "study.yaml")
     assert "line 4: source is there already, in line 3" in refused(twice)
+    twice = written(tmp_path, '{"title": "a",\n\t"title": "b"}', "study.json")
+    assert "line 2: title is there already, in line 1" in refused(twice)
+    assert "is no JSON: Expecting value: line 1 column 11" in refused(written(tmp_path, '{"title": }', "study.json"))
     assert "ends in .toml" in refused(written(tmp_path, "", "study.txt"))
     other = tmp_path / "other.toml"
     other.write_bytes(b'title = "\xff"')
     assert "no text in UTF-8 (byte 9)" in refused(other)
     (tmp_path / "folder.toml").mkdir()
-    assert "cannot be read: Is a directory" in refused(tmp_path / "folder.toml")
+    assert "cannot be read: it is a directory, and a file is needed" in refused(tmp_path / "folder.toml")
+    (tmp_path / "cycle.toml").symlink_to("cycle.toml")
+    assert "cannot be read: it is a symbolic link that leads back to itself" in refused(tmp_path / "cycle.toml")
     with pytest.raises(FileNotFoundError, match=r"There is no study .*archipel new"):
         read_study(tmp_path / "none.toml")
 
@@ -103,6 +108,21 @@ def test_a_mark_at_the_beginning_of_a_file_is_passed_over(tmp_path: Path) -> Non
     path = written(tmp_path, TOML)
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert read_study(path).title == "x"
+
+
+def test_json_may_be_indented_with_tabs(tmp_path: Path) -> None:
+    text = json.dumps(tomllib.loads(TOML), indent="\t")
+    study = read_study(written(tmp_path, text, "study.json"))
+    assert study.raw == read_study(written(tmp_path, TOML)).raw
+    wrong = text.replace('"title"', '"titel"')
+    line = next(number for number, one in enumerate(wrong.splitlines(), start=1) if "titel" in one)
+    assert f"line {line}: titel: is not known; did you mean 'title'?" in refused(written(tmp_path, wrong, "study.json"))
+
+
+def test_own_code_that_is_a_cyclic_link_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "own.py").symlink_to("own.py")
+    with pytest.raises(ValueError, match=r"There is no file .*own\.py"):
+        read_study(written(tmp_path, TOML), changes=["model='own.py:net'"])
 
 
 # --------------------------------------------------------------------------------------------- mistakes and lines

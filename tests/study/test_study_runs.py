@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,9 +22,9 @@ from archipel.runs.run import Run
 from archipel.storage.lock import alone_in
 from archipel.study import execute as executing
 from archipel.study import load_results, read_study, run_study
-from archipel.study.execute import Job, Note, Progress, execute
+from archipel.study.execute import RunJob, RunNotice, RunProgress, execute
 from archipel.study.files import study_of
-from archipel.study.grid import Cell, cells
+from archipel.study.grid import GridCell, cells
 from archipel.study.results import Results, Watcher
 from archipel.study.schema import Study
 from archipel.study.worker_pool import Broke, Ended, Message
@@ -167,9 +168,9 @@ def test_a_run_that_is_stopped_at_every_look_ends_with_the_same_bits(
 ) -> None:
     monkeypatch.setattr(executing, "LOOK", 1e-4)
     (cell,) = cells(study(algorithms=[method]))
-    job = Job(cell.study.raw, str(tmp_path), {}, {}, None)
+    job = RunJob(cell.study.raw, str(tmp_path), {}, {}, None)
     stops = 0
-    while not execute(job, lambda news: not isinstance(news, Progress)):
+    while not execute(job, lambda news: not isinstance(news, RunProgress)):
         stops += 1
         assert not (tmp_path / "run.json").exists()
         assert stops < 1000
@@ -201,7 +202,7 @@ def test_what_is_done_is_not_done_again(done: Results, tmp_path: Path) -> None:
     class Counting(Watcher):
         begun = -1
 
-        def begin(self, what: str, jobs: Sequence[Cell]) -> None:
+        def begin(self, what: str, jobs: Sequence[GridCell]) -> None:
             self.begun = len(jobs)
 
     watcher = Counting()
@@ -379,6 +380,50 @@ def test_tuned_runs_train_on_all_their_data(tmp_path: Path) -> None:
     assert bits([run]) == bits([plain])
 
 
+@pytest.mark.slow
+def test_a_candidate_that_fails_counts_as_worst(tmp_path: Path) -> None:
+    """The fleet has ten learners, so a split among seven fails when it is run."""
+    given = study("tune.data.split.learners=[7, 10]", "validation=0.2", algorithms=["fedavg"])
+    with pytest.warns(ap.ArchipelWarning, match=r"learners=7/seed-0 failed: Fleet: it has 10 learners"):
+        results = run_study(given, tmp_path / "tuned", processes=1)
+    assert [run.tuned for run in results] == [{"data.split.learners": 10}]
+    assert results.notes == (
+        "fedavg: data.split.learners = 10 chosen of 2 by accuracy on the learners' validation parts, not on the test "
+        "set. 1 of them failed and counted as worst.",
+    )
+    assert bits(run_study(given, tmp_path / "tuned", processes=1)) == bits(results), "the choice stays"
+
+
+def test_tuning_ends_the_study_if_every_candidate_fails(tmp_path: Path) -> None:
+    given = study("tune.data.split.learners=[7, 8]", "validation=0.2", algorithms=["fedavg"])
+    with (
+        pytest.warns(ap.ArchipelWarning, match=r"failed: Fleet: it has 10 learners"),
+        pytest.raises(ValueError, match=r"tune: every candidate of fedavg has failed; error\.txt .* tuning/fedavg "),
+    ):
+        run_study(given, tmp_path / "tuned", processes=1)
+    assert "Traceback" in next((tmp_path / "tuned" / "tuning").rglob("error.txt")).read_text()
+
+
+# ---------------------------------------------------------------------------------------------------------- versions
+
+
+def test_a_study_resumed_with_other_versions_warns_and_says_so_in_its_notes(tmp_path: Path) -> None:
+    given = study(algorithms=["fedavg"])
+    first = run_study(given, tmp_path, processes=1)
+    machine = json.loads((tmp_path / "machine.json").read_text())
+    earlier = {**machine["versions"], "torch": "1.0", "python": "3.0.1"}
+    (tmp_path / "machine.json").write_text(json.dumps({**machine, "versions": earlier}))
+    assert run_study(given, tmp_path, processes=1).notes == (), "nothing was left to run"
+    (tmp_path / "fedavg" / "seed-0" / "run.json").unlink()
+    change = rf"python 3\.0\.1, torch 1\.0 and resumed with python .*, torch {re.escape(str(torch.__version__))}"
+    with pytest.warns(ap.ArchipelWarning, match=rf"was begun with {change}\. .* install the earlier versions\."):
+        again = run_study(given, tmp_path, processes=1)
+    assert bits(again) == bits(first)
+    (note,) = again.notes
+    assert re.search(change, note)
+    assert json.loads((tmp_path / "machine.json").read_text()) == machine | {"earlier versions": [earlier]}
+
+
 # ------------------------------------------------------------------------------------------------ pretrained weights
 
 
@@ -409,7 +454,7 @@ def test_weights_that_do_not_fit_are_refused(name: str, told: str, tmp_path: Pat
     (tmp_path / "damaged.safetensors").write_bytes(b"x" * 50)
     given = study("model={name='small_mlp'}", f"model.weights={name}", f"folder={tmp_path}", algorithms=["fedavg"])
     with pytest.raises(ValueError, match=told):
-        execute(Job(cells(given)[0].study.raw, str(tmp_path / "run"), {}, {}, None), lambda news: True)
+        execute(RunJob(cells(given)[0].study.raw, str(tmp_path / "run"), {}, {}, None), lambda news: True)
 
 
 def test_a_study_of_plain_data_needs_no_file() -> None:
@@ -451,7 +496,7 @@ def diary(monkeypatch: pytest.MonkeyPatch) -> type[Diary]:
 
 def test_trackers_hear_a_run_from_its_first_record_on(diary: type[Diary], tmp_path: Path) -> None:
     (cell,) = cells(study("trackers=tensorboard", algorithms=["fedavg"]))
-    job = Job(cell.study.raw, str(tmp_path / "fedavg" / "seed-0"), {}, {}, None)
+    job = RunJob(cell.study.raw, str(tmp_path / "fedavg" / "seed-0"), {}, {}, None)
     assert not execute(job, lambda news: False)
     assert diary.told[-1] == ("end", None)
     diary.told.clear()
@@ -470,8 +515,8 @@ def test_a_tracker_that_fails_costs_no_training(
     monkeypatch.setattr(diary, "fails_at", fails_at)
     (cell,) = cells(study("trackers=tensorboard", algorithms=["fedavg"]))
     notes = []
-    assert execute(Job(cell.study.raw, str(tmp_path), {}, {}, None), lambda news: notes.append(news) or True)
-    assert [news.text for news in notes if isinstance(news, Note)] == [
+    assert execute(RunJob(cell.study.raw, str(tmp_path), {}, {}, None), lambda news: notes.append(news) or True)
+    assert [news.text for news in notes if isinstance(news, RunNotice)] == [
         "tensorboard does not follow this run any more: the server is gone"
     ]
     assert bits([ap.load_run(tmp_path)]) == bits(done[:1])
@@ -486,5 +531,5 @@ def test_trackers_are_told_of_a_run_that_breaks(
     monkeypatch.setattr("archipel.simulation.simulator.Simulator.run", broken)
     (cell,) = cells(study("trackers=tensorboard", algorithms=["fedavg"]))
     with pytest.raises(RuntimeError, match="out of memory"):
-        execute(Job(cell.study.raw, str(tmp_path), {}, {}, None), lambda news: True)
+        execute(RunJob(cell.study.raw, str(tmp_path), {}, {}, None), lambda news: True)
     assert diary.told[-1] == ("end", None)

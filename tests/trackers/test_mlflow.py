@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tracked
 
 from archipel.core.records import Stamped
 from archipel.trackers import track, tracker
+from tests.trackers import tracked
 
 pytest.importorskip("mlflow", reason="mlflow is an extra")
 pytest.importorskip("sqlalchemy", reason="MLflow's SQLite store needs it")

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import tracked
 
 import archipel as ap
 from archipel.simulation.checkpoint import Checkpoint
 from archipel.simulation.simulate import finished
 from archipel.trackers import track, tracker
+from tests.trackers import tracked
 
 pytestmark = pytest.mark.slow
 

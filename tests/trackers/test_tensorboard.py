@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tracked
 
 from archipel.trackers import track, tracker
+from tests.trackers import tracked
 
 pytest.importorskip("tensorboard", reason="tensorboard is an extra")
 pytestmark = pytest.mark.slow

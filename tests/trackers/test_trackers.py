@@ -7,20 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
-import tracked
-from tracked import MB, committed
 
 import archipel as ap
 from archipel.core.records import Divergence, Handed, Membership, Refused, Returned, Scores, Shadow, Stamped
 from archipel.trackers import TRACKERS, track, tracker
-from archipel.trackers.tracker import Charts, Row, totals
+from archipel.trackers.tracker import ChartRow, Charts, totals
+from tests.trackers import tracked
+from tests.trackers.tracked import MB, committed
 
 
 def returned(*losses: float) -> Returned:
     return Returned(0, "a", 0, 1, 1.0, ("fc",), losses, False)
 
 
-def rows(*records: tuple[float, object]) -> list[Row]:
+def rows(*records: tuple[float, object]) -> list[ChartRow]:
     charts = Charts()
     made = [charts.row(Stamped(time, record)) for time, record in records]  # type: ignore[arg-type]
     return [row for row in made if row is not None]
@@ -140,7 +140,7 @@ def test_a_missing_package_is_named_with_its_extra(name: str, module: str, monke
     monkeypatch.setitem(sys.modules, module, None)  # Python's own way to say that it is not there
     with pytest.raises(ImportError) as caught:
         tracker(name)
-    assert str(caught.value) == f"tracking with {name} needs {name}: pip install 'archipel[{name}]'"
+    assert str(caught.value) == f"tracking with {name} needs {name}: pip install '.[{name}]' in the source folder"
 
 
 def test_every_tracker_has_a_name() -> None:

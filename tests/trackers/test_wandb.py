@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import tracked
 
 from archipel.trackers import track, tracker
+from tests.trackers import tracked
 
 pytest.importorskip("wandb", reason="wandb is an extra")
 pytestmark = pytest.mark.slow

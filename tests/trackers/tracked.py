@@ -32,7 +32,7 @@ def stream() -> ap.Run:
     return ap.simulate(
         ap.async_dvw(batch=10, at_most=2),
         islands(),
-        fleet=ap.Fleet(ap.Group("lossy", 4, loss=0.3)),
+        fleet=ap.Fleet(ap.Group("lossy", 4, drop_rate=0.3)),
         evaluation=ap.Evaluation(at="learners"),
         ending=ap.Ending(rounds=6),
     )

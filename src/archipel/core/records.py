@@ -70,6 +70,16 @@ class Returned:
 
 
 @dataclass(frozen=True, slots=True)
+class Probed:
+    """Sites began to evaluate a model for the controller, beside their training; written by the simulator."""
+
+    task: int
+    evaluators: tuple[str, ...]
+    seconds: tuple[float, ...]
+    """Until each one's answer arrives."""
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """Something was not applied: what, whose and why. The run went on without it."""
 
@@ -122,7 +132,9 @@ class Capped:
     most_share: float
 
 
-Record: TypeAlias = Committed | Scores | Handed | Returned | Refused | Divergence | Membership | Shadow | Capped
+Record: TypeAlias = (
+    Committed | Scores | Handed | Returned | Probed | Refused | Divergence | Membership | Shadow | Capped
+)
 
 
 @dataclass(frozen=True, slots=True)

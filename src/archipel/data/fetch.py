@@ -130,7 +130,8 @@ def fetch(wanted: DataFiles, verify: bool = True) -> Found:
     if not official:
         raise FileNotFoundError(missing(wanted, ""))
     if importlib.util.find_spec("pooch") is None:
-        raise FileNotFoundError(missing(wanted, "Downloading them needs pooch: pip install 'archipel[data]'."))
+        advice = "Downloading them needs pooch: pip install '.[data]' in the source folder."
+        raise FileNotFoundError(missing(wanted, advice))
     for file in official:
         try:
             retrieve(file, home / file.name)

@@ -21,7 +21,7 @@ def heat_map(
     values: "examples", their number, or "share", their part of the learner's own examples.
     title: of the picture; None: the name of the islands and their numbers of learners and classes.
 
-    Return the paths written. Equal islands give equal files. Needs matplotlib: `pip install 'archipel[plots]'`.
+    Return the paths written. Equal islands give equal files. Needs matplotlib (the extra `plots`).
     """
     one_of("heat_map", "values", values, ("examples", "share"))
     path = Path(path)
@@ -35,7 +35,7 @@ def heat_map(
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("heat_map needs matplotlib: pip install 'archipel[plots]'") from error
+        raise ImportError("heat_map needs matplotlib: pip install '.[plots]' in the source folder") from error
     paths = [path] if path.suffix else [path.with_name(path.name + ending) for ending in ENDINGS]
     # a fixed salt and no date, so that equal islands give equal bytes
     with mpl.rc_context({"svg.hashsalt": "archipel", "font.size": 9, "text.color": INK, "axes.labelcolor": INK}):

@@ -136,7 +136,8 @@ def from_parquet(
         arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
     except ImportError as error:
         raise ImportError(
-            "from_parquet needs pyarrow: pip install 'archipel[parquet]'. Or write the table as CSV and use from_csv."
+            "from_parquet needs pyarrow: pip install '.[parquet]' in the source folder. "
+            "Or write the table as CSV and use from_csv."
         ) from error
     path = Path(path)
     try:

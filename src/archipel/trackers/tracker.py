@@ -40,7 +40,7 @@ class Tracker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ChartRow:
     """What one record adds to the charts."""
 
     version: int
@@ -70,7 +70,7 @@ class Charts:
         self.losses: list[tuple[float, ...]] = []
         self.between: list[float] = []
 
-    def row(self, stamped: Stamped) -> Row | None:
+    def row(self, stamped: Stamped) -> ChartRow | None:
         """None if the charts show nothing of this record, or not yet."""
         match stamped.record:
             case Committed() as commit:
@@ -90,12 +90,12 @@ class Charts:
                 self.refused += 1
         return None
 
-    def _row(self, version: int, values: Mapping[str, float]) -> Row:
+    def _row(self, version: int, values: Mapping[str, float]) -> ChartRow:
         first = version > self.shown
         self.shown = max(self.shown, version)
-        return Row(version, self.axes[version], values, first)
+        return ChartRow(version, self.axes[version], values, first)
 
-    def _committed(self, time: float, commit: Committed) -> Row:
+    def _committed(self, time: float, commit: Committed) -> ChartRow:
         require(
             commit.version == len(self.axes),
             f"tracking: version {commit.version} was told after version {len(self.axes) - 1}. Tell a run from its "
@@ -117,7 +117,7 @@ class Charts:
             self.losses = []
         return self._row(commit.version, values)
 
-    def _shadow(self, shadow: Shadow) -> Row | None:
+    def _shadow(self, shadow: Shadow) -> ChartRow | None:
         """DL of the rounds since the last commit, such as a relay's hops, shows as their mean beside DC."""
         if shadow.dl is not None:
             self.between.append(shadow.dl)
@@ -178,4 +178,5 @@ def needed(tracker: str, module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"tracking with {tracker} needs {tracker}: pip install 'archipel[{tracker}]'") from error
+        message = f"tracking with {tracker} needs {tracker}: pip install '.[{tracker}]' in the source folder"
+        raise ImportError(message) from error

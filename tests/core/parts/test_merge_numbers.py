@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from by_hand import Bench, layout
 
 from archipel.core.parts import ByExamples, Community, Mean, Mix, Replace
 from archipel.core.parts.merge import CommunityMemory
+from tests.core.parts.by_hand import Bench, layout
 
 # ------------------------------------------------------------------------------------------------------------- mean
 

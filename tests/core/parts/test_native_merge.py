@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 import torch
-from by_hand import Bench, layout
 from torch import Tensor
 
 from archipel.core.parts import Community, Mean, Replace
@@ -25,6 +24,7 @@ from archipel.kernels.native.merge import NativeKernels
 from archipel.kernels.reference import TorchKernels
 from archipel.kernels.rows import MemoryRows, NamedRows
 from archipel.simulation.vectors import MemoryModels
+from tests.core.parts.by_hand import Bench, layout
 
 compiled = pytest.mark.skipif(library() is None, reason="there was no compiler when Archipel was installed")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from by_hand import Bench, layout
 
 from archipel.core.parts import Decay, PeriodicLayers, PrivateLayers, Proximal, ValidationCycle
 from archipel.core.types import Cycle, Plan
+from tests.core.parts.by_hand import Bench, layout
 
 FOUR = layout(conv1=1, conv2=1, fc=1, head=1)
 

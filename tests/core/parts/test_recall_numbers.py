@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from by_hand import Bench, layout
 
 from archipel import Ending, MedianStaleness, async_fedavg
 from archipel.core.controller import Controller
@@ -18,6 +17,7 @@ from archipel.core.state import Assignment
 from archipel.core.types import Command, Finish, Joined, Keep, Plan, Progress, Train, Trained
 from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
+from tests.core.parts.by_hand import Bench, layout
 
 
 class Timeline:

@@ -7,12 +7,12 @@ from itertools import permutations
 
 import pytest
 import scipy.stats
-from by_hand import Bench, layout
 
 from archipel.core.parts import ByImportance, Everyone, Uniform
 from archipel.core.parts.protocol import participants
 from archipel.core.parts.selection import ImportanceMemory
 from archipel.core.types import Metrics
+from tests.core.parts.by_hand import Bench, layout
 
 NAMES = ["a", "b", "c", "d", "e"]
 

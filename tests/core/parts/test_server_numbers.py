@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from by_hand import Bench, layout
 
 from archipel.core.parts import Adagrad, Adam, Momentum, Proposal, Replace, Server, Yogi
+from tests.core.parts.by_hand import Bench, layout
 
 
 def rounds(server: Server, start: float, deltas: list[float]) -> list[float]:

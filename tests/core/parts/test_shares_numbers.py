@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from by_hand import Bench, layout
 
 from archipel.core.parts import Community, Mean, Mix
 from archipel.core.parts.merge import CommunityMemory
 from archipel.core.shares import cap
+from tests.core.parts.by_hand import Bench, layout
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import scipy.spatial.distance
 import torch
-from by_hand import Bench, layout
 
 from archipel import DivideAndConquer, PrivateLayers, divide_and_conquer
 from archipel.core.parts.divergence import first_divergent, layer_divergence, pair_divergence
 from archipel.core.types import Plan
 from archipel.simulation.divergences import divergence_between
+from tests.core.parts.by_hand import Bench, layout
 
 A, B, C = [3.0, 4.0], [4.0, 3.0], [0.0, 5.0]  # all of norm 5; A.B = 24, A.C = 20, B.C = 15
 

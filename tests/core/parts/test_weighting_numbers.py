@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from by_hand import Bench, layout
 
 from archipel.core.parts import (
     ByConsistency,
@@ -21,6 +20,7 @@ from archipel.core.parts import (
     Replace,
 )
 from archipel.core.types import HOME, Consistency, Consistent, Metrics, Score, Scored
+from tests.core.parts.by_hand import Bench, layout
 
 
 @pytest.fixture

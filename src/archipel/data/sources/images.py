@@ -21,7 +21,7 @@ def image_array(data: bytes, what: str, form: str) -> NDArray[np.uint8]:
         from PIL import Image
     except ImportError as error:
         raise ImportError(
-            f"{what} is a {form} image, and reading it needs Pillow: pip install 'archipel[data]'"
+            f"{what} is a {form} image, and reading it needs Pillow: pip install '.[data]' in the source folder"
         ) from error
     try:
         # compares the checksums that a PNG holds; the image has to be opened again afterwards

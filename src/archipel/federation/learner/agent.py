@@ -29,7 +29,7 @@ from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.body import HEADER, WIDTH, Bodies, fingerprint
-from archipel.learner.learner import Job, Learner, Work
+from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.probes import score
 from archipel.learner.training import advance, report
 
@@ -46,12 +46,12 @@ log = logging.getLogger("archipel.learner")
 class Island:
     """What a learner brings: its data, its network, and how to standardise them by everybody's statistics."""
 
-    work: Work
+    work: TrainingContext
     learner: Learner
     policy: Policy
     moments: Moments | None = None
     """Of its training part, where the study standardises features by everybody's statistics."""
-    standardise: Callable[[Moments], Work] | None = None
+    standardise: Callable[[Moments], TrainingContext] | None = None
 
 
 @dataclass
@@ -97,7 +97,7 @@ class Agent:
         self._settling: set[int] = set()
         """Tasks whose answers are on their way."""
 
-    def _a_bench(self) -> Work:
+    def _a_bench(self) -> TrainingContext:
         """A network for trying models, while the other one trains."""
         return replace(self.island.work, module=copy.deepcopy(self.island.work.module))
 
