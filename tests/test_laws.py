@@ -234,8 +234,8 @@ OWED_CYCLES = {
     "federation": {
         f"federation.controller.{name}" for name in ("answers", "engine", "joining", "operators", "opinions", "orders")
     },
-    "report": {f"report.{name}" for name in ("curves", "grouping", "measures", "page", "write")},
-    "runs": {f"runs.{name}" for name in ("final_score", "folder", "run")},
+    "report": {f"report.{name}" for name in ("page", "write")},
+    "runs": {f"runs.{name}" for name in ("final_score", "folder", "grouping", "history", "run", "score_curves")},
     "study": {"study", "study.results"},
 }
 """By package: its modules that import each other in a circle, `TYPE_CHECKING` and late imports included."""
@@ -302,16 +302,16 @@ def test_a_cycle_is_found() -> None:
 # ------------------------------------------------------------------------------------------------------------ names
 
 OWED_NAMES = {
-    *("Asked", "Budget", "Call", "Descent", "Distance", "Entry", "Home", "Island", "Job", "Learner", "Machine"),
-    *("Note", "Opinions", "Probe", "Progress", "Run", "Split", "Where", "Work"),
+    *("Budget", "Call", "Descent", "Distance", "Entry", "Home", "Island", "Opinions", "Pending", "Probe"),
+    *("Question", "Ready", "Run", "Split", "Where"),
 }
 """Names of classes and type aliases that mean two things."""
 PLAIN_BY_FOLDER = {
     "__init__.py": "every package has one",
     "catalogue.py": "of data sources; of papers' tables",
     "controller.py": "the state machine; the command that runs it",
-    "divergence.py": "a part; its chart",
     "document.py": "of papers' tables; of study keys",
+    "interface.py": "of kernels; of executors",
     "learner.py": "the learner; the command that runs one",
     "merge.py": "the part; its kernels in C",
     "network.py": "a paper's network, a new project's; the fleet's network",
@@ -319,7 +319,7 @@ PLAIN_BY_FOLDER = {
     **{f"table{number}.py": "each in the folder of its paper" for number in (1, 2, 3, 4)},
 }
 """File names that repeat, and how the folder makes each plain."""
-OWED_FILES = {"classes.py", "codec.py", "files.py", "memory.py"}
+OWED_FILES = {"codec.py", "files.py", "memory.py"}
 """File names that repeat and should not."""
 
 
@@ -349,7 +349,7 @@ def test_a_file_name_repeats_only_where_the_folder_makes_it_plain() -> None:
 
 MAX_FUNCTION = 50
 OWED_LONG_FILES = {
-    "src": {"core/controller.py", "simulation/simulator.py", "study/federate.py"},
+    "src": {"core/controller.py", "study/federate.py"},
     "tests": {
         *("core/test_crash_anywhere.py", "core/test_tables.py", "federation/test_malformed.py"),
         *("federation/test_tls.py", "simulation/test_fleet.py", "simulation/test_native.py"),
@@ -369,10 +369,12 @@ OWED_LONG_FUNCTIONS = {
 
 
 def functions(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield the name and the lines of every function, without its decorators."""
+    """Yield the name and the lines of every function, without its decorators and its docstring."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+            documented = node.body[0] if ast.get_docstring(node) is not None else None
+            words = 0 if documented is None else (documented.end_lineno or 0) - documented.lineno + 1
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1 - words
 
 
 @pytest.mark.parametrize(("part", "folder", "limit"), [("src", ROOT, 450), ("tests", TESTS, 600)])
