@@ -11,7 +11,7 @@ from torch import nn
 
 import archipel as ap
 from archipel.core.records import Committed, Scores, Stamped
-from archipel.runs.run import Participant
+from archipel.runs.run_data import Participant
 
 MB = 2**20
 

@@ -8,7 +8,7 @@ import torch
 
 from archipel.core import records, state, types
 from archipel.core.types import Cycle, Metrics, Model, Plan, Scored, Trained
-from archipel.storage.codec import Codec
+from archipel.storage.dataclass_codec import Codec
 
 CODEC = Codec(types, records, state)
 
@@ -79,7 +79,7 @@ def test_a_cut_off_save_leaves_the_old_file(tmp_path, monkeypatch):
     def cut(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr("archipel.storage.codec.os.replace", cut)
+    monkeypatch.setattr("archipel.storage.dataclass_codec.os.replace", cut)
     with pytest.raises(OSError, match="disk full"):
         CODEC.save(path, "new")
     assert CODEC.load(path) == "old"

@@ -26,7 +26,7 @@ from archipel.core.algorithm import Algorithm
 from archipel.core.controller import Controller
 from archipel.core.types import HOME, Command, Evaluate, Event, Train, Trained
 from archipel.federation.controller.meters import Meters
-from archipel.runs.folder import load_run
+from archipel.runs.load import load_run
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

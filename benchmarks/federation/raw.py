@@ -21,7 +21,7 @@ import grpc
 
 from archipel.federation.security.tls import channel_credentials, server_credentials
 from archipel.federation.wire.channel import CHUNK, LIMITS
-from archipel.storage.files import fsync_directory
+from archipel.storage.atomic_files import fsync_directory
 
 
 def rounds(papers: Path, folder: Path, names: list[str], size: int, count: int) -> list[float]:

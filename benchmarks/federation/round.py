@@ -20,7 +20,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from archipel.runs.folder import load_run
+from archipel.runs.load import load_run
 from benchmarks.federation import flower, raw
 from benchmarks.federation.crowd import certify, controller, crowd, free_port, write_study
 from benchmarks.machine import load

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from archipel.core.parts import *  # noqa: F403  (so are the parts they are made of)
     from archipel.core.types import Cycle as Cycle
     from archipel.core.types import Plan as Plan
-    from archipel.runs.folder import load_run as load_run
+    from archipel.runs.load import load_run as load_run
     from archipel.runs.run import Run as Run
     from archipel.simulation.fleet import Fleet as Fleet
     from archipel.simulation.fleet import Group as Group
@@ -49,7 +49,7 @@ else:
         "Plan": "core.types",
         "Run": "runs.run",
         "load_results": "study",
-        "load_run": "runs.folder",
+        "load_run": "runs.load",
         "read_study": "study",
         "run_study": "study",
         "simulate": "simulation.simulate",

@@ -20,7 +20,7 @@ from archipel.core.types import Command, Event, Failed, Keep, Train, Trained
 from archipel.kernels import kernels
 from archipel.simulation.simulator import Simulator
 from archipel.simulation.vectors import MemoryModels
-from archipel.storage.codec import Codec
+from archipel.storage.dataclass_codec import Codec
 
 CODEC = Codec(types, records, state)
 

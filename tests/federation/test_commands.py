@@ -25,7 +25,7 @@ import pytest
 from typer.testing import CliRunner
 
 from archipel.cli import app
-from archipel.runs.folder import load_run
+from archipel.runs.load import load_run
 from tests.waiting import LIMIT, until
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from archipel.federation.learner.link import TurnedAway
 from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.pieces import Portion
-from archipel.storage.codec import Codec
+from archipel.storage.dataclass_codec import Codec
 from tests.federation.fault_proxy import FaultProxy
 from tests.federation.in_one_process import study
 from tests.federation.light import Answer, Light

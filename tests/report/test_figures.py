@@ -24,7 +24,8 @@ from archipel.report.staleness import staleness
 from archipel.report.traffic import bytes_by_layer, traffic
 from archipel.report.weights import weights
 from archipel.runs.grouping import groups, label
-from archipel.runs.run import Participant, Run
+from archipel.runs.run import Run
+from archipel.runs.run_data import Participant
 from archipel.runs.score_curves import score_curves, scores
 
 pytest.importorskip("matplotlib")

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from archipel.core.controller import Controller
 from archipel.core.records import Stamped
-from archipel.runs.run import Participant, Run
+from archipel.runs.run import Run
+from archipel.runs.run_data import Participant
 
 
 def run_of(

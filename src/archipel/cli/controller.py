@@ -47,7 +47,7 @@ def controller(
         from archipel.federation.logs import say_on_stderr
         from archipel.federation.processes import run_controller
         from archipel.kernels.threads import threads
-        from archipel.runs.folder import save_run
+        from archipel.runs.save import save_run
         from archipel.storage.lock import alone_in, closed
         from archipel.study.federate import host
         from archipel.study.files import read_study

@@ -27,7 +27,7 @@ class LearnerSplit:
 
 
 @dataclass(frozen=True)
-class Distance:
+class ClassDistance:
     """Between the classes of two learners, from 0 (alike) to 1 (none shared)."""
 
     mean: float
@@ -35,7 +35,7 @@ class Distance:
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitSummary:
     source: str
     learners: tuple[LearnerSplit, ...]
     test: int
@@ -44,16 +44,16 @@ class Split:
     sizes: SizeStatistics
     c_score: float | None
     """None for tasks without classes."""
-    distances: dict[str, Distance]
+    distances: dict[str, ClassDistance]
     pictures: tuple[str, ...]
     """Files it was drawn into."""
 
 
-def described(islands: Islands, pictures: Sequence[Path]) -> Split:
+def described(islands: Islands, pictures: Sequence[Path]) -> SplitSummary:
     """What there is to say of a split."""
     has_classes = islands.classes is not None
     table = islands.class_table().tolist() if has_classes else [[] for _ in islands.learners]
-    return Split(
+    return SplitSummary(
         islands.name,
         tuple(
             LearnerSplit(learner.name, size, tuple(row))
@@ -68,12 +68,12 @@ def described(islands: Islands, pictures: Sequence[Path]) -> Split:
     )
 
 
-def apart(islands: Islands, distance: str) -> Distance:
+def apart(islands: Islands, distance: str) -> ClassDistance:
     of_two = class_distances(islands, distance)[np.triu_indices(len(islands.learners), 1)]
-    return Distance(float(of_two.mean()), float(of_two.max()))
+    return ClassDistance(float(of_two.mean()), float(of_two.max()))
 
 
-def show_split(split: Split) -> None:
+def show_split(split: SplitSummary) -> None:
     show_blocks(split.learners) if out.is_terminal else show_numbers(split.learners)
     write("")
     write(f"{len(split.learners)} learners of {split.source}; {split.test:,} test examples, {split.stimuli:,} stimuli")

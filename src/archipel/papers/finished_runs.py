@@ -14,7 +14,7 @@ from archipel.data.sources.catalogue import FILES, wanted
 from archipel.papers.studies import ScaledStudies, ScaleName, StudyPart
 from archipel.report.measures import Marks, marks
 from archipel.runs.run import Run
-from archipel.storage.files import write_text
+from archipel.storage.atomic_files import write_text
 from archipel.study.files import put, read_study, study_of
 from archipel.study.results import Results, Watcher, load_results, run_study
 from archipel.study.schema import Study

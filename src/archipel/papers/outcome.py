@@ -16,8 +16,8 @@ from archipel.papers.reproduction import Claim, ClaimVerdict, FigureCell, Figure
 from archipel.papers.studies import ScaleName
 from archipel.papers.study_curves import draw
 from archipel.report.measures import real
-from archipel.runs.folder import versions
-from archipel.storage.files import write_text
+from archipel.runs.versions import versions
+from archipel.storage.atomic_files import write_text
 from archipel.study import stopwatch
 from archipel.study.results import Watcher
 from archipel.study.worker_pool import cores

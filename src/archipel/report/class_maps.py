@@ -15,7 +15,7 @@ from archipel.report.sample import training
 from archipel.runs.grouping import groups
 from archipel.runs.run import Run
 
-Split: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
+LearnerClasses: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 """Each learner's name and its examples by class."""
 SPLITS = 4
 """So many different tables are drawn."""
@@ -59,9 +59,9 @@ def class_heat_maps(runs: Sequence[Run]) -> Drawing | None:
     )
 
 
-def splits_of(runs: Sequence[Run]) -> dict[Split, list[str]]:
+def splits_of(runs: Sequence[Run]) -> dict[LearnerClasses, list[str]]:
     """What the learners of each method's first run hold, and which methods have it so."""
-    found: dict[Split, list[str]] = {}
+    found: dict[LearnerClasses, list[str]] = {}
     for method, own in groups(runs).items():
         split = tuple((one.name, one.labels) for one in sorted(training(own[0]), key=lambda one: one.name))
         if any(sum(labels) for _, labels in split):

@@ -14,7 +14,8 @@ from archipel.drawing.colours import INK
 from archipel.drawing.drawing import Drawing
 from archipel.drawing.style import TIME, legend_below, look, panels, title
 from archipel.report.sample import first_runs, group_colours, note, training
-from archipel.runs.run import Participant, Run
+from archipel.runs.run import Run
+from archipel.runs.run_data import Participant
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.metadata import version
 from importlib.resources import files
 from string import Template
 
-from archipel import __version__
 from archipel.report.measures import (
     COLUMNS,
     SLACK,
@@ -68,7 +68,7 @@ def page(
             ],
         ),
         section("figures", "Figures", map(figure, pictures)),
-        f"<footer>Written by Archipel {escape(__version__)}. This page loads nothing from elsewhere.</footer>",
+        f"<footer>Written by Archipel {escape(version('archipel'))}. This page loads nothing from elsewhere.</footer>",
     )
     template = Template((files("archipel.report") / "page.html").read_text(encoding="utf-8"))
     return template.substitute(title=escape(title), body="\n".join(filter(None, body)))

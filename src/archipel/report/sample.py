@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from archipel.drawing.style import COLOURS
 from archipel.runs.grouping import groups
-from archipel.runs.run import Participant, Run
+from archipel.runs.run import Run
+from archipel.runs.run_data import Participant
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

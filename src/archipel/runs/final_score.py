@@ -13,13 +13,11 @@ A method that commits five times and one that commits five thousand times are me
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from archipel.core.metrics import higher_is_better
 from archipel.core.parts.ending import Budget
-
-if TYPE_CHECKING:
-    from archipel.runs.run import Run
+from archipel.runs.run_data import RunData
 
 PARTS = 5
 """The final score is taken over the last of so many equal parts of the budget."""
@@ -37,14 +35,14 @@ class Share(NamedTuple):
     stood: float
 
 
-def final_score(run: Run, budget: Budget | None = None, end: float | None = None) -> float:
+def final_score(run: RunData, budget: Budget | None = None, end: float | None = None) -> float:
     """Return the mean score over the last fifth of the budget; of another one, or until an earlier end, if given."""
     shares = final_stretch(run, budget, end)
     total = math.fsum(share.stood for share in shares)
     return math.fsum(share.score * share.stood for share in shares) / total if shares else math.nan
 
 
-def final_stretch(run: Run, budget: Budget | None = None, end: float | None = None) -> list[Share]:
+def final_stretch(run: RunData, budget: Budget | None = None, end: float | None = None) -> list[Share]:
     """Return the scores that stood in the last fifth of the budget, in the order of their versions.
 
     What lies before the first score does not count. If nothing is left, the last score by the end stands alone.
@@ -69,7 +67,7 @@ def final_stretch(run: Run, budget: Budget | None = None, end: float | None = No
     return [share for share in shares if share.stood > 0] or there[-1:]
 
 
-def validated_score(run: Run) -> float:
+def validated_score(run: RunData) -> float:
     """Return the test score of the version that the validation learners score best (RADFed); NaN without any."""
     pick = max if higher_is_better(run.metric) else min
     judged = [scores for _, scores in run.scores if math.isfinite(scores.validation.get(run.metric, math.nan))]
@@ -82,12 +80,12 @@ def finite(score: float) -> float:
     return score if math.isfinite(score) else math.nan
 
 
-def _since_seconds(run: Run) -> dict[int, float]:
+def _since_seconds(run: RunData) -> dict[int, float]:
     """When each version became the current one."""
     return {0: 0.0} | {commit.version: time for time, commit in run.commits}
 
 
-def _since_rounds(run: Run) -> dict[int, float]:
+def _since_rounds(run: RunData) -> dict[int, float]:
     """Where each version's part of the local rounds begins."""
     made: dict[int, list[int]] = {}
     before = 0

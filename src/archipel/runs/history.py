@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from archipel.runs.final_score import finite
-from archipel.runs.run import Run
+from archipel.runs.run_data import RunData
 
 MEGABYTE = 2**20
 WORK = ("train", "evaluate")
@@ -23,7 +23,7 @@ class Point(NamedTuple):
     score: float
 
 
-def history(run: Run) -> list[Point]:
+def history(run: RunData) -> list[Point]:
     """Return the evaluations of a run, by its metric."""
     points = []
     for time, scores in run.scores:
@@ -42,7 +42,7 @@ def megabytes(traffic: Mapping[str, int], *kinds: str) -> float:
     return moved(traffic, "bytes", *kinds) / MEGABYTE
 
 
-def scoring(run: Run) -> str:
+def scoring(run: RunData) -> str:
     """Describe by what metric, where and how a run was scored."""
     if run.scored_at == "home":
         return f"{run.metric} on the global test set"

@@ -13,7 +13,7 @@ from archipel.drawing.lines import HEADER, MEANS, draw_lines, mean_line
 from archipel.drawing.style import TIME, legend_below, logarithmic, look, panels
 from archipel.runs.grouping import groups
 from archipel.runs.history import WORK, history, megabytes, scoring
-from archipel.runs.run import Run
+from archipel.runs.run_data import RunData
 
 if TYPE_CHECKING:
     from matplotlib.lines import Line2D
@@ -23,13 +23,13 @@ WIDE = 30
 """When the largest loss is so many times the smallest, the axis is logarithmic."""
 
 
-def scores(runs: Sequence[Run]) -> Drawing | None:
+def scores(runs: Sequence[RunData]) -> Drawing | None:
     """`score_curves`, if anything was scored."""
     return score_curves(runs) if any(curves(run) for run in runs) else None
 
 
 @look()
-def score_curves(runs: Sequence[Run]) -> Drawing:
+def score_curves(runs: Sequence[RunData]) -> Drawing:
     """The score of every method against virtual time, local rounds and megabytes moved."""
     found = {id(run): curves(run) for run in runs}
     scored = [run for run in runs if found[id(run)]]
@@ -66,7 +66,7 @@ def score_curves(runs: Sequence[Run]) -> Drawing:
     )
 
 
-def curves(run: Run) -> dict[str, dict[float, float]]:
+def curves(run: RunData) -> dict[str, dict[float, float]]:
     """{place: score} along each axis, or nothing."""
     moved = {commit.version: megabytes(commit.traffic, *WORK) for _, commit in run.commits}
     points = [point for point in history(run) if math.isfinite(point.score)]

@@ -10,7 +10,7 @@ from archipel.core import records, state, types
 from archipel.core.checks import require
 from archipel.simulation import clock, evaluations, network
 from archipel.simulation.simulator import Simulator
-from archipel.storage.codec import Codec
+from archipel.storage.dataclass_codec import Codec
 
 CODEC = Codec(types, records, state, clock, evaluations, network)
 FORMAT = 2

@@ -20,7 +20,8 @@ from archipel.core.parts.evaluation import Evaluation
 from archipel.data import Islands
 from archipel.kernels import kernels
 from archipel.learner.learner import Loss, TrainingContext
-from archipel.runs.run import Participant, Run
+from archipel.runs.run import Run
+from archipel.runs.run_data import Participant
 from archipel.simulation.checkpoint import Checkpoint
 from archipel.simulation.divergences import ShadowRun
 from archipel.simulation.executors.choice import Way, executor_of

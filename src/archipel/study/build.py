@@ -27,7 +27,7 @@ from archipel.simulation.fleet import Fleet, Group
 from archipel.study.files import method_label, methods
 from archipel.study.inputs import hashes
 from archipel.study.own_code import OwnCode, is_own
-from archipel.study.schema import FROM_DATA, SOURCES, Call, DataSection, Study
+from archipel.study.schema import FROM_DATA, SOURCES, ConstructorCall, DataSection, Study
 
 
 class Settings(TypedDict, total=False):
@@ -71,7 +71,7 @@ def build_algorithm(study: Study) -> Algorithm:
     return replace(algorithm, name=label, **parts)
 
 
-def _accepted(method: Call, training: Mapping[str, Any]) -> dict[str, Any]:
+def _accepted(method: ConstructorCall, training: Mapping[str, Any]) -> dict[str, Any]:
     """What a constructor takes of the settings that hold for all methods: one's own may take less."""
     parameters = inspect.signature(method.constructor).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
@@ -116,7 +116,7 @@ def build_source(study: Study, instead: Mapping[str, Any]) -> Source:
     return _source(replace(call, given={**call.given, **instead}), Path(study.folder or "."))
 
 
-def _source(call: Call, folder: Path) -> Source:
+def _source(call: ConstructorCall, folder: Path) -> Source:
     given = dict(call.given)
     if call.name in SOURCES:
         given |= {key: folder / given[key] for key in ("path", "folder") if key in given}
@@ -150,7 +150,7 @@ def build_settings(study: Study, data: Islands) -> Settings:
     return settings
 
 
-def _model(call: Call, data: Islands, folder: Path, seed: int) -> Callable[[], nn.Module]:
+def _model(call: ConstructorCall, data: Islands, folder: Path, seed: int) -> Callable[[], nn.Module]:
     """A function that makes the network; `simulate` calls it under the run's own seed."""
     known = _from_data(data)
     filled: dict[str, int] = {}

@@ -173,7 +173,7 @@ def _kind(hint: Any) -> str:
         return f"list of {_kind(inside[0])}"
     if _is_table(hint):
         return "table"
-    return "name or table" if getattr(hint, "__name__", "") == "Call" else ""
+    return "name or table" if getattr(hint, "__name__", "") == "ConstructorCall" else ""
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ from archipel.kernels import kernels
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import consistency, score
 from archipel.learner.training import advance
-from archipel.runs.run import Participant, Run
+from archipel.runs.run import Run
+from archipel.runs.run_data import Participant
 from archipel.study.build import Settings, build_algorithm, build_data, build_settings, build_source
 from archipel.study.grid import cells
 from archipel.study.inputs import hashes

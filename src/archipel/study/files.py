@@ -16,7 +16,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from archipel.core.checks import nearest, require
-from archipel.storage.files import write_text
+from archipel.storage.atomic_files import write_text
 from archipel.study.arguments import NONE
 from archipel.study.own_code import Code
 from archipel.study.path_errors import reason

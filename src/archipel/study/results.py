@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, overload
 
 from archipel.core.checks import ArchipelWarning, require
 from archipel.core.records import Record
-from archipel.runs.folder import load_run, versions
+from archipel.runs.load import load_run
 from archipel.runs.run import Run
+from archipel.runs.versions import versions
 from archipel.simulation.simulate import prepare
-from archipel.storage.files import write_text
+from archipel.storage.atomic_files import write_text
 from archipel.storage.lock import alone_in
 from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.execute import RunJob, execute

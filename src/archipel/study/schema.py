@@ -70,7 +70,7 @@ FROM_DATA = ("features", "classes", "channels", "in_channels", "size", "vocabula
 
 
 @dataclass(frozen=True)
-class Call:
+class ConstructorCall:
     """A constructor by name and what is given to it."""
 
     name: str
@@ -85,7 +85,7 @@ def call(
 ) -> Any:
     """Return a reader of tables that name a constructor of a kind: the name alone, or a table with its arguments."""
 
-    def read(value: Any, info: ValidationInfo) -> Call:
+    def read(value: Any, info: ValidationInfo) -> ConstructorCall:
         table = {"name": value} if isinstance(value, str) else value
         require(
             isinstance(table, dict) and isinstance(table.get("name"), str),
@@ -103,7 +103,7 @@ def call(
             refuse_unknown(table, ["name", *model.model_fields, *beside.model_fields])
             mine = model.model_validate(mine, context=info.context).given()
         rest = {key: item for key, item in table.items() if key in beside.model_fields}
-        return Call(name, constructor, mine, beside.model_validate(rest, context=info.context).given())
+        return ConstructorCall(name, constructor, mine, beside.model_validate(rest, context=info.context).given())
 
     return read
 
@@ -172,9 +172,13 @@ else:
     EvaluationTable = arguments(Evaluation)
     TrainingTable = create_model("Training", __base__=Arguments, **local_fields())
 
-SourceCall: TypeAlias = Annotated[Call, PlainValidator(call("source", Source, SOURCES, (), Arguments))]
-ModelCall: TypeAlias = Annotated[Call, PlainValidator(call("model", nn.Module, MODELS, FROM_DATA, BesideModel))]
-MethodCall: TypeAlias = Annotated[Call, PlainValidator(call("algorithm", Algorithm, METHODS, (), BesideMethod))]
+SourceCall: TypeAlias = Annotated[ConstructorCall, PlainValidator(call("source", Source, SOURCES, (), Arguments))]
+ModelCall: TypeAlias = Annotated[
+    ConstructorCall, PlainValidator(call("model", nn.Module, MODELS, FROM_DATA, BesideModel))
+]
+MethodCall: TypeAlias = Annotated[
+    ConstructorCall, PlainValidator(call("algorithm", Algorithm, METHODS, (), BesideMethod))
+]
 
 
 # ------------------------------------------------------------------------------------------------------- sections

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from archipel.storage.files import write_text
+from archipel.storage.atomic_files import write_text
 
 FILE = "seconds.json"
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from archipel.core import types
 from archipel.core.types import Metrics
-from archipel.storage.codec import Codec
+from archipel.storage.dataclass_codec import Codec
 
 
 @dataclass(slots=True)

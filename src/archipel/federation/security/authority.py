@@ -35,7 +35,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from archipel.core.checks import require
-from archipel.storage.files import fsync_directory
+from archipel.storage.atomic_files import fsync_directory
 
 CERTIFICATE, KEY, AUTHORITY = "certificate.pem", "key.pem", "authority.pem"
 SCHEME = "archipel:"

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from archipel.storage.files import fsync_directory
+from archipel.storage.atomic_files import fsync_directory
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

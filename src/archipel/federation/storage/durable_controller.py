@@ -40,7 +40,7 @@ from archipel.core.types import (
 from archipel.federation.storage.blobs import Blobs, Buffer
 from archipel.federation.storage.journal import Answer, Journal, Line
 from archipel.federation.storage.stored_models import Delivery, StoredModels
-from archipel.storage.codec import Codec
+from archipel.storage.dataclass_codec import Codec
 
 LATE = "late: the task was closed before"
 REFUSED = "refused: "

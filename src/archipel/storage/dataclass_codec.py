@@ -21,14 +21,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from archipel.storage.files import fsync_directory
+from archipel.storage.atomic_files import fsync_directory
 
 TEXT = "text"
 """Name of the tensor that holds everything but tensors, as UTF-8."""
 CHECKSUM = "sha256"
 PLAIN = frozenset({type(None), bool, int, float, str})
 """Types of values that JSON has."""
-Where: TypeAlias = "tuple[Where, str] | None"
+ValuePath: TypeAlias = "tuple[ValuePath, str] | None"
 """Steps from a value to a part of it, the last one first: words are made of them only where something is wrong."""
 
 
@@ -98,7 +98,7 @@ class Codec:
         """What a line of `text` says."""
         return self._decode(json.loads(text), {})
 
-    def _encode(self, value: Any, tensors: dict[str, Tensor] | None, where: Where) -> Any:
+    def _encode(self, value: Any, tensors: dict[str, Tensor] | None, where: ValuePath) -> Any:
         kind = type(value)
         if kind in PLAIN:
             return value
@@ -158,5 +158,5 @@ class Codec:
         raise ValueError(f"The checkpoint holds a {kind!r}, which this version of Archipel does not know.")
 
 
-def _words(where: Where) -> str:
+def _words(where: ValuePath) -> str:
     return "" if where is None else _words(where[0]) + where[1]
