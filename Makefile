@@ -27,11 +27,11 @@ demo: $(PLAIN)  ## Run the methods of the five papers side by side on digits, an
 test: $(READY)  ## Run all tests
 	$(RUN) pytest -n 2 --dist worksteal
 
-coverage: $(READY)  ## Measure how much of the core and the parts their own tests cover, and write docs/coverage.md
+coverage: $(READY)  ## Measure how much of the core and the parts their own tests cover, and write docs/reference/coverage.md
 	# one process: pytest-xdist kills a worker that is slow to exit, and what it has measured is lost
 	$(RUN) coverage run -m pytest -n 0 --hypothesis-seed=0 $(CORE)
 	$(RUN) coverage json --quiet -o build/coverage/report.json
-	$(VENV)/bin/python tools/coverage_page.py build/coverage/report.json docs/coverage.md
+	$(VENV)/bin/python tools/coverage_page.py build/coverage/report.json docs/reference/coverage.md
 
 bench: $(READY)  ## Race Archipel against its peers and the machine's limits, one to two hours; leave it alone meanwhile
 	$(RUN) benchmarks

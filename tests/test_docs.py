@@ -31,7 +31,7 @@ from archipel.runs.load import load_run
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DECISIONS = DOCS / "decisions"
-ADDING = DOCS / "adding-an-algorithm.md"
+ADDING = DOCS / "how-to" / "add-an-algorithm.md"
 README = ROOT / "README.md"
 
 DOCUMENTS = [path for path in (README, *sorted(DOCS.rglob("*.md")), ROOT / "deploy" / "README.md") if path.exists()]
@@ -40,6 +40,7 @@ COMMANDS = [path for path in (*DOCUMENTS, ROOT / "examples" / "README.md") if pa
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^(?: {4})?((?:archipel|make|pip) .*)$", re.MULTILINE)
+FILE = re.compile(r'^```\w+ title="([\w.]+)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 CITED = re.compile(r"docs/decisions/(\d{4}(?:(?:,| to| and) \d{4})*)")
 
 
@@ -56,6 +57,12 @@ def cited(text: str) -> set[str]:
         for first, _, last in (part.partition(" to ") for part in re.split(", | and ", found)):
             numbers |= {f"{number:04}" for number in range(int(first), int(last or first) + 1)}
     return numbers
+
+
+def save_files(path: Path, folder: Path) -> None:
+    """Write the files of a document into a folder: fenced blocks with a title, which is the file's name."""
+    for title, text in FILE.findall(path.read_text()):
+        (folder / title).write_text(text)
 
 
 def name(path: Path) -> str:
@@ -97,6 +104,7 @@ def commands(path: Path, program: str) -> list[list[str]]:
 def test_commands_run_one_after_the_other(path: Path, tmp_path: Path) -> None:
     """In an empty folder, with runs cut short: `archipel run` in full is what `make demo` does."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
+    save_files(path, tmp_path)
     for command in commands(path, "archipel"):
         # in one process: others would import torch for a second of work
         cut = ["-s", "ending={rounds=2}", "--jobs", "1"]
@@ -246,11 +254,11 @@ TOLD = {
     "gradient norm per sample": "a gradient norm",
     "gradient norm per batch": "a gradient norm",
 }
-"""What a learner tells with its model, in the words of docs/privacy.md."""
+"""What a learner tells with its model, in the words of docs/explanation/privacy.md."""
 
 
 def seen_by(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A row of the table in docs/privacy.md, from what the controller has learners do in a short run."""
+    """A row of the table in docs/explanation/privacy.md, from what the controller has learners do in a short run."""
     told: list[tuple[Event, list[Command]]] = []
     handle = Controller.handle
 
@@ -288,7 +296,7 @@ def seen_by(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.slow
 def test_who_sees_whose_model_is_as_the_controller_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (DOCS / "privacy.md").read_text()
+    page = (DOCS / "explanation" / "privacy.md").read_text()
     table: dict[str, list[str]] = {}
     for line in re.findall(r"^\| `.*$", page, re.MULTILINE):
         first, *cells = (cell.strip() for cell in line.strip("|").split("|"))
@@ -309,7 +317,7 @@ def test_who_sees_whose_model_is_as_the_controller_has_it(monkeypatch: pytest.Mo
 
 
 def test_every_metric_of_a_controller_is_documented() -> None:
-    page = (DOCS / "federation.md").read_text()
+    page = (DOCS / "reference" / "federation.md").read_text()
     documented = set(re.findall(r"`(archipel_\w+?)(?:_total)?(?:\{(?:\w+)\})?`", page))
     assert documented == {family.name for family in Meters().registry.collect()}
 

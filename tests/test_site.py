@@ -20,7 +20,7 @@ import archipel as ap
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-API = sorted((DOCS / "api").glob("*.md"))
+API = DOCS / "reference" / "api"
 FOLDERS = ("docs", "benchmarks", "deploy", "examples", ".github")
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.md"))])
 DOCUMENTS = [path for path in DOCUMENTS if ".venvs" not in path.parts]
@@ -66,7 +66,7 @@ def documented(path: str) -> object:
 
 
 def test_the_reference_has_every_public_name() -> None:
-    objects = {path: documented(path) for page in API for path in OBJECT.findall(page.read_text())}
+    objects = {path: documented(path) for page in API.glob("*.md") for path in OBJECT.findall(page.read_text())}
     known = list(objects.values())
     missing = []
     for public in ap.__all__:
@@ -75,16 +75,16 @@ def test_the_reference_has_every_public_name() -> None:
             continue
         if not any(f"{value.__module__}.".startswith(f"{path}.") for path in objects):
             missing.append(public)
-    assert not missing, f"not in docs/api: {', '.join(missing)}"
+    assert not missing, f"not in docs/reference/api: {', '.join(missing)}"
 
 
 @pytest.mark.parametrize("package", ["algorithms", "parts", "data", "models"])
 def test_the_reference_has_every_name_of_a_public_package(package: str) -> None:
-    paths = OBJECT.findall((DOCS / "api" / f"{package}.md").read_text())
+    paths = OBJECT.findall((API / f"{package}.md").read_text())
     module = getattr(ap, package)
     homes = {public: getattr(module, public).__module__ for public in module.__all__}
     missing = [public for public, home in homes.items() if not any(f"{home}.".startswith(f"{path}.") for path in paths)]
-    assert not missing, f"not in docs/api/{package}.md: {', '.join(missing)}"
+    assert not missing, f"not in docs/reference/api/{package}.md: {', '.join(missing)}"
 
 
 # --------------------------------------------------------------------------------------------------------------- site
@@ -163,8 +163,8 @@ def test_links_of_the_site_lead_somewhere(built: Path) -> None:
 
 @pytest.mark.slow
 def test_the_reference_is_made_from_the_docstrings(built: Path) -> None:
-    page = Page(built / "site" / "api" / "parts" / "index.html")
+    page = Page(built / "site" / "reference" / "api" / "parts" / "index.html")
     assert {"archipel.core.parts.weighting.ByExamples", "archipel.core.parts.protocol.Rounds"} <= page.anchors
-    methods = Page(built / "site" / "api" / "algorithms" / "index.html").anchors
+    methods = Page(built / "site" / "reference" / "api" / "algorithms" / "index.html").anchors
     for method in ap.algorithms.__all__:
         assert f"{getattr(ap, method).__module__}.{method}" in methods

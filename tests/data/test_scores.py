@@ -85,13 +85,13 @@ def table_one(source: Source, classes: str, features: str | None, seeds: int) ->
 
 
 def show(name: str, rows: np.ndarray) -> None:
-    """A line of docs/data.md."""
+    """A line of docs/explanation/partitioner.md."""
     first = "{:,.0f} | {:,.0f} | {:,.0f} | {:,.0f} | {:.2f}".format(*rows[0])
     spread = f"{rows[:, 4].mean():.2f} ({rows[:, 4].min():.2f} to {rows[:, 4].max():.2f})"
     print(f"\n| {name} | {first} | {rows[:, 3].mean():,.0f} | {spread} |", end="")
 
 
-# What docs/data.md shows: python -m pytest -m slow -s tests/data/test_scores.py
+# What docs/explanation/partitioner.md shows: python -m pytest -m slow -s tests/data/test_scores.py
 SEEDS = 20
 
 

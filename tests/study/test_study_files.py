@@ -421,7 +421,9 @@ def test_a_size_that_the_data_do_not_tell_has_to_be_given(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_the_document_is_what_the_code_says() -> None:
-    assert (ROOT / "docs" / "study.md").read_text() == document(), "python -m archipel.study.document > docs/study.md"
+    assert (ROOT / "docs" / "reference" / "study.md").read_text() == document(), (
+        "python -m archipel.study.document > docs/reference/study.md"
+    )
 
 
 def test_the_document_has_every_key_and_a_meaning_for_each() -> None:

@@ -13,7 +13,7 @@ How it is solved. The tables with given margins are a convex set onto which `tra
 formula 1 that projection is the solution. Formula 2 is minimised by projected gradient steps with Nesterov's
 acceleration, from a random table: if there are several optima, the start decides which one is found.
 
-How Algorithm 3 is read (docs/data.md shows the numbers):
+How Algorithm 3 is read (docs/explanation/partitioner.md shows the numbers):
   1. The step size xi = 0.002 is a share of the smaller of the two entries that give: eps ~ uniform(0, xi min{A_ij,
      A_i'j'}). The paper prints min{A_ij, A_i'j', xi}. As a number of examples that is negligible; as a share of all
      data it is so large that after 1e5 moves lambda has no effect (C-score 0.82 for MNIST-0.1, where Table I has 1.29).

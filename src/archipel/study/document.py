@@ -1,4 +1,4 @@
-"""`docs/study.md`, generated: `python -m archipel.study.document > docs/study.md`."""
+"""`docs/reference/study.md`, generated: `python -m archipel.study.document > docs/reference/study.md`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from archipel.study.schema import (
 
 INTRODUCTION = """# Study files
 
-This page is generated from the code (`python -m archipel.study.document > docs/study.md`), and a test keeps it so.
+This page is generated from the code: `python -m archipel.study.document > docs/reference/study.md`. A test compares it.
 
 A study is a TOML, YAML or JSON file. `archipel run study.toml` runs it, `archipel run` alone the embedded one:
 

@@ -1,4 +1,4 @@
-"""What a study may say: sections and keys, checked by pydantic; `docs/study.md` is generated from these models.
+"""Define what a study may say, as pydantic models; `docs/reference/study.md` is generated from them.
 
 Where a section names a constructor (a data source, a network, an algorithm), its further keys are that constructor's
 own arguments, checked against its signature.

@@ -122,7 +122,7 @@ REPRODUCTION = Reproduction(
         "Cifar10 is the 24,000 images at hand, not 60,000, which is why clients have 240 on average and not 600.",
         "COVFEAT's stdev of 3,237 is far from what Dir(1) gives for 100 clients (0.99 of the mean, about 4,900): an "
         "unusual draw, or another one than the paper says. Its C-score is 0.68 when each 0/1 column is a feature of "
-        "its own (docs/data.md).",
+        "its own (docs/explanation/partitioner.md).",
         "COVCLS and COVFEAT have the same draw of sizes for the same seed, so their first four figures are alike.",
     ),
 )
