@@ -35,6 +35,7 @@ from archipel.core.parts import (
     Ending,
     Equally,
     Evaluation,
+    NormClipped,
     PrivateLayers,
     Relay,
     Rounds,
@@ -81,6 +82,7 @@ ALGORITHMS: dict[str, Make] = {
         planners=(PrivateLayers("head"),),
         server=Adam(),
     ),
+    "a clipped community": lambda: replace(async_fedavg(batch=8, epochs=1), merge=NormClipped(Community(), 1.0)),
     "a community that forgets": lambda: replace(async_fedavg(batch=8, epochs=1), merge=Community(forget=True)),
 }
 

@@ -1,5 +1,6 @@
 """The parts that algorithms are made of."""
 
+from archipel.core.parts.clipping import NormClipped
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.merge import Community, Mean, Merge, Mix, Proposal
@@ -53,6 +54,7 @@ __all__ = [
     "Merge",
     "Mix",
     "Momentum",
+    "NormClipped",
     "Part",
     "PeriodicLayers",
     "Planner",

@@ -1,0 +1,180 @@
+"""Clipping: no update moves a layer further than a multiple of what learners' updates lately moved it by.
+
+An update moves a layer by the Euclidean norm of its difference from the current model. The limit is `multiple` times
+the median of the latest movements, one for each learner, so that a learner that sends often has no more say in it.
+A layer that moved further is scaled back towards the current model; the direction of its movement stays.
+
+Clipping is done layer by layer: learners that send different layers can be compared, batch counters do not hide
+weights, and nobody can put the allowance of the whole model into one small layer.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from archipel.core.checks import at_least, require
+from archipel.core.layout import Layout, chunks
+from archipel.core.parts.merge import Mean, Merge, Proposal
+from archipel.core.parts.part import Needs, Part
+from archipel.core.parts.robust import RobustMerge
+from archipel.core.state import Update, View
+from archipel.core.types import Model
+
+if TYPE_CHECKING:
+    from archipel.core.algorithm import Algorithm
+
+RECENT = 100
+"""Learners whose latest movements are remembered, so that a commit costs the same however many there are."""
+ENOUGH = 3
+"""Learners that a median is taken of: among two nobody is in the minority."""
+BLOCK = 1 << 20
+"""Numbers of a layer that are worked on at a time."""
+
+
+@dataclass(slots=True)
+class Movements:
+    """What `NormClipped` remembers."""
+
+    latest: list[dict[str, float]] = field(default_factory=list)
+    """For each layer, how far the latest update of each recent learner would have moved it; the last one last."""
+    clipped: dict[str, int] = field(default_factory=dict)
+    """How many updates of each learner were clipped."""
+    copies: list[str] = field(default_factory=list)
+    """Names of clipped models that the inner merge may still hold."""
+
+    def note(self, layer: int, learner: str, norm: float) -> None:
+        """Put a learner's movement of a layer in place of its earlier one."""
+        recent = self.latest[layer]
+        recent.pop(learner, None)
+        recent[learner] = norm
+        if len(recent) > RECENT:
+            del recent[next(iter(recent))]
+
+    def limit(self, layer: int, multiple: float, current: Tensor) -> float:
+        """Return how far an update may move a layer, whose numbers are `current`.
+
+        While too few learners are known for a median, that is the layer's own norm, or 1 for each number if that is
+        more: the first update of a run is bounded too.
+        """
+        recent = self.latest[layer]
+        if len(recent) < ENOUGH:
+            return max(float(torch.linalg.vector_norm(current, dtype=torch.float64)), math.sqrt(current.numel()))
+        return multiple * statistics.median_low(recent.values())
+
+
+@dataclass(frozen=True)
+class NormClipped(Merge):
+    """Clip each layer of an update to a multiple of the median movement, then merge."""
+
+    then: Merge = Mean()
+    """What merges the clipped updates."""
+    multiple: float = 2.0
+    """Of the median movement, which no update exceeds."""
+
+    def __post_init__(self) -> None:
+        require(
+            isinstance(self.then, Merge) and not isinstance(self.then, NormClipped),
+            f"NormClipped: `then` should be another merge such as Mean(), got {self.then!r}.",
+        )
+        at_least(1, "NormClipped", "half of all updates move further than the median", multiple=self.multiple)
+
+    @property
+    def needs(self) -> Needs:
+        return self.then.needs
+
+    def inner(self) -> tuple[Part, ...]:
+        return (self.then, *self.then.inner())
+
+    def conflicts(self, algorithm: Algorithm) -> str | None:
+        return self.then.conflicts(algorithm)
+
+    def check(self, layout: Layout) -> None:
+        self.then.check(layout)
+
+    def observe(self, view: View, update: Update) -> None:
+        self.then.observe(view.inner(0), update)
+
+    def committed(self, view: View, updates: Sequence[Update]) -> None:
+        self.then.committed(view.inner(0), updates)
+        self._drop_copies(view)
+
+    def left(self, view: View, learner: str) -> None:
+        self.then.left(view.inner(0), learner)
+
+    def holds(self, view: View) -> Collection[str]:
+        return self.then.holds(view.inner(0))
+
+    def within_shares(
+        self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
+    ) -> list[tuple[float, ...]]:
+        return self.then.within_shares(view.inner(0), updates, weights)
+
+    def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
+        memory = self._memory(view)
+        movements = [self._movements(view, update) for update in updates]
+        # all first: what is in one commit is judged together, whoever is first in it
+        for update, norms in zip(updates, movements, strict=True):
+            for layer, norm in norms.items():
+                memory.note(layer, update.learner, norm)
+        limits = self._limits(view, memory, {layer for norms in movements for layer in norms})
+        clipped = [
+            self._clipped(view, memory, update, {n: limits[n] / norm for n, norm in norms.items() if norm > limits[n]})
+            for update, norms in zip(updates, movements, strict=True)
+        ]
+        return self.then.merge(view.inner(0), clipped, weights)
+
+    @staticmethod
+    def _memory(view: View) -> Movements:
+        return view.memory(Movements, lambda: Movements([{} for _ in view.layout.layers]))
+
+    def _movements(self, view: View, update: Update) -> dict[int, float]:
+        """Return how far an update would move each layer it sent."""
+        found = {}
+        for layer in update.layers:
+            squares = 0.0
+            for piece in chunks(view.layout.slices((layer,)), BLOCK):
+                difference = view.models.read(update.model.name, piece).double()
+                difference -= view.models.read(view.model.name, piece)
+                squares += float(torch.dot(difference, difference))
+            found[layer] = math.sqrt(squares)
+        return found
+
+    def _limits(self, view: View, memory: Movements, layers: Collection[int]) -> dict[int, float]:
+        current = view.models.read(view.model.name)
+        pieces = {layer: view.layout.slices((layer,))[0] for layer in layers}
+        return {layer: memory.limit(layer, self.multiple, current[piece]) for layer, piece in pieces.items()}
+
+    def _clipped(self, view: View, memory: Movements, update: Update, factors: dict[int, float]) -> Update:
+        """Return the update with these layers scaled back towards the current model; itself if there are none."""
+        if not factors:
+            return update
+        memory.clipped[update.learner] = memory.clipped.get(update.learner, 0) + 1
+        vector = view.models.read(update.model.name).clone()
+        for layer, factor in factors.items():
+            for piece in chunks(view.layout.slices((layer,)), BLOCK):
+                current = view.models.read(view.model.name, piece).double()
+                vector[piece] = current + factor * (vector[piece].double() - current)
+        name = view.name(f"clipped/{update.model.name}")
+        view.models.write(name, vector)
+        memory.copies.append(name)
+        return replace(update, model=Model(name, update.model.manifest))
+
+    def _drop_copies(self, view: View) -> None:
+        """Drop the clipped models that the inner merge does not hold; not before the commit, which may be undone."""
+        memory, held = self._memory(view), set(self.holds(view))
+        for name in memory.copies:
+            if name not in held:
+                view.models.drop(name)
+        memory.copies = [name for name in memory.copies if name in held]
+
+
+def clipped(merge: Merge, multiple: float) -> Merge:
+    """Return a merge whose updates are clipped; one that bounds them already stays as it is."""
+    return merge if isinstance(merge, NormClipped | RobustMerge) else NormClipped(merge, multiple)
