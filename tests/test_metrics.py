@@ -54,6 +54,20 @@ def test_macro_f1_is_the_mean_over_classes():
     assert metrics.macro_f1(HAND) == pytest.approx(269 / 390, rel=1e-15)
 
 
+def test_weighted_f1_weighs_the_classes_by_their_examples():
+    # F1 as above: 10/13, 1/2 and 4/5, of 6, 6 and 8 examples: (60/13 + 3 + 6.4) / 20
+    assert metrics.weighted_f1(HAND) == pytest.approx((60 / 13 + 3 + 6.4) / 20, rel=1e-15)
+
+
+def test_weighted_f1_as_the_mean_of_learners():
+    # RADFed: each learner's own weighted F1, then their plain mean, however many examples they have
+    one, other = np.array([[4, 0], [0, 0]]), np.array([[1, 1], [1, 5]])  # 1, and (2 x 1/2 + 6 x 5/6) / 8 = 3/4
+    answers = [Scored(4, 0.0, one), Scored(8, 0.0, other)]
+    assert metrics.metrics_of(answers, "learners")["weighted_f1"] == pytest.approx((1 + 3 / 4) / 2, rel=1e-15)
+    together = metrics.weighted_f1(one + other)
+    assert metrics.metrics_of(answers, "examples")["weighted_f1"] == together != pytest.approx(7 / 8)
+
+
 def test_binary_f1_is_that_of_class_one():
     # class 1: tp 7, fp 3, fn 1: 14 / 18; class 0 would give 10 / 14
     assert metrics.binary_f1(np.array([[5, 3], [1, 7]])) == pytest.approx(7 / 9, rel=1e-15)
@@ -124,6 +138,7 @@ def test_scores_agree_with_scikit_learn(data):
     assert metrics.accuracy(confusion) == close(sk.accuracy_score(actual, predicted), rel=1e-14)
     assert metrics.micro_f1(confusion) == close(sk.f1_score(actual, predicted, average="micro"), rel=1e-14)
     assert metrics.macro_f1(confusion) == close(sk.f1_score(actual, predicted, average="macro"), rel=1e-14)
+    assert metrics.weighted_f1(confusion) == close(sk.f1_score(actual, predicted, average="weighted"), rel=1e-14)
     assert metrics.matthews(confusion) == close(sk.matthews_corrcoef(actual, predicted), rel=1e-12, abs=1e-14)
     recalls = sk.recall_score(actual, predicted, labels=sorted(set(actual)), average=None)
     assert metrics.geometric_mean(confusion) == close(scipy.stats.gmean(recalls), rel=1e-12, abs=1e-300)

@@ -174,7 +174,8 @@ def test_async_dvw_with_a_fixed_update_frequency(evaluators: dict[str, float]) -
     assert all(0 < p <= 1 for _, _, p, *_ in expected.log)
 
 
-def test_fedasync_with_which_it_compares() -> None:
+@pytest.mark.parametrize("own", [False, True], ids=["a fresh update has 0", "as Xie counts: 1"])
+def test_fedasync_with_which_it_compares(own: bool) -> None:
     """Xie et al.: w <- (1 - a) w + a w_k, a = alpha (s + 1)^-1/2, and rho / 2 ||w - w'||^2 in the local loss."""
     alpha, rho = 0.6, 0.005
     net, data = Net(*WIDTHS), islands(5)
@@ -190,13 +191,13 @@ def test_fedasync_with_which_it_compares() -> None:
         send(0.0, k)
     while version < 20:
         now, _, k, w_k, sent = heappop(heap)
-        a = alpha * (version - sent + 1) ** -0.5
+        a = alpha * (version - sent + own + 1) ** -0.5
         w = (w * (1 - a)).add(w_k, alpha=a)
         log.append((k, version - sent))
         version += 1
         send(now, k)
     found, _ = run(
-        ap.fedasync(alpha, epochs=UF, **LOCAL),
+        ap.fedasync(alpha, epochs=UF, counts_own_commit=own, **LOCAL),
         data,
         WIDTHS,
         fleet=fleet(SECONDS, QUICK),
@@ -219,8 +220,10 @@ class Cycle:
     w: Tensor
     """The model after its last whole epoch."""
     ended: int = 0
+    began: float = 0.0
+    """When its running epoch began."""
     recalled: bool = False
-    """C3 holds, but no epoch has ended yet."""
+    """C3 holds, and it is asked to report when its running epoch ends."""
     requesting: bool = False
 
 
@@ -272,7 +275,7 @@ class Adaptive:
 
     def end_epoch(self, now: float, k: str, task: int) -> None:
         if k not in self.cycles or self.cycles[k].requesting or task != self.learners[k].tasks:
-            return  # it was recalled in the middle of this epoch
+            return  # it was recalled when this epoch was to begin
         cycle = self.cycles[k]
         cycle.w = next(cycle.epochs)
         cycle.ended += 1
@@ -284,6 +287,7 @@ class Adaptive:
         elif cycle.recalled:
             self.request(now, k, "C3")
         else:
+            cycle.began = now
             self.another_epoch(now, k)
             self.check_c3(now)
 
@@ -299,7 +303,7 @@ class Adaptive:
             s_k = self.community.steps - cycle.sent[1] + cycle.ended * self.learners[k].steps(BETA)
             if s_k > statistics.median(self.staleness[k]):  # (C3)
                 cycle.recalled = True
-                if cycle.ended:  # its last whole epoch is sent
+                if cycle.ended and cycle.began == now:  # Alg. 1 tests after an epoch's batches
                     self.request(now, k, "C3")
 
     def commit(self, now: float, k: str) -> None:

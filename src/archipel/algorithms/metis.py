@@ -7,7 +7,8 @@ cycles with C1, C2 and tombstones, and recall by effective staleness, C3 (sectio
 CIFAR-10 runs: eta .05, gamma .75, batch 100, uf 4, 5 % validation.
 
 Read so (docs/decisions/0001 to 0005): a cycle ends at the first failure after the tombstones; the first epoch is
-compared with the loss of the received model; the median is over all cycles so far, from the 20th; a learner's own
+compared with the loss of the received model; the median is over all cycles so far, from the 20th, or over the first 20
+(`recall_window`); a recalled learner ends its running epoch; a learner's own
 score travels with its update, so 9 of 10 learners are asked; momentum does not survive between tasks.
 """
 
@@ -55,6 +56,7 @@ def async_dvw(
     tombstones: int | Mapping[str, int] = 1,
     at_most: int = 50,
     recall_after: int = 20,
+    recall_window: int | None = None,
     *,
     quorum: float = 0.5,
     evaluators: int | None = None,
@@ -68,6 +70,7 @@ def async_dvw(
     tombstones: VC_tomb, failures allowed in a cycle; one number, or one for each group, {"fast": 0, "slow": 1}.
     at_most: epochs after which a cycle ends anyway.
     recall_after: cycles before the median of a learner's staleness counts.
+    recall_window: cycles that the median is over, a learner's first ones; None: all so far.
     quorum: share of the opinions that must come in.
     evaluators: ask only so many learners for their opinion; None: all.
     """
@@ -77,6 +80,6 @@ def async_dvw(
         weighting=ByDistributedValidation(metric, quorum, evaluators),
         merge=Community(),
         planners=(ValidationCycle(loss, tombstones, at_most),) if adaptive else (),
-        recall=MedianStaleness(recall_after) if adaptive else None,
+        recall=MedianStaleness(recall_after, recall_window) if adaptive else None,
         plan=Plan(**(CIFAR10 | local)),
     )

@@ -86,6 +86,13 @@ def macro_f1(confusion: Counts) -> float:
     return float(np.mean(2 * tp[seen] / (2 * tp + fp + fn)[seen])) if seen.any() else math.nan
 
 
+def weighted_f1(confusion: Counts) -> float:
+    """Mean F1 of the classes by their share of the examples, as scikit-learn's average="weighted"."""
+    tp, fp, fn = _totals(confusion)
+    f1 = 2 * tp / np.maximum(2 * tp + fp + fn, 1)  # a class that is neither there nor predicted counts nothing
+    return _ratio(float((tp + fn) @ f1), float((tp + fn).sum()))
+
+
 def binary_f1(confusion: Counts) -> float:
     """F1 of class 1 against class 0."""
     _two_classes("binary_f1", confusion)
@@ -154,6 +161,7 @@ METRICS: dict[str, Callable[[Scored], float]] = {
     "accuracy": _of_confusion("accuracy", accuracy),
     "micro_f1": _of_confusion("micro_f1", micro_f1),
     "macro_f1": _of_confusion("macro_f1", macro_f1),
+    "weighted_f1": _of_confusion("weighted_f1", weighted_f1),
     "binary_f1": _of_confusion("binary_f1", binary_f1),
     "geometric_mean": _of_confusion("geometric_mean", geometric_mean),
     "matthews": _of_confusion("matthews", matthews),

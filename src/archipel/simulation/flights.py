@@ -40,8 +40,10 @@ class Flight:
     """Its end is not known, or may be called for."""
     ended: int = 0
     """Epochs that have ended on the virtual clock; the job may be one ahead."""
+    began: float = 0.0
+    """When the epoch after those began."""
     before: Tensor | None = None
-    """The model when that epoch had ended, while the job is ahead."""
+    """The model when that epoch began, while the job is ahead."""
     finishing: bool = False
     arriving: bool = False
     lost: bool = False
@@ -101,12 +103,12 @@ class Flights:
             self._schedule_arrival(flight, seconds)
 
     def finish(self, task: int) -> None:
-        """Have a learner report the last epoch that has ended, or the first one if none has."""
+        """Have a learner report at the end of its epoch: now if one has ended at this very time, else the running one."""
         flight = self.out.get(task)
         if flight is None or flight.arriving or flight.lost:
             return
         flight.finishing = True
-        if flight.by_epoch and flight.ended > 0:
+        if flight.ended > 0 and flight.began == self.clock.now:
             flight.arriving = True
             self._schedule_arrival(flight, 0.0)
 
@@ -155,6 +157,7 @@ class Flights:
             flight.arriving = True
             self._schedule_arrival(flight, 0.0)
             return None
+        flight.began = self.clock.now
         self.clock.after(self._epoch_seconds(flight, flight.ended), EpochEnds(task))
         return Progress(task, job.steps) if "progress" in job.plan.reports else None
 
@@ -242,7 +245,7 @@ class Flights:
 
 def _saved(flight: Flight) -> dict[str, Any]:
     job = flight.job
-    kept = ("train", "down", "by_epoch", "ended", "before", "finishing", "arriving", "lost")
+    kept = ("train", "down", "by_epoch", "ended", "began", "before", "finishing", "arriving", "lost")
     progress = ("vector", "anchor", "epochs", "losses", "memory", "validation")
     return {
         **{name: getattr(flight, name) for name in kept},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from dataclasses import replace
 
@@ -122,6 +123,18 @@ def test_the_median_is_of_all_cycles_so_far(length):
         assert part.due(bench.view(), assignment("a", 500 - s, 0)) is (s > bar)
 
 
+@pytest.mark.parametrize(("window", "bar"), [(None, 4.5), (2, 5.0), (4, 4.5), (9, 4.5)])
+def test_the_median_of_the_first_cycles_only(window, bar):
+    # of 4, 6, 3, 5 the first two have the median 5, all four 4.5; later cycles do not enter a window
+    bench = Bench(layout(w=1))
+    part = MedianStaleness(after=2, window=window)
+    remember(bench, part, "a", [4, 6, 3, 5])
+    if window is not None and window <= 4:
+        remember(bench, part, "a", [100, 100, 100])
+    assert not part.due(bench.view(), assignment("a", 0, math.floor(bar)))
+    assert part.due(bench.view(), assignment("a", 0, math.floor(bar) + 1))
+
+
 def test_every_learner_has_a_median_of_its_own():
     bench = Bench(layout(w=1))
     part = MedianStaleness(after=1)
@@ -135,3 +148,5 @@ def test_every_learner_has_a_median_of_its_own():
 def test_recall_refuses_nonsense():
     with pytest.raises(ValueError, match="MedianStaleness: after should be at least 1, got 0"):
         MedianStaleness(0)
+    with pytest.raises(ValueError, match="MedianStaleness: window should be at least 1, got 0"):
+        MedianStaleness(window=0)

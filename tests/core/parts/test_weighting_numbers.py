@@ -76,6 +76,14 @@ def test_every_curve_falls_and_never_exceeds_one(curve):
     assert part.at_most_one
 
 
+def test_staleness_as_xie_counts_it_is_one_more():
+    # s(t - tau) of a fresh update: poly (1 + 1)^-.5; hinge forgives b - 1 commits of others
+    bench = Bench(layout(w=1))
+    own = [ByFreshness(curve, a, b=4, counts_own_commit=True) for curve, a in (("poly", 0.5), ("hinge", 10.0))]
+    found = [[part.weigh(bench.view(), bench.update(stale=s)) for s in (0, 3, 4)] for part in own]
+    assert found == [pytest.approx([2**-0.5, 5**-0.5, 6**-0.5]), [1.0, 1.0, 1 / 11]]
+
+
 def test_freshness_refuses_nonsense():
     with pytest.raises(ValueError, match="curve should be one of constant, poly, hinge, exp, inv, log, got 'hing'"):
         ByFreshness("hing")

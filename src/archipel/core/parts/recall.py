@@ -45,19 +45,25 @@ class MedianStaleness(Recall):
     """
 
     after: int = 20
-    """Cycles a learner completes before its median counts; from then on all cycles so far do."""
+    """Cycles a learner completes before its median counts."""
+    window: int | None = None
+    """Cycles that the median is over, a learner's first ones (20: the histogram of section V); None: all so far."""
 
     def __post_init__(self) -> None:
         at_least(1, "MedianStaleness", after=self.after)
+        if self.window is not None:
+            at_least(1, "MedianStaleness", window=self.window)
 
     def committed(self, view: View, updates: Sequence[Update]) -> None:
         history = view.memory(StalenessMemory).staleness
         for update in updates:
-            history.setdefault(update.learner, []).append(update.stale_steps)
+            own = history.setdefault(update.learner, [])
+            if self.window is None or len(own) < max(self.window, self.after):
+                own.append(update.stale_steps)
 
     def due(self, view: View, task: Assignment) -> bool:
         history = view.memory(StalenessMemory).staleness.get(task.learner, [])
         if len(history) < self.after:
             return False
         staleness = view.state.committed - task.committed + task.steps
-        return staleness > statistics.median(history)
+        return staleness > statistics.median(history[: self.window])

@@ -90,6 +90,8 @@ class ByFreshness(Weighting):
     """Exponent of `poly` (.5) or slope of `hinge` (10)."""
     b: float = 4.0
     """Staleness that `hinge` forgives."""
+    counts_own_commit: bool = False
+    """Staleness counts the update's own commit too, as Xie et al. write it: 1 for a fresh update."""
 
     at_most_one = True
 
@@ -99,7 +101,7 @@ class ByFreshness(Weighting):
         at_least(0, "ByFreshness", b=self.b)
 
     def weigh(self, view: View, update: Update) -> Weight:
-        return self.at(update.stale_versions)
+        return self.at(update.stale_versions + self.counts_own_commit)
 
     def at(self, s: int) -> float:
         match self.curve:
@@ -122,7 +124,7 @@ class ByDistributedValidation(Weighting):
     """DVW: every learner tries the update on its own validation part; the pooled score is the weight (Metis IV)."""
 
     metric: str = "micro_f1"
-    """micro_f1 (eq. 3), macro_f1, accuracy, geometric_mean, matthews, auc, binary_f1, or loss for tasks without
+    """micro_f1 (eq. 3), macro_f1, weighted_f1, accuracy, geometric_mean, matthews, auc, binary_f1, or loss for tasks without
     classes, where the weight is 1 / mean loss."""
     quorum: float = 0.5
     """Share of the opinions that must have come in: those asked for and, if it has one, the learner's own."""
