@@ -103,7 +103,7 @@ class Flights:
             self._schedule_arrival(flight, seconds)
 
     def finish(self, task: int) -> None:
-        """Have a learner report at the end of its epoch: now if one has ended at this very time, else the running one."""
+        """Have a learner report at the end of its epoch: now, if one has just ended, or when the running one does."""
         flight = self.out.get(task)
         if flight is None or flight.arriving or flight.lost:
             return

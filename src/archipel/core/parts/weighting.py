@@ -124,8 +124,8 @@ class ByDistributedValidation(Weighting):
     """DVW: every learner tries the update on its own validation part; the pooled score is the weight (Metis IV)."""
 
     metric: str = "micro_f1"
-    """micro_f1 (eq. 3), macro_f1, weighted_f1, accuracy, geometric_mean, matthews, auc, binary_f1, or loss for tasks without
-    classes, where the weight is 1 / mean loss."""
+    """micro_f1 (eq. 3), macro_f1, weighted_f1, accuracy, geometric_mean, matthews, auc, binary_f1, or loss for
+    tasks without classes, where the weight is 1 / mean loss."""
     quorum: float = 0.5
     """Share of the opinions that must have come in: those asked for and, if it has one, the learner's own."""
     evaluators: int | None = None
