@@ -9,5 +9,5 @@ figure_measures.py  how a figure is computed from them
 claims.py           the claims that can be made of a table, and whether they hold
 outcome.py          from a name and a scale to the paper's figures beside ours
 study_curves.py     scores of all studies in one picture
-document.py         docs/papers.md
+document.py         the pages of docs/papers
 """

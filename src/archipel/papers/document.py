@@ -1,7 +1,7 @@
-"""docs/papers.md from what was found: `python -m archipel.papers.document docs/papers > docs/papers.md`.
+"""Write the pages of docs/papers from stored outcomes: `python -m archipel.papers.document docs/papers`.
 
-The folder has the reproduction.json of every table that was run, as <name>.json, and its curves, as <name>.png. Figures
-come from there, words from the reproduction; nothing is typed in by hand, and a test keeps the page so.
+The folder holds the reproduction.json of every table that was run, as <name>.json, and its curves, as <name>.png.
+Figures come from there and words from the reproductions; none is typed by hand, and a test compares the pages.
 """
 
 from __future__ import annotations
@@ -9,130 +9,149 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from archipel.papers.catalogue import NAMES, reproduction
 from archipel.papers.outcome import SCORING
 from archipel.papers.reproduction import JUDGED, FigureCell, PaperTable, Reproduction
 from archipel.report.measures import Spread
+from archipel.storage.atomic_files import write_text
 
-HEAD = """# The papers' tables
+Stored: TypeAlias = Mapping[str, Any]
+"""An outcome as reproduction.json holds it."""
 
-This page is generated (`python -m archipel.papers.document docs/papers > docs/papers.md`) from the outcomes in
-[papers/](papers) and the words of the reproductions themselves, and a test keeps it so.
+INDEX = """# The papers' tables
 
-`archipel reproduce NAME` runs a table of a paper from the study files that are checked in beside
-[the code](../src/archipel/papers), prints the paper's figures beside ours and says whether the paper's claim,
-the ordering and the rough size of the gap, holds. `--scale smoke` shows in seconds that it runs, `small` is what is
-reported here, `full` is the paper's own budget and was not run here. What was begun is gone on with.
+`archipel reproduce NAME` runs a table of a paper from [study files in the package](../../src/archipel/papers), prints
+the paper's figures beside ours, and says which of the paper's claims hold: who is ahead of whom, and by roughly how
+much. [Reproduce a paper's table](../how-to/reproduce-a-table.md) shows how.
 
-At `small`, networks, samples and rounds are fewer than in the papers, so that our figures are not theirs; what is
-compared is who is ahead of whom, and by how much. A score is a run's final one: the mean over the last fifth of its
-local rounds, or of its virtual time where it ended by time, each version counting as long as it was the current one
-([0038](decisions/0038-the-final-score.md)); then the mean over seeds (± the sample deviation).
+Everything below was run at the scale `small`: networks, samples and rounds are fewer than in the papers, so our figures
+are not theirs, and what is compared is the order and the gap. The papers' own budgets (`full`) were not run.
+
+* **Score**: a run's final score, the mean over the last fifth of its budget
+  ([0038](../decisions/0038-the-final-score.md)), then the mean over seeds ± the sample deviation.
+* **Earlier scoring**: these outcomes were scored by the mean of each run's last five evaluations, which is unfair to
+  methods that commit rarely. Their figures and verdicts have to be computed again.
+* **Time** is wall-clock time on a machine that had other work to do.
+
+These pages are generated from the outcomes in this folder and a test compares them. To write them again, run
+`python -m archipel.papers.document docs/papers`.
 """
-EARLIER = "the mean of each run's last five evaluations, which disfavours methods that commit seldom"
-"""How scores were taken in outcomes that do not say it."""
+COUNTED: Mapping[bool | None, str] = {True: "hold", False: "do not hold", None: "not judged"}
+HOW_TO_READ = (
+    "[The index](index.md) explains scales and scores. In each cell: the paper's figure; **ours** (the difference)."
+)
+EARLIER = "**Earlier scoring**: these figures and verdicts have to be computed again ([why](index.md))."
 
 
-def document(folder: Path) -> str:
-    """The page."""
-    found = {name: json.loads(path.read_text()) for name in NAMES if (path := folder / f"{name}.json").exists()}
-    pieces = [HEAD, *_earlier(found), _summary(found)]
-    paper = ""
+def pages(folder: Path) -> dict[str, str]:
+    """Return the index and a page for each paper, by file name."""
+    stored = {name: json.loads(path.read_text()) for name in NAMES if (path := folder / f"{name}.json").exists()}
+    papers: dict[str, list[Reproduction]] = {}
     for name in NAMES:
-        one = reproduction(name)
-        if one.paper != paper:
-            paper = one.paper
-            pieces.append(f"## {paper}\n")
-        pieces.append(_section(one, found.get(name), (folder / f"{name}.png").exists()))
-    return "\n".join(pieces)
+        papers.setdefault(_page(name), []).append(reproduction(name))
+    index = [INDEX, "| table | what it compares | claims | scoring |\n| --- | --- | --- | --- |"]
+    index += [_row(table, stored.get(table.name)) for tables in papers.values() for table in tables]
+    return {
+        "index.md": "\n".join(index) + "\n",
+        **{page: _paper(tables, stored, folder) for page, tables in papers.items()},
+    }
 
 
-def stands_from_earlier(name: str, told: Mapping[str, Any]) -> bool:
-    """Whether an outcome's figures rest on scores that were taken in another way than today's."""
-    return reproduction(name).scored and told.get("scoring") != SCORING
+def scored_earlier(name: str, outcome: Stored) -> bool:
+    """Tell whether an outcome's figures rest on scores that were computed in another way than today's."""
+    return reproduction(name).scored and outcome.get("scoring") != SCORING
 
 
-def _earlier(found: Mapping[str, Any]) -> list[str]:
-    names = [f"[{name}](#{name})" for name, told in found.items() if stands_from_earlier(name, told)]
-    if not names:
-        return []
-    return [
-        f"**Not scored so yet**: {', '.join(names)}. Their figures and verdicts stand from an earlier way of scoring, "
-        f"{EARLIER}, and so do their remarks. The outcomes hold no curves to score anew; they have to be run again.\n"
-    ]
+def _page(name: str) -> str:
+    return f"{name.partition('-')[0]}.md"
 
 
-def _summary(found: Mapping[str, Any]) -> str:
-    lines = ["| table | claim | |", "| --- | --- | --- |"]
-    for name in NAMES:
-        claims = found[name]["claims"] if name in found else []
-        for place, told in enumerate(claims):
-            label = f"[{name}](#{name})" if not place else ""
-            way = " (earlier scoring)" if stands_from_earlier(name, found[name]) else ""
-            lines.append(f"| {label} | {_cell(told['claim'])} | {JUDGED[told['holds']]}{way} |")
-        if name not in found:
-            lines.append(f"| [{name}](#{name}) | | not run at `small` yet |")
-    return "\n".join(lines) + "\n"
+def _row(table: Reproduction, outcome: Stored | None) -> str:
+    link = f"[{table.name}]({_page(table.name)}#{table.name})"
+    if outcome is None:
+        return f"| {link} | {_cell(table.title)} | not run at `small` | |"
+    counts = Counter(claim["holds"] for claim in outcome["claims"])
+    claims = ", ".join(f"{counts[verdict]} {words}" for verdict, words in COUNTED.items() if counts[verdict])
+    scoring = "earlier" if scored_earlier(table.name, outcome) else "final score" if table.scored else "none needed"
+    return f"| {link} | {_cell(table.title)} | {claims} | {scoring} |"
 
 
-def _section(one: Reproduction, told: Mapping[str, Any] | None, picture: bool) -> str:
-    lines = [f"### {one.name}", "", f"{one.title}.", ""]
-    scale = one.scales["small" if told is None else told["scale"]]
-    if told is None:
-        lines += [f"Not run at `small` yet, which is: {scale.says}", ""]
+def _paper(tables: Sequence[Reproduction], stored: Mapping[str, Stored], folder: Path) -> str:
+    short, _, title = tables[0].paper.partition(": ")
+    lines = [f"# {short}", "", f"*{title}.* {HOW_TO_READ}", ""]
+    shared = [reading for reading, tables in Counter(r for t in tables for r in t.readings).items() if tables > 1]
+    if shared:
+        lines += ["How the paper was read, for several tables:", "", *(f"* {reading}" for reading in shared), ""]
+    for table in tables:
+        lines += _section(table, stored.get(table.name), (folder / f"{table.name}.png").exists(), shared)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _section(table: Reproduction, outcome: Stored | None, picture: bool, shared: Sequence[str]) -> list[str]:
+    lines = [f"## {table.name}", "", f"{table.title}.", ""]
+    if outcome is None:
+        lines += [f"Not run at `small`, which is: {table.scales['small'].says}", ""]
     else:
-        seeds = f" Seeds {', '.join(map(str, told['seeds']))}." if told["seeds"] else ""
-        lines += [
-            f"`archipel reproduce {one.name} --scale {told['scale']}`: {scale.says}{seeds} "
-            f"{told['seconds'] / 60:.1f} minutes on {told['cores']} cores.",
-            "",
-        ]
-        if stands_from_earlier(one.name, told):
-            lines += [f"Scored in an earlier way, by {EARLIER}; it has to be run again.", ""]
-        for table in one.tables:
-            if table.title in told["tables"]:
-                lines += _table(table, told["tables"][table.title])
-            else:
-                lines += [f"{table.title}: not in this outcome; it has to be run again.", ""]
-        for claim in told["claims"]:
-            lines.append(f"* **{JUDGED[claim['holds']]}**: {claim['claim']} ({claim['why']})")
-        lines.append("")
+        lines += _found(table, outcome)
         if picture:
-            lines += [f"![Scores against virtual time](papers/{one.name}.png)", ""]
-    if one.readings:
-        lines += ["How the paper was read:", "", *(f"* {reading}" for reading in one.readings), ""]
-    if one.remarks:
-        lines += ["Remarks:", "", *(f"* {remark}" for remark in one.remarks), ""]
-    return "\n".join(lines)
+            lines += [f"![Scores against virtual time]({table.name}.png)", ""]
+    readings = [reading for reading in table.readings if reading not in shared]
+    if readings:
+        lines += ["How the paper was read:", "", *(f"* {reading}" for reading in readings), ""]
+    if table.remarks:
+        lines += ["Remarks:", "", *(f"* {remark}" for remark in table.remarks), ""]
+    return lines
 
 
-def _table(table: PaperTable, cells: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _found(table: Reproduction, outcome: Stored) -> list[str]:
+    seeds = f" Seeds {', '.join(map(str, outcome['seeds']))}." if outcome["seeds"] else ""
     lines = [
-        f"{table.title}; in each cell the paper's figure, ours, and the difference:",
+        f"`archipel reproduce {table.name} --scale {outcome['scale']}`: {table.scales[outcome['scale']].says}{seeds} "
+        f"{outcome['seconds'] / 60:.1f} minutes on {outcome['cores']} cores.",
+        "",
+    ]
+    if scored_earlier(table.name, outcome):
+        lines += [EARLIER, ""]
+    lines += ["| claim | verdict | figures |", "| --- | --- | --- |"]
+    for claim in outcome["claims"]:
+        lines.append(f"| {_cell(claim['claim'])} | **{JUDGED[claim['holds']]}** | {_cell(claim['why'])} |")
+    lines.append("")
+    for paper_table in table.tables:
+        if paper_table.title in outcome["tables"]:
+            lines += _table(paper_table, outcome["tables"][paper_table.title])
+        else:
+            lines += [f"{paper_table.title}: not in this outcome; it has to be run again.", ""]
+    return lines
+
+
+def _table(table: PaperTable, cells: Mapping[str, Mapping[str, Stored]]) -> list[str]:
+    lines = [
+        f"{table.title}:",
         "",
         "| | " + " | ".join(_cell(column.name) for column in table.columns) + " |",
         "| --- |" + " --- |" * len(table.columns),
     ]
     for row in table.rows:
-        told = (_shown(cells[row.name][column.name], column.digits) for column in table.columns)
-        lines.append(f"| {_cell(row.name)} | " + " | ".join(told) + " |")
+        shown = (_shown(cells[row.name][column.name], column.digits) for column in table.columns)
+        lines.append(f"| {_cell(row.name)} | " + " | ".join(shown) + " |")
     return [*lines, ""]
 
 
-def _shown(told: Mapping[str, Any], digits: int) -> str:
-    ours = Spread(_number(told["ours"]), _number(told["deviation"]), told["n"]) if "ours" in told else None
-    paper, mine, difference = FigureCell(told["paper"], ours).shown(digits)
+def _shown(cell: Stored, digits: int) -> str:
+    ours = Spread(_number(cell["ours"]), _number(cell["deviation"]), cell["n"]) if "ours" in cell else None
+    paper, mine, difference = FigureCell(cell["paper"], ours).shown(digits)
     if ours is not None and ours.n:
         mine = f"**{mine}**"
     return f"{paper or '–'}; {mine}" + (f" ({difference})" if difference else "")
 
 
-def _number(told: float | None) -> float:
-    return math.nan if told is None else told
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _cell(text: str) -> str:
@@ -140,4 +159,5 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(document(Path(sys.argv[1])))
+    for file, text in pages(Path(sys.argv[1])).items():
+        write_text(Path(sys.argv[1]) / file, text)

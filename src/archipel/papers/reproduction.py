@@ -131,6 +131,6 @@ class Reproduction(ScaledStudies):
     readings: tuple[str, ...] = ()
     """How open points of the paper were read, and what differs from the paper at every scale."""
     remarks: tuple[str, ...] = ()
-    """What was found, where we differ, and what was tried."""
+    """What explains our figures, and what was known when settings were chosen; figures are in the outcome."""
     scored: bool = True
     """Whether its figures are computed from final scores, or from settings that were chosen by them."""

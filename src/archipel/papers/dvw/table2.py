@@ -95,7 +95,7 @@ REPRODUCTION = Reproduction(
         "Table II are lost, and 0.1653, which is AsyncFedAvg's in one of the two power-law rows, cannot be placed.",
     ),
     remarks=(
-        "The images cannot be had where this was written, so that nothing but smoke was run, on generated files: it "
-        "shows that the study works, and nothing of the claim.",
+        "The images were not available where this was written, so only `smoke` was run, on generated files. It shows "
+        "that the study works, and says nothing about the claim.",
     ),
 )

@@ -84,7 +84,7 @@ REPRODUCTION = Reproduction(
     },
     readings=CLUSTER,
     remarks=(
-        "The images cannot be had where this was written, so that nothing but smoke was run, on generated files: it "
-        "shows that the study works, and nothing of the claim.",
+        "The images were not available where this was written, so only `smoke` was run, on generated files. It shows "
+        "that the study works, and says nothing about the claim.",
     ),
 )

@@ -116,13 +116,13 @@ REPRODUCTION = Reproduction(
         "Covertype has classes 1 and 2 only, all 495,141 rows; MNIST and Cifar10 are dealt out with their official "
         "test images (docs/decisions/0029). COVFEAT's features are the wilderness area and the soil type.",
         "Shakespeare is 143 roles, drawn from those of 37 plays of Project Gutenberg: LEAF's file, which the paper "
-        "has, is not at hand.",
+        "has, is not available.",
     ),
     remarks=(
-        "Cifar10 is the 24,000 images at hand, not 60,000, which is why clients have 240 on average and not 600.",
-        "COVFEAT's stdev of 3,237 is far from what Dir(1) gives for 100 clients (0.99 of the mean, about 4,900): an "
-        "unusual draw, or another one than the paper says. Its C-score is 0.68 when each 0/1 column is a feature of "
-        "its own (docs/explanation/partitioner.md).",
+        "Cifar10 is the 24,000 available images instead of 60,000, so clients have 240 on average instead of 600.",
+        "COVFEAT's deviation is far from what Dir(1) gives for 100 clients: an unusual draw, or drawn in another way "
+        "than the paper says. Its C-score comes out when each 0/1 column is a feature of its own "
+        "(docs/explanation/partitioner.md).",
         "COVCLS and COVFEAT have the same draw of sizes for the same seed, so their first four figures are alike.",
     ),
 )
