@@ -348,8 +348,7 @@ OWED_LONG_FILES = {
     "src": {"core/controller.py", "study/federate.py"},
     "tests": {
         *("core/test_crash_anywhere.py", "core/test_tables.py", "federation/test_malformed.py"),
-        *("federation/test_tls.py", "simulation/test_fleet.py", "simulation/test_native.py"),
-        "simulation/test_stacked.py",
+        "federation/test_tls.py",
     },
 }
 OWED_LONG_FUNCTIONS = {

@@ -3,6 +3,7 @@
    Arguments: rounds, threads, and "fork" to repeat the last rounds in a forked child. */
 
 #include <dirent.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,6 +35,24 @@ static long draw_layers(struct layer *layer, long layers) {
         width = outputs;
     }
     return size;
+}
+
+static long interrupts, pauses;
+
+static void count_interrupt(int unused) { interrupts += unused != 0; }
+
+static void interrupt(int unused) {
+    (void)unused;
+    raise(SIGINT);
+}
+
+/* Wait for a task while SIGINT arrives again and again. */
+static void wait_interrupted(struct task *task) {
+    struct itimerval often = {{0, 40}, {0, 40}}, never = {{0, 0}, {0, 0}};
+    setitimer(ITIMER_REAL, &often, NULL);
+    while (archipel_wait(task) == INTERRUPTED)
+        pauses++;
+    setitimer(ITIMER_REAL, &never, NULL);
 }
 
 /* Use one random network; return 1 if all repeats gave equal bits and every example was counted. */
@@ -69,8 +88,18 @@ static int train_and_evaluate(void) {
         };
         archipel_begin_training(&training[i]);
     }
+    struct training dropped = {
+        .network = &net, .model = allocate(size, sizeof(float)), .anchor = net.proximal ? begin : NULL,
+        .momentum = net.momentum ? allocate(size, sizeof(float)) : NULL,
+        .indices = indices, .order = order, .examples = examples, .batch = batch, .steps = steps,
+    };
+    archipel_begin_training(&dropped);
+    archipel_cancel(&dropped.task);
+    wait_interrupted(&dropped.task);
+    free(dropped.model);
+    free(dropped.momentum);
     for (int i = REPEATS - 1; i >= 0; i--) {
-        archipel_wait(&training[i].task);
+        wait_interrupted(&training[i].task);
         if (training[i].then == NULL)
             archipel_begin_trial(&trial[i]);
     }
@@ -142,9 +171,15 @@ __attribute__((constructor(101))) static void check_joined_at_exit(void) { atexi
 
 int main(int count, char **arguments) {
     int rounds = atoi(arguments[1]), status = 0;
+    signal(SIGINT, count_interrupt);
+    signal(SIGALRM, interrupt);
     archipel_pool_resize(atoi(arguments[2]));
     if (run_rounds(rounds))
         return 1;
+    if (interrupts == 0 || pauses == 0) {
+        printf("%ld interrupts and %ld pauses: nothing was paused\n", interrupts, pauses);
+        return 1;
+    }
     if (count > 3) {
         pid_t child = fork();
         if (child == 0)

@@ -80,7 +80,8 @@ def test_one_that_describes_no_structs_is_refused(tmp_path: Path) -> None:
 ENDING = """
 import os, sys
 import torch
-from tests.simulation.test_native import begun, case
+from tests.simulation.perceptrons import case
+from tests.simulation.test_native_threads import begun
 
 torch.get_num_threads = lambda: 4  # for the library alone: threads of torch's own crash in a fork's exit handlers
 at_hand = case(64, 64, 10, examples=2000)

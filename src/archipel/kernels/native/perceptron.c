@@ -33,7 +33,8 @@ const struct member archipel_trial_members[] = {
 const struct member archipel_training_members[] = {
     MEMBER(training, task), MEMBER(training, network), MEMBER(training, model), MEMBER(training, anchor),
     MEMBER(training, momentum), MEMBER(training, indices), MEMBER(training, order), MEMBER(training, examples),
-    MEMBER(training, batch), MEMBER(training, steps), MEMBER(training, then), MEMBER(training, failed), END(training),
+    MEMBER(training, batch), MEMBER(training, steps), MEMBER(training, steps_done), MEMBER(training, epoch_done),
+    MEMBER(training, then), MEMBER(training, failed), END(training),
 };
 
 /* ----------------------------------------------------------------------------------------------- memory of a thread */
@@ -349,17 +350,23 @@ static void run_training(void *argument) {
         return;
     }
     load_model(net, buffers, job->model, job->anchor, job->momentum);
-    const int64_t *order = job->order;
-    long done = 0; /* examples of this epoch */
-    for (int64_t step = 0; step < job->steps; step++) {
-        long count = job->examples - done < batch ? job->examples - done : batch;
+    while (job->steps_done < job->steps) {
+        if (job->task.cancelled)
+            return;
+        if (pool_must_pause()) {
+            job->task.paused = 1;
+            break;
+        }
+        const int64_t *order = job->order;
+        long left = job->examples - job->epoch_done, count = left < batch ? left : batch;
         gather(net, job->indices, order, count, inputs);
         prepare_forward(net, buffers);
         forward(net, buffers, inputs, count);
         cross_entropy_gradient(net, &buffers[net->layers - 1], job->indices, order, count);
         backward(net, buffers, inputs, count);
-        order += count;
-        done = done + count == job->examples ? 0 : done + count;
+        job->order += count;
+        job->epoch_done = count == left ? 0 : job->epoch_done + count;
+        job->steps_done++;
     }
     for (int64_t l = 0; l < net->layers; l++) {
         const struct layer *layer = &net->layer[l];
@@ -370,7 +377,7 @@ static void run_training(void *argument) {
     }
     trim_arena();
     job->failed = 0;
-    if (job->then)
+    if (job->then && !job->task.paused)
         run_trial(job->then);
 }
 
@@ -386,5 +393,8 @@ void archipel_begin_trial(struct trial *job) {
     pool_submit(&job->task);
 }
 
-/* Wait for a training or a trial; return 0 if it was begun before this process was forked. */
-int archipel_wait(struct task *task) { return pool_wait(task); }
+/* Wait for a training or a trial. */
+enum waited archipel_wait(struct task *task) { return pool_wait_interruptibly(task); }
+
+/* Stop a training at its next batch. Wait for it before its memory is freed. */
+void archipel_cancel(struct task *task) { task->cancelled = 1; }

@@ -42,6 +42,7 @@ struct training {
     const int64_t *indices; /* the learner's examples */
     const int64_t *order;   /* [epoch, example]: positions in `indices` */
     int64_t examples, batch, steps;
+    int64_t steps_done, epoch_done; /* steps, and examples of the current epoch, before a pause */
     struct trial *then; /* evaluates the trained model, or NULL */
     int64_t failed;     /* out of memory */
 };

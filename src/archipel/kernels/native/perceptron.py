@@ -12,6 +12,9 @@ from torch import Tensor
 
 from archipel.kernels.native import structs
 
+NEVER, INTERRUPTED = 0, 2
+"""What the library says of a wait that has not ended with the task (`enum waited` in pool.h)."""
+
 
 class Linear(NamedTuple):
     """A linear layer."""
@@ -56,17 +59,26 @@ class _Begun:
 
     def wait(self) -> None:
         """Return once the task is done; run other tasks of the queue meanwhile."""
+        waited = INTERRUPTED
+        while waited == INTERRUPTED:  # between two calls Python handles signals, and may raise
+            waited = self._library.archipel_wait(byref(self._record))
         self._under_way = False
-        if not self._library.archipel_wait(byref(self._record)):
+        if waited == NEVER:
             raise RuntimeError(
                 "A task that was begun before a fork never runs in the child: wait for it before forking."
             )
         if self._record.failed:
             raise MemoryError("There is not enough memory for a network's activations: use a smaller batch.")
 
+    def cancel(self) -> None:
+        """Stop a training soon, without a result."""
+        self._library.archipel_cancel(byref(self._record))
+
     def __del__(self) -> None:
         if self._under_way:
-            self._library.archipel_wait(byref(self._record))
+            self.cancel()
+            while self._library.archipel_wait(byref(self._record)) == INTERRUPTED:
+                pass
 
 
 class NativeTrial(_Begun):

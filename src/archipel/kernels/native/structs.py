@@ -7,7 +7,10 @@ from itertools import count
 
 
 class TaskStruct(Structure):
-    _fields_ = (("run", c_void_p), ("argument", c_void_p), ("next", c_void_p), ("done", c_int), ("generation", c_int))
+    _fields_ = (
+        *((name, c_void_p) for name in ("run", "argument", "next")),
+        *((name, c_int) for name in ("done", "cancelled", "paused", "generation")),
+    )
 
 
 class LayerStruct(Structure):
@@ -54,6 +57,8 @@ class TrainingStruct(Structure):
         ("examples", c_int64),
         ("batch", c_int64),
         ("steps", c_int64),
+        ("steps_done", c_int64),
+        ("epoch_done", c_int64),
         ("then", c_void_p),
         ("failed", c_int64),
     )

@@ -88,7 +88,9 @@ class Native:
         return NativeScore(self._trial(model, self._parts(parts), parts.sizes))
 
     def close(self) -> None:
-        """Drop all training that is out; the library's threads are joined when the process exits."""
+        """Stop all training that is out; the library's threads are joined when the process exits."""
+        for training, _ in self._out.values():
+            training.cancel()
         self._out.clear()
 
     def _trial(self, model: Tensor, examples: Tensor, sizes: NDArray[np.int64]) -> NativeTrial:
