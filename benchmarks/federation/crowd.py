@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tomli_w
+import tomlkit
 from torch import Tensor
 
 from archipel.federation.learner.link import Link
@@ -59,7 +59,7 @@ def write_study(folder: Path, learners: Sequence[str], parameters: int, **sectio
     for name, section in sections.items():
         raw[name] = {**raw[name], **section} if isinstance(raw.get(name), dict) else section
     path = folder / "study.toml"
-    path.write_text(tomli_w.dumps(raw))
+    path.write_text(tomlkit.dumps(raw))
     return path
 
 

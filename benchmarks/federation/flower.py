@@ -19,7 +19,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-import tomli_w
+import tomlkit
 
 from archipel.federation.security import authority
 from benchmarks.environments.prepare import prepare
@@ -69,9 +69,9 @@ def _write_project(folder: Path, port: int, papers: Path, **config: object) -> N
             }
         },
     }
-    (folder / "app" / "pyproject.toml").write_text(tomli_w.dumps(project))
+    (folder / "app" / "pyproject.toml").write_text(tomlkit.dumps(project))
     link = {"address": f"127.0.0.1:{port}", "root-certificates": str(papers / authority.AUTHORITY)}
-    (folder / "config.toml").write_text(tomli_w.dumps({"superlink": {"default": "here", "here": link}}))
+    (folder / "config.toml").write_text(tomlkit.dumps({"superlink": {"default": "here", "here": link}}))
 
 
 def _run(folder: Path, log: Path, port: int, papers: Path) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import tomli_w
+import tomlkit
 import torch
 
 from archipel.cli.replay import replay
@@ -208,7 +208,7 @@ def test_layers_at_hand_are_taken_before_others_are_fetched(tmp_path: Path) -> N
 
 
 def test_a_folder_that_a_controller_is_at_is_not_replayed(tmp_path: Path) -> None:
-    (tmp_path / "study.toml").write_text(tomli_w.dumps(study()))
+    (tmp_path / "study.toml").write_text(tomlkit.dumps(study()))
     host(study_of(study())).open(tmp_path / "state").book.close()
     with alone_in(tmp_path / "state"), pytest.raises(ValueError, match="at work in another process"):
         replay(tmp_path / "study.toml", tmp_path / "state")

@@ -17,11 +17,11 @@ import pytest
 
 import archipel as ap
 from archipel.report.measures import marks, measure
-from archipel.report.page import Picture, laid_out, page
+from archipel.report.page import CURVES, Picture, laid_out, page
 from archipel.report.write import write_report
 from tests.made_runs import written
 
-HOSTILE = "<script>document.title='broken'</script>\"'&{title}$title"
+HOSTILE = "<script>document.title='broken'</script>\"'&{title}$title{{title}}{%"
 VOID = {"meta", "img", "br", "hr", "link", "input", "wbr"}
 
 
@@ -73,21 +73,24 @@ def rising(name: str, top: float, seeds: int = 2, **others: object) -> list[ap.R
 
 def test_it_is_put_together_as_a_page_should_be():
     picture = Picture("one", "A picture", "What it shows.", b"<svg/>", ("figures/one.png", "figures/one.svg"))
-    read = told([*rising("a", 0.5), *rising("b", 0.8)], picture, notes=("A note.",))
+    curves = replace(picture, name=CURVES, title="Curves first")
+    read = told([*rising("a", 0.5), *rising("b", 0.8)], picture, curves, notes=("A note.",))
     assert read.texts["h1"] == read.texts["title"] == ["A title"]
-    assert read.texts["h2"] == ["Notes", "What was run", "Measures", "Figures"]
+    assert read.texts["h2"] == ["Notes", "Curves", "Measures", "Further figures", "What was run"]
     assert len(read.all("table")) == len(read.texts["caption"]) == 4
     assert {one["scope"] for one in read.all("th")} == {"col", "row"}
-    assert len(read.all("figure")) == len(read.all("figcaption")) == 1
-    assert read.all("img")[0]["alt"] == "A picture"
+    assert len(read.all("figure")) == len(read.all("figcaption")) == 2
+    assert [one["alt"] for one in read.all("img")] == ["Curves first", "A picture"]
+    order = [tag for tag, _ in read.elements if tag in ("img", "table")]
+    assert order == ["img", *["table"] * 4, "img"], "the curves come first, the tables behind them"
     assert read.all("html")[0]["lang"] == "en"
 
 
 def test_the_contents_lead_to_places_on_the_page():
     picture = Picture("one", "A picture", "What it shows.", b"<svg/>", ())
-    read = told(rising("a", 0.5), picture, notes=("A note.",))
+    read = told(rising("a", 0.5), picture, replace(picture, name=CURVES), notes=("A note.",))
     leads = [one["href"] for one in read.all("a") if one["href"].startswith("#")]
-    assert leads == ["#notes", "#runs", "#measures", "#figure-one"]
+    assert leads == ["#notes", "#figure-score-curves", "#measures", "#figure-one", "#runs"]
     assert {lead.removeprefix("#") for lead in leads} <= {one["id"] for _, one in read.elements if "id" in one}
 
 

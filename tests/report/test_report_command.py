@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 import archipel as ap
 from archipel.cli.report import report, table
 from archipel.core.records import Scores
+from archipel.drawing.csv_tables import write_csv
 from archipel.drawing.drawing import Drawing
 from archipel.report import write
 from archipel.report.measures import COLUMNS, marks, measure
@@ -85,6 +86,24 @@ def test_the_table_is_csv_with_all_measures(saved: Path):
     assert rows[0]["final over"] == "the last fifth of a run's local rounds"
     assert float(rows[0]["final"]) == float(rows[0]["last"]) == pytest.approx(0.65)
     assert len(rows[0]) == 5 + 3 * len(COLUMNS)
+
+
+def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path):
+    dangerous = ["=HYPERLINK(1)", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1"]
+    harmless: list[object] = ["fedavg", "a=b", "-0.5", "+1e-3", "", -0.5, None, "'quoted"]
+    write_csv(tmp_path / "table.csv", ["=head"], [dangerous, harmless])
+    with open(tmp_path / "table.csv", newline="", encoding="utf-8") as file:
+        header, first, second = csv.reader(file)
+    assert header == ["'=head"]
+    assert first == [f"'{cell}".replace("\r", " ") for cell in dangerous]
+    assert second == ["" if cell is None else str(cell) for cell in harmless]
+
+
+def test_a_methods_name_is_no_formula_in_the_table(saved: Path):
+    run = replace(ap.load_run(saved / "radfed-0"), name="=1+1")
+    write_report([run], saved / "report")
+    with open(saved / "report" / "table.csv", newline="") as file:
+        assert next(csv.DictReader(file))["method"] == "'=1+1"
 
 
 def test_where_it_goes_what_it_is_called_and_where_methods_meet_can_be_asked_for(saved: Path, tmp_path: Path):

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import tomli_w
+import tomlkit
 import yaml
 
 import archipel as ap
@@ -47,7 +47,7 @@ def test_toml_yaml_and_json_say_the_same(tmp_path: Path) -> None:
     raw = tomllib.loads(embedded())
     with_null = {**raw, "evaluation": {**raw["evaluation"], "every": None}}
     paths = [
-        written(tmp_path, tomli_w.dumps(raw)),
+        written(tmp_path, tomlkit.dumps(raw)),
         written(tmp_path, yaml.safe_dump(with_null), "study.yaml"),
         written(tmp_path, yaml.safe_dump(with_null), "study.yml"),
         written(tmp_path, json.dumps(with_null), "study.json"),
@@ -84,18 +84,20 @@ def test_a_file_that_is_no_study_says_so(tmp_path: Path) -> None:
     assert "should be" in refused(
         written(tmp_path, "algorithms = 3\n[data]\nsource = 'digits'\nsplit = {learners = 2}")
     )
-    assert "is no TOML" in refused(written(tmp_path, "title = "))
-    assert "is no YAML" in refused(written(tmp_path, "a: [1", "study.yaml"))
-    assert "made of keys and tables" in refused(written(tmp_path, "- 1\n- 2\n", "study.yaml"))
+    assert "is not valid TOML" in refused(written(tmp_path, "title = "))
+    assert "is not valid YAML" in refused(written(tmp_path, "a: [1", "study.yaml"))
+    assert "consists of keys and tables" in refused(written(tmp_path, "- 1\n- 2\n", "study.yaml"))
     twice = written(tmp_path, "title: a\ndata:\n  source: digits\n  source: mnist\n", "study.yaml")
     assert "line 4: source is there already, in line 3" in refused(twice)
     twice = written(tmp_path, '{"title": "a",\n\t"title": "b"}', "study.json")
     assert "line 2: title is there already, in line 1" in refused(twice)
-    assert "is no JSON: Expecting value: line 1 column 11" in refused(written(tmp_path, '{"title": }', "study.json"))
+    assert "is not valid JSON: Expecting value: line 1 column 11" in refused(
+        written(tmp_path, '{"title": }', "study.json")
+    )
     assert "ends in .toml" in refused(written(tmp_path, "", "study.txt"))
     other = tmp_path / "other.toml"
     other.write_bytes(b'title = "\xff"')
-    assert "no text in UTF-8 (byte 9)" in refused(other)
+    assert "is not UTF-8 text (byte 9)" in refused(other)
     (tmp_path / "folder.toml").mkdir()
     assert "cannot be read: it is a directory, and a file is needed" in refused(tmp_path / "folder.toml")
     (tmp_path / "cycle.toml").symlink_to("cycle.toml")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +12,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 import typer
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import archipel
 from archipel.cli.console import AsJson, print_json
@@ -23,28 +24,30 @@ from archipel.data.fetch import cache, places
 from archipel.kernels.native.library import load
 from archipel.simulation.simulate import simulate
 
-REQUIREMENT = re.compile(r"""([\w.-]+)(?:>=([\d.]+))?[^;]*(?:;.*\bextra == ["']([\w-]+)["'])?""")
-"""A package, the oldest version that will do, and the extra that asks for it, if one does."""
-FOR_DEVELOPERS = ("test", "dev")
+FOR_DEVELOPERS = ("test", "dev", "docs")
 CLOSE = 1e-4
 """Ways of execution add up in different orders: so far apart two models of the self-test may be."""
 
 
 @dataclass(frozen=True)
 class Package:
+    """A package that Archipel needs, always or for an extra."""
+
     name: str
     version: str | None
-    """None if it is not installed."""
-    least: str
+    """The installed version; None if there is none."""
+    needed: SpecifierSet
+    """The versions that work."""
     extra: str
-    """Empty if Archipel cannot do without."""
+    """The extra that needs it; empty for the core install."""
 
     @property
-    def will_do(self) -> bool:
-        return self.version is not None and release(self.version) >= release(self.least)
+    def works(self) -> bool:
+        return self.version is not None and self.needed.contains(self.version, prereleases=True)
 
     def __str__(self) -> str:
-        return f"{self.name} {self.version or 'is not installed'}" + ("" if self.will_do else f" (needs {self.least})")
+        needs = "" if self.works or not self.needed else f" (needs {self.needed})"
+        return f"{self.name} {self.version or 'is not installed'}{needs}"
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def diagnosis() -> Diagnosis:
-    packages = list(asked_for())
+    packages = list(required())
     needed = [package for package in packages if not package.extra]
     checks = [check_packages(needed), check_data(), check_cache(), *check_training()]
     # with a wrong $ARCHIPEL_DATA nothing can be looked for; its check tells
@@ -129,14 +132,20 @@ def diagnosis() -> Diagnosis:
     )
 
 
-def asked_for() -> Iterator[Package]:
-    """The packages that the installed Archipel asks for."""
-    for requirement in importlib.metadata.requires("archipel") or ():
-        match = REQUIREMENT.match(requirement)
-        assert match is not None, requirement
-        name, least, extra = match.groups(default="")
-        if name != "archipel":  # an extra of extras
-            yield Package(name, version_of(name), least or "0", extra)
+def required() -> Iterator[Package]:
+    """Yield the packages that the installed Archipel requires here."""
+    for line in importlib.metadata.requires("archipel") or ():
+        requirement = Requirement(line)
+        extra = extra_of(requirement)
+        if extra is not None and requirement.name != "archipel":  # which would be an extra of extras
+            yield Package(requirement.name, version_of(requirement.name), requirement.specifier, extra)
+
+
+def extra_of(requirement: Requirement) -> str | None:
+    """Return the extra that needs a package, empty for the core install; None if this Python does not need it."""
+    extras = ["", *importlib.metadata.metadata("archipel").get_all("Provides-Extra", ())]
+    marker = requirement.marker
+    return next((extra for extra in extras if marker is None or marker.evaluate({"extra": extra})), None)
 
 
 def version_of(package: str) -> str | None:
@@ -146,17 +155,12 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def release(version: str) -> tuple[int, ...]:
-    """The numbers of a version, without what says how it was built: 2.13.0+cpu is 2, 13, 0."""
-    return tuple(int(number) for number in re.findall(r"\d+", version.partition("+")[0]))
-
-
 def extras(packages: list[Package]) -> tuple[Extra, ...]:
     names = dict.fromkeys(package.extra for package in packages if package.extra not in ("", *FOR_DEVELOPERS))
     return tuple(
         Extra(
             name,
-            all(package.will_do for package in packages if package.extra == name),
+            all(package.works for package in packages if package.extra == name),
             f"pip install '.[{name}]'",
         )
         for name in names
@@ -185,7 +189,7 @@ def here(source: str) -> bool:
 
 
 def check_packages(needed: list[Package]) -> Check:
-    wrong = [str(package) for package in needed if not package.will_do]
+    wrong = [str(package) for package in needed if not package.works]
     advice = "; pip install -c constraints.txt . in the source folder"
     return Check("packages", not wrong, "; ".join(wrong) + advice if wrong else "all that are needed are there")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import textwrap
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from archipel.drawing.colours import INK
+from archipel.drawing.csv_tables import write_csv
 from archipel.drawing.drawing import Drawing
 
 if TYPE_CHECKING:
@@ -162,8 +162,5 @@ def save(drawing: Drawing, folder: str | os.PathLike[str]) -> list[Path]:
     write(drawing.figure, png)
     drawing.figure.set_layout_engine("none")  # the layout is computed once, since it takes as long as drawing
     write(drawing.figure, svg)
-    with open(table, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(drawing.header)
-        writer.writerows(drawing.rows)
+    write_csv(table, drawing.header, drawing.rows)
     return [png, svg, table]

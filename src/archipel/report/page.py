@@ -1,4 +1,7 @@
-"""The page: one file that can be sent to a colleague, with its pictures inside it and nothing to load elsewhere."""
+"""The page of a report: one file that can be sent to a colleague, with its pictures inside it.
+
+This module says what is on the page, `page.html` how it looks. Jinja2 escapes everything that users wrote.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ import ast
 import base64
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from html import escape
 from importlib.metadata import version
 from importlib.resources import files
-from string import Template
+
+from jinja2 import Environment, StrictUndefined
 
 from archipel.report.measures import (
     COLUMNS,
@@ -28,10 +31,13 @@ from archipel.runs.final_score import Share, final_stretch
 from archipel.runs.grouping import groups, label
 from archipel.runs.run import Run
 
+CURVES = "score-curves"
+"""Name of the figure that the page begins with."""
+
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure as the page shows it."""
+    """A figure of the page."""
 
     name: str
     title: str
@@ -39,6 +45,46 @@ class Picture:
     svg: bytes
     links: tuple[str, ...]
     """Its files, relative to the page."""
+
+    @property
+    def source(self) -> str:
+        """The picture itself, as an address."""
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg).decode()}"
+
+
+@dataclass(frozen=True)
+class MethodText:
+    """What is said of a method."""
+
+    name: str
+    about: str
+    story: str
+    expressions: tuple[str, ...]
+    """Its algorithm; more than one where tuning has chosen."""
+
+
+@dataclass(frozen=True)
+class MeasureTable:
+    """A table of measures, a row for each method."""
+
+    name: str
+    title: str
+    text: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[MeasureCell, ...]], ...]
+
+
+@dataclass(frozen=True)
+class MeasureCell:
+    """A measure of a method, or why there is none."""
+
+    mean: str
+    deviation: str = ""
+    share: str = ""
+    """How many of the runs have the number, if not all."""
+    value: float | None = None
+    """What the table is sorted by."""
+    bold: bool = False
 
 
 def page(
@@ -49,47 +95,29 @@ def page(
     pictures: Sequence[Picture],
     notes: Sequence[str] = (),
 ) -> str:
-    """The page as text; the same runs give the same text."""
-    body = (
-        f"<header><h1>{escape(title)}</h1>",
-        f'<p class="lede">{escape(in_short(runs, methods))}</p></header>',
-        contents(pictures, bool(notes)),
-        caution(list(cautions(runs, at, methods))),
-        section("notes", "Notes", [f"<p>{escape(note)}</p>" for note in notes]),
-        section("runs", "What was run", map(method, methods, groups(runs).values())),
-        section(
-            "measures",
-            "Measures",
-            [
-                f"<p>{escape(places(at))}</p>",
-                f"<p>{escape(LEGEND)}</p>",
-                *(table(name, at, methods) for name in ("scores", "target", "traffic", "course")),
-                '<p class="files"><a href="table.csv">All of it as CSV</a></p>',
-            ],
-        ),
-        section("figures", "Figures", map(figure, pictures)),
-        f"<footer>Written by Archipel {escape(version('archipel'))}. This page loads nothing from elsewhere.</footer>",
+    """Return the page as text; the same runs give the same text."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string((files("archipel.report") / "page.html").read_text(encoding="utf-8"))
+    return template.render(
+        title=title,
+        summary=summary(runs, methods),
+        cautions=list(cautions(runs, at, methods)),
+        notes=notes,
+        curves=[picture for picture in pictures if picture.name == CURVES],
+        further=[picture for picture in pictures if picture.name != CURVES],
+        places=places(at),
+        legend=LEGEND,
+        tables=[table(name, at, methods) for name in ("scores", "target", "traffic", "course")],
+        methods=list(map(method_text, methods, groups(runs).values())),
+        version=version("archipel"),
     )
-    template = Template((files("archipel.report") / "page.html").read_text(encoding="utf-8"))
-    return template.substitute(title=escape(title), body="\n".join(filter(None, body)))
-
-
-def section(name: str, title: str, parts: Iterable[str]) -> str:
-    """Nothing if there is nothing in it."""
-    inside = "\n".join(parts)
-    return f'<section id="{name}"><h2>{title}</h2>\n{inside}\n</section>' if inside else ""
 
 
 # ---------------------------------------------------------------------------------------------- before one compares
 
 
-def caution(texts: Sequence[str]) -> str:
-    items = "".join(f"<li>{escape(text)}</li>" for text in texts)
-    return f'<aside class="caution"><h2>Before you compare</h2><ul>{items}</ul></aside>' if items else ""
-
-
 def cautions(runs: Sequence[Run], at: Marks, methods: Sequence[Measured]) -> Iterator[str]:
-    """What a reader has to know before comparing these methods."""
+    """Yield what a reader has to know before comparing these methods."""
     alike: dict[str, list[str]] = {}
     for one in methods:
         alike.setdefault(one.scoring, []).append(one.method)
@@ -128,46 +156,32 @@ def cautions(runs: Sequence[Run], at: Marks, methods: Sequence[Measured]) -> Ite
 # ---------------------------------------------------------------------------------------------------- what was run
 
 
-def in_short(runs: Sequence[Run], methods: Sequence[Measured]) -> str:
+def summary(runs: Sequence[Run], methods: Sequence[Measured]) -> str:
+    """Say in a sentence what is compared."""
     scorings = {one.scoring for one in methods}
     scored = f"scored by {scorings.pop()}" if len(scorings) == 1 else "not scored alike"
     return f"{count(len(methods), 'method')}, {count(len(runs), 'run')}, {scored}."
 
 
-def contents(pictures: Sequence[Picture], notes: bool) -> str:
-    entries = [
-        *([("notes", "Notes")] if notes else []),
-        ("runs", "What was run"),
-        ("measures", "Measures"),
-        *((f"figure-{picture.name}", picture.title) for picture in pictures),
-    ]
-    items = "".join(f'<li><a href="#{escape(name)}">{escape(text)}</a></li>' for name, text in entries)
-    return f'<nav aria-label="Contents"><ol>{items}</ol></nav>'
-
-
-def method(measured: Measured, runs: Sequence[Run]) -> str:
+def method_text(measured: Measured, runs: Sequence[Run]) -> MethodText:
+    """Say what the runs of a method were."""
     training = [[one for one in run.participants if one.role == "train"] for run in runs]
     learners = between([len(there) for there in training])
     examples = between([sum(one.examples for one in there) for there in training])
     folds = f", {listed('fold', measured.folds)}" if measured.folds else ""
-    about = f"{listed('seed', measured.seeds)}{folds}; {learners} learners with {examples} examples to train on"
     endings = "; ".join(dict.fromkeys(run.reason for run in runs))
     executions = ", ".join(dict.fromkeys(run.execution for run in runs))
-    scored = f"Scored by {measured.scoring}, the final score over {measured.stretch}."
-    story = f"{scored} Ended because {endings}. Executed {executions}."
-    # more than one where tuning has chosen
-    expressions = "".join(
-        f"<pre><code>{escape(laid_out(expression))}</code></pre>"
-        for expression in dict.fromkeys(run.algorithm for run in runs)
-    )
-    return (
-        f"<details><summary><strong>{escape(measured.method)}</strong>: {escape(about)}</summary>"
-        f"<p>{escape(story)}</p>{expressions}</details>"
+    return MethodText(
+        measured.method,
+        f"{listed('seed', measured.seeds)}{folds}; {learners} learners with {examples} examples to train on",
+        f"Scored by {measured.scoring}, the final score over {measured.stretch}. Ended because {endings}. "
+        f"Executed {executions}.",
+        tuple(laid_out(expression) for expression in dict.fromkeys(run.algorithm for run in runs)),
     )
 
 
 def laid_out(expression: str) -> str:
-    """An algorithm's expression with a line for each of its parts; anything else as it is."""
+    """Return an algorithm's expression with a line for each of its parts; anything else as it is."""
     try:
         call = ast.parse(expression, mode="eval").body
     except SyntaxError:  # a part of a user's own may print as it likes
@@ -188,6 +202,7 @@ LEGEND = (
 
 
 def places(at: Marks) -> str:
+    """Say where methods are compared, and why there."""
     targets = " and ".join(
         f"the target {metric} {number(mark.value)} ({mark.why})" for metric, mark in at.targets.items()
     )
@@ -198,9 +213,10 @@ def places(at: Marks) -> str:
     )
 
 
-def caption(name: str, at: Marks) -> str:
+def caption(name: str, at: Marks) -> tuple[str, str]:
+    """Return the title of a table and what it shows."""
     targets = " or ".join(f"{metric} {number(mark.value)}" for metric, mark in at.targets.items())
-    title, text = {
+    return {
         "scores": (
             "Scores.",
             "Final is the mean over the last fifth of each run's budget (its local rounds where it ended by rounds, "
@@ -226,71 +242,51 @@ def caption(name: str, at: Marks) -> str:
             "its mean over all updates.",
         ),
     }[name]
-    return f"<strong>{escape(title)}</strong> {escape(text)}"
 
 
-def table(name: str, at: Marks, methods: Sequence[Measured]) -> str:
+def table(name: str, at: Marks, methods: Sequence[Measured]) -> MeasureTable:
+    """Return one of the tables of measures."""
     columns = [column for column in COLUMNS if column.table == name]
     if not any(one.validated.n for one in methods):  # there are no validation learners
         columns = [column for column in columns if column.name != "validated"]
-    first = ["method", "reached"] if name == "target" else ["method"]
-    texts = (column.head.format(seconds=number(at.seconds.value), rounds=number(at.rounds.value)) for column in columns)
-    heads = [f'<th scope="col">{escape(text)}</th>' for text in (*first, *texts)]
+    heads = [column.head.format(seconds=number(at.seconds.value), rounds=number(at.rounds.value)) for column in columns]
     winners = {column.name: ahead(methods, column) for column in columns}
-    places = {column.name: decimals(column, methods) for column in columns}
+    digits = {column.name: decimals(column, methods) for column in columns}
     rows = []
     for one in methods:
-        row = [f'<th scope="row" data-value="{escape(one.method)}">{escape(one.method)}</th>']
+        cells = [cell(one, column, digits[column.name], winners[column.name] is one) for column in columns]
         if name == "target":
             n = one.target_seconds.n
-            row.append(f'<td data-value="{n / one.runs}">{n} of {one.runs}</td>')
-        row += [cell(one, column, places[column.name], winners[column.name] is one) for column in columns]
-        rows.append(f"<tr>{''.join(row)}</tr>")
-    # the box scrolls sideways where the table is too wide, by keyboard as well
-    return (
-        f'<div class="wide" role="region" aria-label="{name}" tabindex="0">'
-        f"<table><caption>{caption(name, at)}</caption><thead><tr>{''.join(heads)}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
+            cells.insert(0, MeasureCell(f"{n} of {one.runs}", value=n / one.runs))
+        rows.append((one.method, tuple(cells)))
+    first = ["method", "reached"] if name == "target" else ["method"]
+    return MeasureTable(name, *caption(name, at), (*first, *heads), tuple(rows))
 
 
-def cell(measured: Measured, column: MeasureColumn, places: int, bold: bool) -> str:
+def cell(measured: Measured, column: MeasureColumn, digits: int, bold: bool) -> MeasureCell:
+    """Return one measure of a method."""
     spread = measured[column.name]
     if not spread.n:
-        return f'<td class="none">{"not reached" if column.table == "target" else "–"}</td>'
-    mean, deviation = shown(spread, places)
-    text = f"<strong>{mean}</strong>" if bold else mean
-    if deviation:
-        text += f" <small>± {deviation}</small>"
-    if spread.n < measured.runs and column.table != "target":  # there, a column of its own tells it
-        text += f" <small>({spread.n} of {measured.runs})</small>"
-    return f'<td data-value="{spread.mean!r}">{text}</td>'
-
-
-# --------------------------------------------------------------------------------------------------------- figures
-
-
-def figure(picture: Picture) -> str:
-    source = f"data:image/svg+xml;base64,{base64.b64encode(picture.svg).decode()}"
-    links = "".join(f'<a href="{escape(link)}">{escape(link.rpartition(".")[2].upper())}</a>' for link in picture.links)
-    return (
-        f'<figure id="figure-{escape(picture.name)}"><h3>{escape(picture.title)}</h3>'
-        f'<div class="card" tabindex="0"><img src="{source}" alt="{escape(picture.title)}"></div>'
-        f'<figcaption><p>{escape(picture.caption)}</p><p class="files">{links}</p></figcaption></figure>'
-    )
+        return MeasureCell("not reached" if column.table == "target" else "–")
+    mean, deviation = shown(spread, digits)
+    partial = spread.n < measured.runs and column.table != "target"  # there, a column of its own shows it
+    return MeasureCell(mean, deviation, f"({spread.n} of {measured.runs})" if partial else "", spread.mean, bold)
 
 
 # ----------------------------------------------------------------------------------------------------- small things
 
 
 def count(n: int, what: str) -> str:
+    """Return a number of things: "1 run", "2 runs"."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def listed(what: str, numbers: Sequence[int]) -> str:
+    """Return numbered things: "seed 0", "seeds 0, 1"."""
     return f"{what}{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"
 
 
 def between(counts: Sequence[int]) -> str:
+    """Return the range of some counts."""
     low, high = min(counts), max(counts)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from archipel.core.checks import require
+from archipel.drawing.csv_tables import write_csv
 from archipel.drawing.style import save
 from archipel.report.figures import draw_all
 from archipel.report.measures import COLUMNS, Measured, marks, measure, real
@@ -59,20 +59,19 @@ def write_figures(runs: Sequence[Run], folder: Path) -> list[Picture]:
 
 
 def write_table(methods: Sequence[Measured], path: Path) -> None:
-    """A line for each method; what does not exist is empty."""
+    """Write a line for each method; what does not exist is empty."""
     header = ["method", "runs", "scored by", "final over", "target"]
     for column in COLUMNS:
         unit = f" ({column.unit})" if column.unit else ""
         header += [f"{column.name}{unit}", f"{column.name} deviation", f"{column.name} n"]
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        for one in methods:
-            row: list[object] = [one.method, one.runs, one.scoring, one.stretch, real(one.target)]
-            for column in COLUMNS:
-                spread = one[column.name]
-                row += [real(spread.mean), real(spread.deviation), spread.n]
-            writer.writerow(row)
+    rows = []
+    for one in methods:
+        row: list[object] = [one.method, one.runs, one.scoring, one.stretch, real(one.target)]
+        for column in COLUMNS:
+            spread = one[column.name]
+            row += [real(spread.mean), real(spread.deviation), spread.n]
+        rows.append(row)
+    write_csv(path, header, rows)
 
 
 def check_replaceable(folder: Path) -> None:

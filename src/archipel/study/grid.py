@@ -16,7 +16,8 @@ from typing import Any
 
 from archipel.core.checks import nearest, require
 from archipel.study.build import check
-from archipel.study.files import Raw, method_label, methods, put, study_of
+from archipel.study.files import method_label, methods, put, study_of
+from archipel.study.formats import Raw
 from archipel.study.schema import Study
 
 
