@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,25 @@ def test_programs_run_from_top_to_bottom(
     assert not programs or capsys.readouterr().out, "a document's program shows something"
 
 
+QUOTED = re.compile(r"^    >>> (.*)\n((?:    \S.*\n)+)", re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if QUOTED.search(path.read_text())], ids=name)
+def test_errors_are_quoted_as_they_are_raised(path: Path) -> None:
+    namespace: dict[str, object] = {"ap": ap, "replace": replace}
+    for program, quoted in QUOTED.findall(path.read_text()):
+        kind, _, message = " ".join(quoted.split()).partition(": ")
+        assert kind == "ValueError"
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            eval(program, namespace)
+
+
+def test_the_readme_lists_every_method() -> None:
+    listed = re.findall(r"^\| (`.*?) \|", README.read_text(), re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(listed))) == sorted(algorithms.__all__)
+
+
 def code(path: Path) -> list[str]:
     """The blocks of a document that are indented, or fenced and not in Python."""
     return re.findall(r"(?:^(?: {4}.*|)\n)+|^```(?:sh|console)?\n(?:.*\n)*?```$", path.read_text(), re.MULTILINE)
@@ -136,8 +156,8 @@ def shell(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_federation_by_copy_and_paste(shell: Path) -> None:
-    """The lines of the README as they stand, but for the port, which may be somebody's here."""
-    (block,) = (block for block in code(README) if side_by_side(block))
+    """Run the lines of the tutorial, with a free port in place of theirs."""
+    (block,) = (block for block in code(DOCS / "tutorial" / "federation.md") if side_by_side(block))
     assert block.count(" &\n") == 3
     made = shutil.ignore_patterns("*.csv", "*.log", "ca", "state", "learner-*", "results", "__pycache__")
     shutil.copytree(ROOT / "examples" / "federation", shell / "examples" / "federation", ignore=made)
@@ -237,7 +257,8 @@ def test_every_decision_that_the_code_cites_is_there() -> None:
 def test_every_decision_is_in_the_index_under_its_title() -> None:
     index = (DECISIONS / "README.md").read_text()
     decisions = sorted(DECISIONS.glob("[0-9]*.md"))
-    assert [path.name[:4] for path in decisions] == [f"{number:04}" for number in range(1, len(decisions) + 1)]
+    numbers = [path.name[:4] for path in decisions]
+    assert len(set(numbers)) == len(numbers), "two decisions have the same number"
     for path in decisions:
         number, _, title = path.read_text().splitlines()[0].removeprefix("# ").partition(" ")
         assert path.name.startswith(f"{number}-")
