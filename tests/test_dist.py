@@ -19,7 +19,8 @@ import yaml
 from typer.testing import CliRunner
 
 import archipel as ap
-from archipel import algorithms, cli
+from archipel import algorithms
+from archipel.cli import program
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "archipel"
@@ -29,7 +30,7 @@ PACKAGE = ROOT / "src" / "archipel"
 
 def test_the_version_is_told_everywhere_as_in_the_package() -> None:
     assert importlib.metadata.version("archipel") == ap.__version__
-    assert CliRunner().invoke(cli.app, ["--version"]).stdout == f"{ap.__version__}\n"
+    assert CliRunner().invoke(program.app, ["--version"]).stdout == f"{ap.__version__}\n"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert "version" in project["dynamic"]
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == ap.__version__

@@ -22,7 +22,8 @@ import pytest
 import yaml
 
 import archipel as ap
-from archipel import algorithms, cli
+from archipel import algorithms
+from archipel.cli import program as cli
 from archipel.core.algorithm import Algorithm
 from archipel.core.controller import Controller
 from archipel.core.types import HOME, Command, Evaluate, Event, Train, Trained

@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import archipel as ap
-from archipel import algorithms, cli
+from archipel import algorithms
+from archipel.cli import program as cli
 from archipel.cli.loading import loading
 from archipel.core import parts
 

@@ -1,11 +1,11 @@
 """Archipel: federated learning on islands of data that differ in what they hold and how fast they compute."""
 
 import importlib
-import pkgutil
 import sys
-from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # type checkers take it for true; typing is not imported, as Ctrl-C is not handled yet
 
 if TYPE_CHECKING:
     from archipel import algorithms as algorithms
@@ -54,10 +54,14 @@ else:
         "run_study": "study",
         "simulate": "simulation.simulate",
     }
-    _SUBMODULES = tuple(module.name for module in pkgutil.iter_modules(__path__))  # noqa: F405
+
+    def _submodules() -> list[str]:
+        import pkgutil  # imported late: it takes longer than the rest of this module
+
+        return [module.name for module in pkgutil.iter_modules(__path__)]  # noqa: F405
 
     def __getattr__(name: str) -> object:
-        if name in _MODULES or name in _SUBMODULES:
+        if name in _MODULES or (name not in _HOMES and name in _submodules()):
             return importlib.import_module(f"archipel.{_MODULES.get(name, name)}")
         if name in _HOMES:
             value = getattr(importlib.import_module(f"archipel.{_HOMES[name]}"), name)
@@ -80,4 +84,4 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*__getattr__("__all__"), *_SUBMODULES, *(name for name in globals() if name.startswith("__"))})
+        return sorted({*__getattr__("__all__"), *_submodules(), *(name for name in globals() if name.startswith("__"))})

@@ -6,7 +6,8 @@ import sys
 
 import typer
 
-from archipel import cli
+from archipel.cli import main
+from archipel.cli import program as real
 from archipel.cli.algorithms import algorithms
 from archipel.cli.data import app as data
 from archipel.cli.doctor import doctor
@@ -30,5 +31,5 @@ def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 
 
 if __name__ == "__main__":
-    cli.app = app
-    cli.main()
+    real.app = app
+    main()

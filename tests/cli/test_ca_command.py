@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from archipel.cli import app
+from archipel.cli.program import app
 from archipel.federation.security.authority import create_authority, issue_learner
 from archipel.federation.security.tls import Certificates, Identity, own_identity
 

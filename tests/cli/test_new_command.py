@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import archipel as ap
-from archipel.cli import app
 from archipel.cli.new import machines
+from archipel.cli.program import app
 from archipel.study import read_study
 from archipel.study.grid import cells
 from archipel.study.tuning import candidates

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from archipel.cli import app
+from archipel.cli.program import app
 from archipel.runs.load import load_run
 from tests.waiting import LIMIT, until
 
@@ -126,7 +126,9 @@ def live(arguments: list[str], folder: str, out: str, errors: str, hold: str) ->
 @cache
 def forks() -> multiprocessing.context.ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["archipel.cli", "archipel.cli.learner", "archipel.study.federate", "torch._dynamo"])
+    context.set_forkserver_preload(
+        ["archipel.cli.program", "archipel.cli.learner", "archipel.study.federate", "torch._dynamo"]
+    )
     return context
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from archipel.cli import app
+from archipel.cli.program import app
 from archipel.study.files import read_study
 from archipel.study.grid import cells
 from archipel.study.results import run_study

@@ -1,142 +1,17 @@
-"""The command line: `archipel run`, `reproduce`, `report`, `algorithms`, `data`, `new`, `doctor`, and of a real
-federation `ca`, `controller`, `learner`, `status`, `operator`, `replay`.
+"""The command line.
+
+`archipel run`, `reproduce`, `report`, `algorithms`, `data`, `new` and `doctor`; for a real federation `ca`,
+`controller`, `learner`, `status`, `operator` and `replay`.
 
 Exit codes: 0 done; 1 a run failed; 2 what was asked for cannot be done as it was asked; 130 stopped by Ctrl-C.
 """
 
-from __future__ import annotations
-
-import importlib
-import sys
-import warnings
-from typing import Any
-
-from archipel.cli.loading import STOPPED, loading
-
-with loading():
-    import typer
-    from rich.markup import escape
-    from typer.core import TyperGroup
-
-    import archipel
-    from archipel.cli.console import told
-    from archipel.core.checks import ArchipelWarning
-    from archipel.study.path_errors import in_words
-
-EXPECTED = (ValueError, OSError, ImportError)
-"""Errors that say what was wrong with what was asked for, in words of their own."""
-
-COMMANDS = {
-    "run": "Run a study, watch it, and get a table and a report.",
-    "reproduce": "Run a table of a paper, and set the paper's figures beside ours.",
-    "report": "Put finished runs side by side: a page with figures, and a table here.",
-    "algorithms": "List the methods and the parts they are made of; with a name, tell everything about one.",
-    "new": "Make a project to start from: a study, a network, made-up data and a test, all of which run.",
-    "doctor": "Look at the installation, the machine and the data, and train a little; "
-    "exit code 1 if something is broken.",
-    "data": "The data sets that are known and at hand; `show` draws a split, `get` fetches.",
-    "controller": "Hold a real federation: learners elsewhere train, and nothing that they sent is ever lost.",
-    "learner": "Take part in a real federation with one's own data, which stay here.",
-    "status": "How a federation is doing: learners, tasks, version, score.",
-    "operator": "Pause, resume, withdraw or readmit a learner of a federation.",
-    "replay": "Tell a new controller the journal of a federation, and see that it comes to the same models.",
-    "ca": "A small private authority for a real federation: certificates for controller, learners and operators.",
-}
-"""What the list of commands says of each, in the words of its own help."""
-
-
-class Commands(TyperGroup):
-    """A command's module is imported when it is asked for: most need torch, which takes a second."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        name, _, rest = super().resolve_command(ctx, args)
-        with loading():
-            return name, None if name is None else command(name), rest
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:  # before and after a study: while it runs, it handles the signal itself
-            told.print("Stopped.")
-            raise typer.Exit(STOPPED) from None
-
-
-app = typer.Typer(
-    cls=Commands,
-    name="archipel",
-    help="Federated learning on islands of data that differ in what they hold and how fast they compute.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=True,
-    rich_markup_mode="rich",
-)
-
-
-@app.callback(invoke_without_command=True)
-def archipel_(
-    version: bool = typer.Option(False, "--version", help="Print the version and leave."),
-    debug: bool = typer.Option(False, "--debug", help="Show where in the code an error arose."),
-) -> None:
-    if version:
-        print(archipel.__version__)
-        raise typer.Exit
-
-
-def command(name: str) -> Any:
-    """The command of this name as typer runs it."""
-    module = importlib.import_module(f"archipel.cli.{name}")
-    alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
-    if hasattr(module, "app"):  # it has commands of its own
-        alone.add_typer(module.app, name=name)
-    else:
-        alone.command(name)(getattr(module, name))
-    return typer.main.get_group(alone).commands[name]
-
-
-def stand_in() -> None:
-    """Is listed in place of a command, and never called."""
-
-
-for name, summary in COMMANDS.items():
-    app.command(name, help=summary)(stand_in)
+from archipel.cli.loading import loading, stop_at_once
 
 
 def main() -> None:
-    """Run the command; an error is a line or two with the way out, a traceback only with --debug."""
-    warnings.showwarning = show_warning
-    debug = "--debug" in sys.argv[1:]
-    # --debug may stand anywhere, as a person adds it at the end of a line that has failed
-    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    try:
-        app(args=arguments)
-    except KeyboardInterrupt:
-        told.print("Stopped.")
-        sys.exit(STOPPED)
-    except Exception as error:
-        if debug:
-            raise
-        say(error)
-        sys.exit(2 if isinstance(error, EXPECTED) else 1)
-
-
-def say(error: Exception) -> None:
-    """What went wrong, in words; an error that nobody foresaw also says how to see more."""
-    text = (in_words(error) if isinstance(error, OSError) else str(error)) or type(error).__name__
-    if not isinstance(error, EXPECTED):
-        text = f"{type(error).__name__}: {text}\nRun it again with --debug to see where it arose."
-    told.print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
-
-
-def show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: object = None,
-    line: str | None = None,
-) -> None:
-    """Our own warnings as one line each; others as Python shows them."""
-    if issubclass(category, ArchipelWarning):
-        told.print(f"[yellow]note:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
-    else:
-        told.print(escape(warnings.formatwarning(message, category, filename, lineno, line)), end="")
+    """Run `archipel`. Its modules are imported late, so that Ctrl-C is handled from the start."""
+    stop_at_once()
+    with loading():
+        from archipel.cli.program import run_program
+    run_program()

@@ -1,7 +1,5 @@
 """Import many modules quickly, and so that Ctrl-C ends the import cleanly."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
@@ -20,28 +18,32 @@ def loading() -> Iterator[None]:
     """
     collects = gc.isenabled()
     gc.disable()
+    installed = stop_at_once()
     try:
-        with _stopped_at_once():
-            yield
+        yield
     finally:
+        if installed:
+            interruptible()
         if collects:
             gc.enable()
 
 
-@contextlib.contextmanager
-def _stopped_at_once() -> Iterator[None]:
-    """Exit on Ctrl-C without an exception: torch swallows one while it is imported, others show a traceback."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, or handled already
-        yield
-        return
-    try:
+def stop_at_once() -> bool:
+    """Exit on Ctrl-C without an exception: torch swallows one while it is imported, others show a traceback.
+
+    Return False and change nothing if the signal is ignored or handled already, or outside the main thread.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return False
+    with contextlib.suppress(ValueError):  # only the main thread handles signals
         signal.signal(signal.SIGINT, _stop)
-    except ValueError:  # only the main thread handles signals
-        yield
-        return
-    try:
-        yield
-    finally:
+        return True
+    return False
+
+
+def interruptible() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again."""
+    if signal.getsignal(signal.SIGINT) is _stop:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
