@@ -75,7 +75,10 @@ def aggregated(net: Net, w: Tensor, buffer: list[Received], weights: list[list[f
 
 
 def two_stages(
-    weigh: Weigh, uploaded: Callable[[int], list[int]] = everything, max_wait: float = math.inf
+    weigh: Weigh,
+    uploaded: Callable[[int], list[int]] = everything,
+    max_wait: float = math.inf,
+    by: str = "arrival",
 ) -> tuple[Tensor, list[dict[str, object]], int]:
     """Section 3.2: clients train and upload on their own; the collaborator aggregates K updates as they come.
 
@@ -89,13 +92,14 @@ def two_stages(
     log: list[dict[str, object]] = []
     buffer: list[Received] = []
     numbers = 0
+    given: dict[str, Tensor] = {}
+    """The model that each client has trained from."""
 
     def client(now: float, k: str) -> None:  # Algorithm 1, part 1
-        w_k, layers = learners[k].train(w, EPOCHS, **LOCAL), uploaded(t + 1)
-        for layer in set(SHALLOW + DEEP) - set(layers):  # of these the collaborator knows what it gave
-            w_k[net.layers[layer]] = w[net.layers[layer]]
+        w_k = learners[k].train(w, EPOCHS, **LOCAL)
         seconds = EPOCHS * learners[k].steps(LOCAL["batch"]) * SECONDS[k]
-        heappush(heap, (now + seconds, next(counter), Received(k, w_k, t, learners[k].n, layers)))
+        given[k] = w
+        heappush(heap, (now + seconds, next(counter), Received(k, w_k, t, learners[k].n, [])))
 
     for k in learners:
         client(0.0, k)
@@ -103,6 +107,9 @@ def two_stages(
         now, _, what = heappop(heap)
         waited = what == t  # the timer of this round; that of an older one says nothing
         if isinstance(what, Received):
+            what.layers = uploaded(t + 1 if by == "arrival" else what.t + 1)
+            for layer in set(SHALLOW + DEEP) - set(what.layers):  # of these the collaborator knows what it gave
+                what.w[net.layers[layer]] = given[what.k][net.layers[layer]]
             numbers += sum(net.layers[layer].stop - net.layers[layer].start for layer in what.layers)
             buffer.append(what)
             if len(buffer) == 1 and max_wait < math.inf:
@@ -152,9 +159,10 @@ def by_examples(net: Net, w: Tensor, received: list[Received], t: int) -> list[l
     return [[float(r.n)] * len(net.layers) for r in received]
 
 
-def test_plu() -> None:
-    expected = two_stages(by_examples, periodic_layers(period=3, last=1))
-    found = assert_same(ap.plu(K, period=3, last=1, epochs=EPOCHS, **LOCAL), expected)
+@pytest.mark.parametrize("by", ["arrival", "hand-out"])
+def test_plu(by: str) -> None:
+    expected = two_stages(by_examples, periodic_layers(period=3, last=1), by=by)
+    found = assert_same(ap.plu(K, period=3, last=1, by=by, epochs=EPOCHS, **LOCAL), expected)
     whole = 4 * found.layout.size * sum(len(commit.learners) for _, commit in found.commits)
     assert found.traffic["train up bytes"] < whole
     layers = [commit.layers for _, commit in found.commits]
@@ -250,20 +258,21 @@ def test_rce(distance: str) -> None:
 # --------------------------------------------------------------------------------------------- Fed2A, Algorithm 1
 
 
+@pytest.mark.parametrize("by", ["arrival", "hand-out"])
 @pytest.mark.parametrize("curve", ["inv", "exp"])
-def test_fed2a(curve: str) -> None:
+def test_fed2a(curve: str, by: str) -> None:
     def weigh(net: Net, w: Tensor, received: list[Received], t: int) -> list[list[float]]:
         tw = time_weights(curve)(net, w, received, t)  # 4
         rc = consistency("cosine")(net, w, received, t)  # 7
         return [[a * b for a, b in zip(*pair, strict=True)] for pair in zip(tw, rc, strict=True)]  # 8
 
-    expected = two_stages(weigh, periodic_layers(period=3, last=1))
-    found = assert_same(ap.fed2a(K, period=3, last=1, curve=curve, epochs=EPOCHS, **LOCAL), expected)
+    expected = two_stages(weigh, periodic_layers(period=3, last=1), by=by)
+    found = assert_same(ap.fed2a(K, period=3, last=1, curve=curve, by=by, epochs=EPOCHS, **LOCAL), expected)
     sent = {task.layers for _, task in found.cycles}
     assert sent == {("fc1",), ("fc1", "fc2", "head")}
-    mixed = [  # under asynchrony some of a commit's updates hold deep layers and some do not
+    mixed = [  # by hand-out some of a commit's updates hold deep layers and some do not; by arrival all do or none
         commit
         for _, commit in found.commits
         if len({task.layers for _, task in found.cycles if task.task in commit.tasks}) == 2
     ]
-    assert mixed
+    assert bool(mixed) is (by == "hand-out")

@@ -804,11 +804,25 @@ def test_a_model_that_travels_without_its_private_layers() -> None:
 
 
 def test_periodic_layers_are_asked_for_by_version() -> None:
-    hand = Hand(plu(buffer=1, period=2, last=1, deep="1"), learners=1)
+    hand = Hand(plu(buffer=1, period=2, last=1, deep="1", by="hand-out"), learners=1)
     hand.do(joined("a"))
     for _ in range(5):
         hand.do(trained(max(hand.trains)))
     assert [hand.trains[task].plan.uploads for task in range(6)] == [None, None, ("0",), None, ("0",), None]
+
+
+def test_periodic_layers_are_used_by_the_version_at_arrival() -> None:
+    hand = Hand(plu(buffer=1, period=2, last=1, deep="1"), learners=1)
+    hand.do(joined("a"))
+    wanted, changed = [], []
+    for _ in range(6):
+        task = max(hand.trains)
+        assert hand.trains[task].plan.uploads is None
+        wanted.append(hand.controller.wanted(task))
+        hand.do(trained(task))  # with all layers, as a learner that has not asked
+        changed.append(hand.controller.state.model.manifest[1])
+    assert wanted == [("0", "1"), ("0", "1"), ("0",), ("0", "1"), ("0",), ("0", "1")]
+    assert changed == ["v1", "v2", "v2", "v4", "v4", "v6"], "what is unwanted is not used"
 
 
 def test_the_plan_carries_the_planners_settings() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from archipel import data
 from archipel.data import digits
 from archipel.data.source import Source
 from archipel.papers.catalogue import reproduction
-from archipel.papers.fed2a.arriving import MeanByRound
 from archipel.papers.fed2a.cost import GIGABYTE, TABLE_3, NetworkCost, gigabytes, last_rounds
 from archipel.papers.fed2a.table4 import GIGABYTES, ROUNDS, SETS, TABLE_4
 from archipel.papers.finished_runs import FinishedRuns
@@ -58,7 +56,7 @@ def test_formula_12_counts_the_upload_of_one_of_the_learners() -> None:
 def test_by_arrival_a_round_changes_deep_layers_or_it_does_not() -> None:
     """Learners of other speeds begin in one round and end in another, and still no round is a mixture."""
     run = ap.simulate(
-        replace(ap.fed2a(buffer=2, batch=64, rate=0.1), planners=(), merge=MeanByRound(period=4, last=1)),
+        ap.fed2a(buffer=2, period=4, last=1, batch=64, rate=0.1),
         digits().split(learners=5),
         fleet=ap.Fleet(fast=3, slow=2),
         ending=ap.Ending(commits=12),

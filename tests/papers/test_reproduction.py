@@ -6,15 +6,19 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from archipel.papers import claims
 from archipel.papers.figure_measures import amount, score
 from archipel.papers.finished_runs import FinishedRuns
+from archipel.papers.kept_scores import SCORES_FILE, read_scores
 from archipel.papers.outcome import SCORING, as_data, reproduce
 from archipel.papers.reproduction import FigureCell, PaperColumn, PaperRow, PaperTable, Reproduction
+from archipel.papers.store import store
 from archipel.papers.studies import Scale, StudyPart
+from archipel.runs.final_score import final_score
 
 STUDY = """
 algorithms = ["fedavg", { name = "hdafl", fraction = 1.0 }]
@@ -81,6 +85,40 @@ def test_the_papers_figures_stand_beside_ours(made: Reproduction, tmp_path: Path
     assert told["tables"]["Scores"]["iid"]["FedAvg"]["paper"] == 90.0
     assert told["seeds"] == [0]
     assert told["scoring"] == SCORING
+
+
+@pytest.mark.slow
+def test_what_another_way_of_scoring_needs_is_kept(made: Reproduction, tmp_path: Path) -> None:
+    """The final score of every run follows from the outcome alone, without the runs' own folders."""
+    assert reproduce(made, "smoke", tmp_path / "out", processes=1) is not None
+    evidence = FinishedRuns(made, "smoke", tmp_path / "out")
+    kept = read_scores(tmp_path / "out" / SCORES_FILE)
+    assert set(kept) == {"iid", "disjoint"}
+    for part, runs in kept.items():
+        assert len(runs) == len(list(evidence.results(part)))
+        for told, run in zip(runs, evidence.results(part), strict=True):
+            again = SimpleNamespace(
+                **{name: told[name] for name in ("metric", "budget", "rounds", "seconds")},
+                commits=[(time, SimpleNamespace(version=v, rounds=r)) for time, v, r in told["commits"]],
+                scores=[(0.0, SimpleNamespace(version=v, metrics={told["metric"]: s})) for v, s, _ in told["scores"]],
+            )
+            assert (told["method"], told["seed"]) == (run.name, run.seed)
+            assert final_score(again) == run.final_score
+
+
+@pytest.mark.slow
+def test_an_outcome_is_put_beside_the_documents(made: Reproduction, tmp_path: Path) -> None:
+    results, documents = tmp_path / "out", tmp_path / "documents"
+    documents.mkdir()
+    with pytest.raises(ValueError, match=r"has no reproduction\.json: no reproduction was finished in it"):
+        store(results, documents)
+    reproduce(made, "small", results, processes=1)
+    store(results, documents)
+    assert {path.name for path in documents.iterdir()} >= {"made-table1.json", "made-table1.scores.json.gz"}
+    told = json.loads((results / "reproduction.json").read_text())
+    (results / "reproduction.json").write_text(json.dumps({**told, "scale": "smoke"}))
+    with pytest.raises(ValueError, match="at the scale 'smoke'; the documents show 'small'"):
+        store(results, documents)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from torch import nn
 
 import archipel as ap
 from archipel.core.layout import Layout
-from archipel.core.records import Handed, Record, Returned
+from archipel.core.records import Committed, Handed, Record, Returned
 from archipel.core.state import Update, View
 from archipel.core.types import HOME, Command, Evaluated, Event, Model, Probe, Score, Traffic
 from archipel.models import mlp, small_mlp
@@ -235,7 +235,7 @@ def test_plu_uploads_deep_layers_only_in_the_last_rounds_of_a_period():
 
 def test_plu_under_asynchrony_uploads_by_the_version_at_hand_out():
     run = ap.simulate(
-        ap.plu(buffer=2, period=3, last=1, deep=("head",), batch=16),
+        ap.plu(buffer=2, period=3, last=1, deep=("head",), by="hand-out", batch=16),
         small_islands(6),
         model=network,
         fleet=ap.Fleet(fast=3, slow=3),
@@ -252,6 +252,49 @@ def test_plu_under_asynchrony_uploads_by_the_version_at_hand_out():
         assert record.layers == (("fc1", "fc2", "head") if deep else ("fc1", "fc2"))
         uploaded += ALL if deep else FC1 + FC2
     assert run.commits[-1][1].traffic["train up bytes"] == uploaded
+
+
+@pytest.mark.parametrize("bandwidth", [None, 100_000.0], ids=["at once", "a slow line"])
+def test_plu_under_asynchrony_uploads_by_the_version_at_the_end_of_a_task(bandwidth):
+    run = ap.simulate(
+        ap.plu(buffer=2, period=3, last=1, deep=("head",), batch=16),
+        small_islands(6),
+        model=network,
+        fleet=ap.Fleet(
+            ap.Group("fast", 3, train_seconds=0.01, bandwidth=bandwidth),
+            ap.Group("slow", 3, train_seconds=0.1, bandwidth=bandwidth),
+        ),
+        ending=ap.Ending(commits=20),
+    )
+    uploaded, version = 0, 0
+    for record in (stamped.record for stamped in run.records):
+        if isinstance(record, Returned) and version < 20:
+            deep = version < 3 or version % 3 == 2
+            uploaded += ALL if "head" in record.layers else FC1 + FC2
+            if bandwidth is None:  # what arrives after version 5 makes round 6: the last of the second period
+                assert record.layers == (("fc1", "fc2", "head") if deep else ("fc1", "fc2"))
+        elif isinstance(record, Committed):
+            version = record.version
+            # what was sent in a round with deep layers and arrives in one without is not used
+            silent = version > 3 and version % 3 != 0
+            assert (2 in record.layers) <= (not silent)
+    assert run.commits[-1][1].traffic["train up bytes"] == uploaded < 40 * ALL
+
+
+def test_an_answer_without_deep_layers_is_shorter_on_a_slow_line():
+    """One learner alone: its rounds differ by the seconds of the head's bytes."""
+    run = ap.simulate(
+        ap.plu(buffer=1, period=2, last=1, deep=("head",), batch=16),
+        small_islands(1),
+        model=network,
+        fleet=ap.Fleet(ap.Group("slow", 1, train_seconds=0.01, bandwidth=1000.0)),
+        ending=ap.Ending(commits=6),
+    )
+    times = [0.0, *(time for time, _ in run.commits)]
+    seconds = [after - before for before, after in pairwise(times)]
+    # the head goes up in rounds 1, 2, 4 and 6, and down in 1, 2, 3 and 5
+    whole = seconds[0]
+    assert seconds == pytest.approx([whole] * 2 + [whole - HEAD / 1000] * 4)
 
 
 # ---------------------------------------------------------------------------------------------------------- D&C

@@ -6,9 +6,9 @@ In formula 4 the factors n_t, f(t) and TW_t are the same for all updates of a co
 so TW is n_k f(t, k), and Fed2A's weight is that times rc for each layer.
 
 Read so (docs/decisions/0006, 0008 to 0010): the first period uploads all layers; a task's round is the version that
-would follow when it is handed out; deep layers that were trained but not uploaded are given up, the learner gets the
-community's at its next task; a constant RDM counts 1 against a constant one and 0 else; K, rate, batch and epochs are
-not given in the paper and are arguments here.
+would follow when its answer arrives, or, as an option, when it is handed out; deep layers that were trained but not
+uploaded are given up, the learner gets the community's at its next task; a constant RDM counts 1 against a constant
+one and 0 else; K, rate, batch and epochs are not given in the paper and are arguments here.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def fed2a(
     deep: str | tuple[str, ...] = "deep",
     curve: Curve = "inv",
     distance: Distance = "cosine",
+    by: Literal["arrival", "hand-out"] = "arrival",
     **local: Unpack[Local],
 ) -> Algorithm:
     """Fed2A: buffered asynchrony, deep layers uploaded periodically, weights by freshness and consistency.
@@ -39,13 +40,14 @@ def fed2a(
     buffer: updates K of a commit; max_wait: seconds after which fewer are enough; None: never.
     period: rounds P of a period; last: the rounds D at its end in which deep layers are uploaded too.
     deep: the deep layers, by name; "deep": those behind the last convolution, or behind the first layer.
+    by: a task's round is the one in which its answer arrives, or the one in which it is handed out.
     curve: how a weight falls with staleness; distance: how the layers' outputs on the stimuli are compared.
     """
     return Algorithm(
         "fed2a",
         protocol=Stream(buffer, max_wait),
         weighting=Product(ByExamples(), ByFreshness(curve), ByConsistency(distance)),
-        planners=(PeriodicLayers(period, last, deep),),
+        planners=(PeriodicLayers(period, last, deep, by),),
         plan=Plan(**local),
     )
 
@@ -56,6 +58,7 @@ def plu(
     period: int = 10,
     last: int = 7,
     deep: str | tuple[str, ...] = "deep",
+    by: Literal["arrival", "hand-out"] = "arrival",
     **local: Unpack[Local],
 ) -> Algorithm:
     """PLU alone: buffered asynchrony by examples, deep layers only in the last D rounds of every P.
@@ -63,11 +66,12 @@ def plu(
     buffer: updates K of a commit; max_wait: seconds after which fewer are enough; None: never.
     period: rounds P of a period; last: the rounds D at its end in which deep layers are uploaded too.
     deep: the deep layers, by name; "deep": those behind the last convolution, or behind the first layer.
+    by: a task's round is the one in which its answer arrives, or the one in which it is handed out.
     """
     return Algorithm(
         "plu",
         protocol=Stream(buffer, max_wait),
-        planners=(PeriodicLayers(period, last, deep),),
+        planners=(PeriodicLayers(period, last, deep, by),),
         plan=Plan(**local),
     )
 

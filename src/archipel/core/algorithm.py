@@ -109,6 +109,10 @@ class Algorithm:
         """What the parts ask for, together."""
         return Needs.together(part.needs for _, part in self.parts())
 
+    def optional(self, layout: Layout) -> frozenset[str]:
+        """Layers that a task leaves out of its answer if they are unwanted when it ends."""
+        return frozenset(name for planner in self.planners for name in planner.optional(layout))
+
     def private(self, layout: Layout) -> tuple[str, ...]:
         """Layers that never leave the learners."""
         mine = {*self.plan.private, *(name for planner in self.planners for name in planner.private(layout))}

@@ -248,7 +248,7 @@ class Controller:
         """What is wrong with an update, or None. It is looked at before it is weighed: 0 x NaN is NaN."""
         plan = assignment.plan
         asked = plan.sends(self.layout.names)
-        if event.layers != asked and sorted(event.layers) != sorted(asked):
+        if event.layers != asked and not self._suffices(event.layers, asked):
             unknown = [name for name in event.layers if not self.layout.knows(name)]
             if unknown:
                 return f"unknown layer {unknown[0]!r}; layers of this model: {', '.join(self.layout.names)}"
@@ -269,9 +269,27 @@ class Controller:
             return f"gradient norm {norm!r}, the plan asks for a finite one"
         return None
 
+    def _suffices(self, sent: Sequence[str], asked: Sequence[str]) -> bool:
+        """Are these the layers that the plan asks for, or all of them but optional ones?"""
+        missing = set(asked).difference(sent)
+        return (
+            len(set(sent)) == len(sent) and set(sent) <= set(asked) and missing <= self.algorithm.optional(self.layout)
+        )
+
+    def wanted(self, task: int) -> tuple[str, ...]:
+        """Return the layers that a task's answer should hold if it is sent now; an engine asks before it sends it."""
+        unwanted = self._unwanted()
+        return tuple(name for name in self.state.out[task].plan.sends(self.layout.names) if name not in unwanted)
+
+    def _unwanted(self) -> set[str]:
+        """Return the layers that the version to come does not use."""
+        planners = enumerate(self.algorithm.planners)
+        return {name for i, planner in planners for name in planner.unwanted(self._view(f"planner.{i}"))}
+
     def _receive(self, assignment: Assignment, event: Trained) -> Update:
-        """The update as it will be weighed; layers that were not sent stand as in the model the task carried."""
-        layers = self.layout.indices(event.layers)
+        """The update as it will be weighed; layers that are not used stand as in the model the task carried."""
+        unwanted = self._unwanted()
+        layers = self.layout.indices(name for name in event.layers if name not in unwanted)
         sent = set(layers)
         missing = [place for place in range(len(self.layout.layers)) if place not in sent]
         if missing:
@@ -469,6 +487,9 @@ class Controller:
         chosen = [update for update in state.queue if update.task in asked]
         state.queue = [update for update in state.queue if update.task not in asked]
         chosen.sort(key=lambda update: (update.slot, update.learner))
+        unwanted = self.layout.indices(self._unwanted())
+        for update in chosen:  # one that waited for its evidence may be committed in a later round than it arrived in
+            update.layers = tuple(place for place in update.layers if place not in unwanted)
         updates, weights = self._weigh(chosen)
         if updates:
             weights = self._within_shares(updates, weights)

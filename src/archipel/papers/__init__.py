@@ -8,6 +8,8 @@ finished_runs.py    the finished runs that figures are computed from
 figure_measures.py  how a figure is computed from them
 claims.py           the claims that can be made of a table, and whether they hold
 outcome.py          from a name and a scale to the paper's figures beside ours
+kept_scores.py      the scores of all runs, for other ways of scoring
+store.py            an outcome beside the documents
 study_curves.py     scores of all studies in one picture
 document.py         the pages of docs/papers
 """

@@ -137,12 +137,15 @@ def _table(table: PaperTable, cells: Mapping[str, Mapping[str, Stored]]) -> list
         "| --- |" + " --- |" * len(table.columns),
     ]
     for row in table.rows:
-        shown = (_shown(cells[row.name][column.name], column.digits) for column in table.columns)
+        known = cells.get(row.name, {})
+        shown = (_shown(known.get(column.name), column.digits) for column in table.columns)
         lines.append(f"| {_cell(row.name)} | " + " | ".join(shown) + " |")
     return [*lines, ""]
 
 
-def _shown(cell: Stored, digits: int) -> str:
+def _shown(cell: Stored | None, digits: int) -> str:
+    if cell is None:  # it was added to the table after the outcome
+        return "to be run"
     ours = Spread(_number(cell["ours"]), _number(cell["deviation"]), cell["n"]) if "ours" in cell else None
     paper, mine, difference = FigureCell(cell["paper"], ours).shown(digits)
     if ours is not None and ours.n:

@@ -12,6 +12,7 @@ from typing import Any
 from archipel.core.checks import require
 from archipel.drawing.style import save
 from archipel.papers.finished_runs import PICTURES, FinishedRuns
+from archipel.papers.kept_scores import keep_scores
 from archipel.papers.reproduction import Claim, ClaimVerdict, FigureCell, Figures, PaperTable, Reproduction
 from archipel.papers.studies import ScaleName
 from archipel.papers.study_curves import draw
@@ -64,6 +65,7 @@ def reproduce(
         tuple(figures.values()),
         verdicts,
     )
+    keep_scores(evidence)
     drawing = draw(evidence) if PICTURES else None
     if drawing is not None:
         save(drawing, folder)

@@ -31,6 +31,13 @@ class EpochEnds:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingEnds:
+    """A learner begins to send its answer, whose size is not known before."""
+
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
 class Goes:
     """A learner goes offline."""
 
@@ -44,7 +51,7 @@ class Returns:
     learner: str
 
 
-Occurrence: TypeAlias = Event | Arrives | Answered | EpochEnds | Goes | Returns
+Occurrence: TypeAlias = Event | Arrives | Answered | EpochEnds | TrainingEnds | Goes | Returns
 
 
 @dataclass

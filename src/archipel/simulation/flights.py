@@ -7,7 +7,7 @@ trained epoch by epoch, at most one epoch ahead of the clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from archipel.core.types import Failed, Progress, Traffic, Train, Trained
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.training import report
-from archipel.simulation.clock import Arrives, Clock, EpochEnds
+from archipel.simulation.clock import Arrives, Clock, EpochEnds, TrainingEnds
 from archipel.simulation.executors.interface import Executor
 from archipel.simulation.network import Wire
 from archipel.simulation.site import Site
@@ -48,6 +48,8 @@ class Flight:
     arriving: bool = False
     lost: bool = False
     """It is lost on its way, and never trained."""
+    sends: tuple[str, ...] | None = None
+    """Layers of its answer, where they were decided before it arrived."""
 
     @property
     def trains_ahead(self) -> bool:
@@ -69,16 +71,23 @@ class Flights:
         wire: Wire,
         executor: Executor,
         *,
+        wanted: Callable[[int], tuple[str, ...]],
+        optional: frozenset[str],
         evaluation_batch: int,
         seed: int,
     ) -> None:
-        """evaluation_batch: examples of an evaluation step, on which its virtual seconds depend."""
+        """wanted: the layers of a task's answer if it is sent now; optional: layers that may be left out then.
+
+        evaluation_batch: examples of an evaluation step, on which its virtual seconds depend.
+        """
         self.context = context
         self.models = models
         self.sites = sites
         self.clock = clock
         self.wire = wire
         self.executor = executor
+        self.wanted = wanted
+        self.optional = optional
         self.evaluation_batch = evaluation_batch
         self.seed = seed
         self.out: dict[int, Flight] = {}
@@ -138,10 +147,21 @@ class Flights:
         job = flight.job
         assert job is not None
         self.executor.wait(job)
+        if flight.sends is None:
+            flight.sends = self.wanted(task)
         del self.unanswered[task]
         epochs = flight.ended if flight.by_epoch else job.epochs
         vector = flight.before if job.epochs > epochs and flight.before is not None else job.vector
         return self._answer(flight, job, vector.cpu(), epochs)
+
+    def upload(self, task: int) -> None:
+        """Decide which layers an answer holds when it is sent, and schedule its arrival."""
+        flight = self.out.get(task)
+        if flight is not None:
+            flight.sends = self.wanted(task)
+            up = self.context.layout.bytes(self.context.layout.indices(flight.sends))
+            seconds = self.wire.seconds(self.sites[flight.train.learner].group, up)
+            self.clock.after(seconds, Arrives(task))
 
     def end_epoch(self, task: int) -> Progress | None:
         """Note that an epoch has ended on the clock; return the progress if the plan asks for it."""
@@ -186,7 +206,8 @@ class Flights:
 
     def _answer(self, flight: Flight, job: Job, vector: Tensor, epochs: int) -> Trained | Failed:
         task, layout = flight.train.task, self.context.layout
-        name, sent = f"t{task}", job.plan.sends(layout.names)
+        name, sent = f"t{task}", flight.sends
+        assert sent is not None
         if job.plan.private and not job.learner.keep_private(layout, job.plan.private, vector):
             return Failed(task, "its private layers hold numbers that are not finite", Traffic(flight.down))
         self.models.write(name, vector)
@@ -203,12 +224,16 @@ class Flights:
         """Schedule the answer of a task whose training ends in this many seconds."""
         site = self.sites[flight.train.learner]
         plan, layout = flight.train.plan, self.context.layout
-        up = layout.bytes(layout.indices(plan.sends(layout.names)))
+        sends = plan.sends(layout.names)
         if any(asked.startswith("validation") for asked in plan.reports):
             seconds += self._validation_seconds(site)
         if any(asked.startswith("gradient norm") for asked in plan.reports):  # one more pass over its data
             seconds += steps_of_epoch(len(site.learner.train), plan.batch) * site.group.train_seconds
-        self.clock.after(seconds + self.wire.seconds(site.group, up), Arrives(flight.train.task))
+        transfer = self.wire.seconds(site.group, layout.bytes(layout.indices(sends)))
+        if transfer and not self.optional.isdisjoint(sends):
+            self.clock.after(seconds, TrainingEnds(flight.train.task))
+        else:
+            self.clock.after(seconds + transfer, Arrives(flight.train.task))
 
     def _epoch_seconds(self, flight: Flight, epoch: int) -> float:
         site, plan = self.sites[flight.train.learner], flight.train.plan
@@ -245,7 +270,7 @@ class Flights:
 
 def _saved(flight: Flight) -> dict[str, Any]:
     job = flight.job
-    kept = ("train", "down", "by_epoch", "ended", "began", "before", "finishing", "arriving", "lost")
+    kept = ("train", "down", "by_epoch", "ended", "began", "before", "finishing", "arriving", "lost", "sends")
     progress = ("vector", "anchor", "epochs", "losses", "memory", "validation")
     return {
         **{name: getattr(flight, name) for name in kept},

@@ -26,7 +26,7 @@ from archipel.core.types import (
 )
 from archipel.learner.learner import TrainingContext
 from archipel.simulation.availability import Availability
-from archipel.simulation.clock import Answered, Arrives, Clock, EpochEnds, Goes, Occurrence, Returns
+from archipel.simulation.clock import Answered, Arrives, Clock, EpochEnds, Goes, Occurrence, Returns, TrainingEnds
 from archipel.simulation.evaluations import Evaluations
 from archipel.simulation.executors.interface import Executor
 from archipel.simulation.flights import Flights
@@ -75,7 +75,8 @@ class Simulator:
         self.availability = Availability(self.clock, self.sites, seed)
         batch = controller.algorithm.plan.batch
         shared = (context, controller.models, self.sites, self.clock, self.wire, executor)
-        self.flights = Flights(*shared, evaluation_batch=batch, seed=seed)
+        optional = controller.algorithm.optional(context.layout)
+        self.flights = Flights(*shared, wanted=controller.wanted, optional=optional, evaluation_batch=batch, seed=seed)
         self.evaluations = Evaluations(*shared, test=test, stimuli=stimuli, batch=batch, seed=seed)
         self.records: list[Stamped] = []
         self.handled = 0
@@ -121,6 +122,9 @@ class Simulator:
                 return self.evaluations.answer(task)
             case EpochEnds(task):
                 return self.flights.end_epoch(task)
+            case TrainingEnds(task):
+                self.flights.upload(task)
+                return None
             case Goes(learner):
                 return self._leave(learner)
             case Returns(learner):

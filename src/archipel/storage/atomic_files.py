@@ -7,10 +7,15 @@ from pathlib import Path
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically: to a temporary name, fsync, then rename."""
+    """Write a text file atomically."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically: to a temporary name, fsync, then rename."""
     unfinished = path.with_name(path.name + ".unfinished")
-    with open(unfinished, "w", encoding="utf-8") as file:
-        file.write(text)
+    with open(unfinished, "wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, path)

@@ -66,9 +66,12 @@ def upload(algorithm: Algorithm, layout: Layout, round_: int) -> int:
     state = State(0, Model("v", ()), version=round_ - 1)
     learner = Member("a", 1, 0, 0, "", "train")
     plan = Plan()
+    view = View(state, layout, MemoryModels(), kernels(), "planner")
+    unwanted: set[str] = set()
     for planner in algorithm.planners:
-        plan = planner.plan(View(state, layout, MemoryModels(), kernels(), "planner"), learner, plan)
-    return layout.bytes(layout.indices(plan.uploads))
+        plan = planner.plan(view, learner, plan)
+        unwanted |= set(planner.unwanted(view))
+    return layout.bytes(layout.indices([name for name in plan.sends(layout.names) if name not in unwanted]))
 
 
 def gigabytes(algorithm: Algorithm, layout: Layout, rounds: int) -> float:

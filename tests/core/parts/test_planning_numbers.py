@@ -102,8 +102,8 @@ def test_other_periods(period, last, silent):
     assert [round_ for round_ in range(1, 10) if not part.uploads_deep(round_)] == silent
 
 
-def test_a_task_belongs_to_the_round_that_would_follow():
-    part = PeriodicLayers(10, 7, deep=("fc", "head"))
+def test_by_hand_out_a_task_belongs_to_the_round_that_would_follow():
+    part = PeriodicLayers(10, 7, deep=("fc", "head"), by="hand-out")
     assert plan_at(9, part) == Plan()  # round 10
     assert plan_at(10, part) == Plan(uploads=("conv1", "conv2"))  # round 11
     assert plan_at(12, part) == Plan(uploads=("conv1", "conv2"))
@@ -112,8 +112,18 @@ def test_a_task_belongs_to_the_round_that_would_follow():
     assert plan_at(10, part).trains is None
 
 
+@pytest.mark.parametrize(("version", "unwanted"), [(9, ()), (10, ("fc", "head")), (12, ("fc", "head")), (13, ())])
+def test_by_arrival_an_answer_belongs_to_the_round_that_would_follow(version, unwanted):
+    part = PeriodicLayers(10, 7, deep=("fc", "head"))
+    bench = Bench(FOUR)
+    bench.state.version = version
+    assert plan_at(version, part) == Plan()
+    assert part.optional(FOUR) == ("fc", "head")
+    assert part.unwanted(bench.view()) == unwanted
+
+
 def test_deep_is_what_lies_behind_the_first_layer_where_nothing_convolves():
-    assert plan_at(10, PeriodicLayers(10, 7)).uploads == ("conv1",)
+    assert plan_at(10, PeriodicLayers(10, 7, by="hand-out")).uploads == ("conv1",)
 
 
 @pytest.mark.parametrize("last", range(11))
@@ -129,6 +139,7 @@ def test_cost_of_plu_is_the_papers_formula(last):
     [
         (lambda: PeriodicLayers(7, 10), r"last \(D\) should be between 0 and the period 7, got 10"),
         (lambda: PeriodicLayers(10, -1), r"last \(D\) should be between 0 and the period 10, got -1"),
+        (lambda: PeriodicLayers(by="arival"), "by should be one of arrival, hand-out, got 'arival'"),
         (lambda: PeriodicLayers(0, 0), "period should be at least 1, got 0"),
         (lambda: PeriodicLayers(deep="all").check(FOUR), r"all layers \(conv1, conv2, fc, head\) are deep"),
         (
@@ -153,7 +164,7 @@ def test_private_layers_stay_and_the_others_are_sent():
 
 
 def test_private_and_periodic_layers_in_either_order():
-    private, periodic = PrivateLayers("head"), PeriodicLayers(10, 7, deep=("fc", "head"))
+    private, periodic = PrivateLayers("head"), PeriodicLayers(10, 7, deep=("fc", "head"), by="hand-out")
     for chain in ((private, periodic), (periodic, private)):
         assert plan_at(10, *chain) == Plan(private=("head",), uploads=("conv1", "conv2"))
         assert plan_at(13, *chain) == Plan(private=("head",), uploads=("conv1", "conv2", "fc"))

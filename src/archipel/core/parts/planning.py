@@ -39,6 +39,14 @@ class Planner(Part):
         """Return the layers that this planner keeps private."""
         return ()
 
+    def optional(self, layout: Layout) -> tuple[str, ...]:
+        """Return the layers that a task leaves out of its answer if they are unwanted when it ends."""
+        return ()
+
+    def unwanted(self, view: View) -> tuple[str, ...]:
+        """Return those of the optional layers that are not used in the version to come."""
+        return ()
+
     def notes(self, view: View) -> list[Record]:
         """Return what goes into the records after a commit."""
         return []
@@ -147,7 +155,7 @@ class ValidationCycle(Planner):
 class PeriodicLayers(Planner):
     """PLU(R, P, D): deep layers are uploaded only in the last D rounds of every P (Fed2A section 3.3.1).
 
-    In the first period all layers are. A task's round is the version that would follow when it is handed out.
+    In the first period all layers are.
     """
 
     period: int = 10
@@ -156,8 +164,12 @@ class PeriodicLayers(Planner):
     """D."""
     deep: str | tuple[str, ...] = "deep"
     """Which layers are deep: names, or a word that `Layout.select` knows."""
+    by: Literal["arrival", "hand-out"] = "arrival"
+    """A task's round is the version that would follow when its answer arrives, so that a commit holds the deep layers
+    of all its updates or of none (formula 12); or the version that would follow when it is handed out."""
 
     def __post_init__(self) -> None:
+        one_of("PeriodicLayers", "by", self.by, ("arrival", "hand-out"))
         at_least(1, "PeriodicLayers", period=self.period)
         require(
             0 <= self.last <= self.period,
@@ -173,10 +185,18 @@ class PeriodicLayers(Planner):
         )
 
     def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
-        return plan if self.uploads_deep(view.version + 1) else self._without_deep(view.layout, plan)
+        if self.by == "arrival" or self.uploads_deep(view.version + 1):
+            return plan
+        return self._without_deep(view.layout, plan)
 
     def plans(self, layout: Layout, plan: Plan) -> tuple[Plan, ...]:
-        return (plan, self._without_deep(layout, plan))
+        return (plan,) if self.by == "arrival" else (plan, self._without_deep(layout, plan))
+
+    def optional(self, layout: Layout) -> tuple[str, ...]:
+        return layout.select("PeriodicLayers", self.deep) if self.by == "arrival" else ()
+
+    def unwanted(self, view: View) -> tuple[str, ...]:
+        return () if self.uploads_deep(view.version + 1) else self.optional(view.layout)
 
     def _without_deep(self, layout: Layout, plan: Plan) -> Plan:
         deep = layout.select("PeriodicLayers", self.deep)

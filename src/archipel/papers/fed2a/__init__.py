@@ -2,8 +2,6 @@
 
 table4.py    all strategies on three data sets, and a map of the fleets and buffers under which the claim holds
 cost.py      formula 12: gigabytes to the target
-arriving.py  PLU by the round in which an update arrives
-images.py    images of a quarter of the pixels, for the small scale
 """
 
 PAPER = "Fed2A: Federated Learning Mechanism in Asynchronous and Adaptive Modes"

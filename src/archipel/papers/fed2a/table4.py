@@ -50,13 +50,13 @@ TABLE_4 = PaperTable(
         PaperRow("PLU(300,10,7)", (70.03, 38.28, 87.07, 88, 97, 209, 0.88, 2.80, 1.50), method="plu_7"),
         PaperRow("PLU(300,10,8)", (69.95, 38.64, 87.57, 94, 86, 172, 1.04, 2.76, 1.37), method="plu_8"),
         PaperRow("PLU(300,10,9)", (69.99, 38.24, 86.37, 88, 88, 228, 1.09, 3.13, 2.03), method="plu_9"),
-        PaperRow("PLU of Fed2A, by arrival", method="plu_arriving"),
+        PaperRow("PLU of Fed2A, by hand-out", method="plu_handed_out"),
         PaperRow("TVW-exp", (69.32, 44.07, 89.06, 44, 62, 133, 0.59, 2.40, 1.29), method="tvw_exp"),
         PaperRow("TVW-inv", (71.70, 44.94, 89.62, 39, 60, 133, 0.53, 2.33, 1.29), method="tvw_inv"),
         PaperRow("TVW-log", (71.38, 41.54, 88.48, 44, 66, 144, 0.59, 2.56, 1.40), method="tvw_log"),
         PaperRow("RCE", (71.44, 41.07, 87.30, 51, 84, 200, 0.69, 3.26, 1.95), method="rce"),
         PaperRow("Fed2A", (74.76, 45.99, 90.59, 18, 54, 120, 0.20, 1.74, 0.97), method="fed2a"),
-        PaperRow("Fed2A, PLU by arrival", method="fed2a_arriving"),
+        PaperRow("Fed2A, PLU by hand-out", method="fed2a_handed_out"),
     ),
 )
 
@@ -66,14 +66,18 @@ FLEETS: Mapping[str, tuple[Mapping[str, float], ...]] = {
     "alike": ({"count": 30},),
     "1 to 5 times": tuple({"count": 6, "train_seconds": 0.01 * times} for times in (1, 2, 3, 4, 5)),
     "alike, by chance": ({"count": 30, "varies": 1.0},),
+    "by chance, widely": ({"count": 30, "varies": 2.0},),
     "24 of 30 ten times slower": ({"count": 6}, {"count": 24, "train_seconds": 0.1}),
     "half 20 times slower": ({"count": 15}, {"count": 15, "train_seconds": 0.2}),
 }
-"""Groups of learners, which need 0.01 seconds a step unless it is told; "by chance": a task's time is drawn anew."""
+"""Groups of learners, which need 0.01 seconds a step unless it is told; "by chance": a task's time is drawn anew, the
+deviation of its logarithm being 1 or, widely, 2."""
 MAP = (
     ("alike", 5, 0.2),
     ("1 to 5 times", 5, 0.2),
     ("alike, by chance", 5, 0.2),
+    ("by chance, widely", 5, 0.2),
+    ("by chance, widely", 10, 0.2),
     ("24 of 30 ten times slower", 5, 0.2),
     ("half 20 times slower", 2, 0.2),
     ("half 20 times slower", 5, 0.2),
@@ -121,6 +125,21 @@ WHERE = PaperTable(
     ),
 )
 
+TEN = {f"{part}-k10": name for part, name in SETS.items()}
+TEN_COMPARED = {"fedavg": "FedAvg", "tvw_exp": "TVW-exp", "tvw_inv": "TVW-inv", "tvw_log": "TVW-log"} | {
+    "rce": "RCE",
+    "fed2a": "Fed2A",
+}
+K_10 = PaperTable(
+    "K of 10 and 5 epochs: accuracy in the end and over all rounds (%), rounds to the target",
+    (
+        *(PaperColumn(f"{name}, accuracy", part, measure=score()) for part, name in TEN.items()),
+        *(PaperColumn(f"{name}, all rounds", part, measure=of_runs(over_all_rounds)) for part, name in TEN.items()),
+        *(PaperColumn(f"{name}, rounds", part, measure=rounds_to_target, digits=0) for part, name in TEN.items()),
+    ),
+    tuple(PaperRow(name, method=method) for method, name in TEN_COMPARED.items()),
+)
+
 # --------------------------------------------------------------------------------------------------------- claims
 
 BASELINES = ("FedAvg", "FedProx", "FedAsync", "FedAsync, 5 updates a round")
@@ -150,7 +169,6 @@ def _fed2a(row: str, who: str) -> tuple[Claim, Claim, Claim]:
 
 CLAIMS = (
     *_fed2a("Fed2A", "Fed2A"),
-    *_fed2a("Fed2A, PLU by arrival", "Fed2A with PLU by arrival"),
     claims.rows_higher(
         "TVW-inv is the most accurate of the three TVW",
         TABLE_4.title,
@@ -183,6 +201,17 @@ CLAIMS = (
         lower=True,
     ),
     *(
+        claims.rows_higher(
+            f"With K of 10 and 5 epochs {row} is ahead of FedAvg over all rounds",
+            K_10.title,
+            row,
+            ("FedAvg",),
+            columns=[f"{name}, all rounds" for name in SETS.values()],
+            floor=GUESSING,
+        )
+        for row in ("TVW-inv", "RCE", "Fed2A")
+    ),
+    *(
         claims.higher(
             f"{name} is ahead of FedAvg over all rounds at every place of the map where learners differ in speed",
             WHERE.title,
@@ -203,19 +232,16 @@ REMARKS = (
     "Where all updates are equally stale, their weights cancel in the normalisation of formula 4, and TVW is FedAvg.",
     "With PLU by the version at hand-out, a commit may hold the deep layers of one stale update only. TVW cannot "
     "weaken it, because weights are normalised over those who sent the layer. PLU by arrival does not have this.",
-    "RCE's weights hardly differ within a commit, whatever the distance, and whether layers are compared before or "
-    "after the activation.",
-    "Seeds differ by more than most methods do: it matters which learners are slow. So methods are compared on the "
-    "same splits.",
-    "After a first run the target was set to the paper's, and a third seed, the accuracy over all rounds and PLU by "
-    "arrival were added.",
-    "On GTSRB and CIFAR-10 image size and batch came from trials of FedAvg that were scored on the test set; the "
-    "rates did not.",
+    "Until this version half of the learners were always 20 times slower, so that freshness discarded their classes. "
+    "That fleet is on the map. Random delays were suggested by a trial of one or two seeds that was scored on the "
+    "test set; the seeds here are five, and the rates were chosen again on validation parts, by FedAvg with other "
+    "seeds.",
+    "On GTSRB and CIFAR-10 image size and batch came from trials of FedAvg that were scored on the test set.",
 )
 
 # --------------------------------------------------------------------------------------------------------- scales
 
-SMOKE_GROUPS = [{"name": "fast", "count": 2}, {"name": "slow", "count": 2, "train_seconds": 0.2}]
+SMOKE_GROUPS = [{"name": "learners", "count": 4, "varies": 2.0}]
 FEW = ("fedavg", "fedprox", "fedasync", "fedasync_5", "plu_8", "tvw_exp", "tvw_inv", "tvw_log", "rce", "fed2a")
 MORE_PLU = ("plu_1", "plu_7")
 
@@ -226,11 +252,12 @@ def _only(file: str, *labels: str) -> dict[str, Any]:
     return {"algorithms": [entry for entry in there if method_label(entry) in labels]}
 
 
+SMALL_FMNIST = {"data.split.sizes": "200-300", "training.rate": 0.2}
+
+
 def _half_side(of: str) -> dict[str, Any]:
     """Colour images for an MLP: fewer pixels, a wider network than grey ones have, and more steps a task."""
     return {
-        **_only(f"{of}.toml", *FEW, "fed2a_arriving", "plu_7"),
-        "seeds": [0, 1],
         "model": {"name": "mlp", "hidden": [64, 64]},
         "data.source": {"name": "archipel.papers.subset:half_side", "of": of},
         "data.standardise": "global",
@@ -248,13 +275,14 @@ REPRODUCTION = Reproduction(
         *(_map_part(*place) for place in MAP),
         StudyPart("gtsrb", "gtsrb.toml"),
         StudyPart("cifar10", "cifar10.toml"),
+        *(StudyPart(f"{part}-k10", f"{part}_k10.toml") for part in SETS),
     ),
-    tables=(TABLE_4, WHERE),
+    tables=(TABLE_4, K_10, WHERE),
     claims=CLAIMS,
     scales={
         "smoke": Scale(
-            "FedAvg and Fed2A on Fashion-MNIST, GTSRB and at one place of the map: 4 learners of 40 to 60 samples, an "
-            "MLP 16-16, 2 rounds, one seed.",
+            "FedAvg and Fed2A on Fashion-MNIST, with K of 10 too, on GTSRB and at one place of the map: 4 learners of "
+            "40 to 60 samples, an MLP 16-16, 2 rounds, one seed.",
             {
                 "model": {"name": "mlp", "hidden": [16, 16]},
                 "data.split.learners": 4,
@@ -265,26 +293,31 @@ REPRODUCTION = Reproduction(
             },
             {
                 file: _only(file, "fedavg", "fed2a")
-                for file in ("fmnist.toml", "cifar10.toml", "gtsrb.toml", "map.toml")
+                for file in ("fmnist.toml", "cifar10.toml", "gtsrb.toml", "map.toml", "fmnist_k10.toml")
             },
-            ("fmnist", "gtsrb", _place(*MAP[0])),
+            ("fmnist", "gtsrb", "fmnist-k10", _place(*MAP[0])),
         ),
         "small": Scale(
-            "30 learners, half of them 20 times slower, K of 5, 300 rounds, scored every 5. Fashion-MNIST: an MLP "
-            "32-32 in place of the CNN, 200 to 300 samples a learner, 3 seeds, three of the nine PLU. The rate is 0.2: "
-            "of 0.05, 0.1, 0.2 and 0.4 the one with FedAvg's best score on validation parts. GTSRB and CIFAR-10: an "
-            "MLP 64-64 on standardised images of half their side, batches of 20, all samples that the full scale has, "
-            "2 seeds, two PLU. The rate is 0.1, of 0.05, 0.1 and 0.2 the best in the same way (on CIFAR-10 with an "
-            "MLP 128-128). The map: 8 places, 4 methods, 150 rounds, 3 seeds.",
-            {"seeds": [0, 1, 2], "model": {"name": "mlp", "hidden": [32, 32]}, "evaluation.every": 5},
+            "30 learners whose tasks take a random time, K of 5, 300 rounds, scored every 5; 5 seeds. Fashion-MNIST: "
+            "an MLP 32-32 in place of the CNN, 200 to 300 samples a learner, three of the nine PLU. GTSRB and "
+            "CIFAR-10: an MLP 64-64 on standardised images of half their side, batches of 20, all samples that the "
+            "full scale has, two PLU. With K of 10 and 5 epochs: 150 rounds, five strategies. The map: 10 places, 4 "
+            "methods, 150 rounds.",
+            {
+                "seeds": [0, 1, 2, 3, 4],
+                "model": {"name": "mlp", "hidden": [32, 32]},
+                "evaluation.every": 5,
+            },
             {
                 "fmnist.toml": {
-                    **_only("fmnist.toml", *FEW, "fedavg_rounds", "fed2a_arriving", "plu_arriving", *MORE_PLU),
-                    "data.split.sizes": "200-300",
-                    "training.rate": 0.2,
+                    **_only("fmnist.toml", *FEW, "fedavg_rounds", "fed2a_handed_out", "plu_handed_out", *MORE_PLU),
+                    **SMALL_FMNIST,
                 },
-                "gtsrb.toml": {**_half_side("gtsrb"), "report.target": 0.5},
-                "cifar10.toml": _half_side("cifar10"),
+                "fmnist_k10.toml": SMALL_FMNIST,
+                "gtsrb.toml": {**_only("gtsrb.toml", *FEW, "plu_7"), **_half_side("gtsrb"), "report.target": 0.5},
+                "gtsrb_k10.toml": {**_half_side("gtsrb"), "report.target": 0.5},
+                "cifar10.toml": {**_only("cifar10.toml", *FEW, "plu_7"), **_half_side("cifar10")},
+                "cifar10_k10.toml": _half_side("cifar10"),
             },
         ),
         "full": Scale(
@@ -302,8 +335,10 @@ REPRODUCTION = Reproduction(
         "FedAsync (poly, a = 0.5, mu = 1; alpha is not given, 0.6) updates the model with every single update, so "
         "that 300 rounds are 300 updates, a fifth of the others' work; section 3.2 says so. A row of ours mixes in 5 "
         "updates a round.",
-        "K, delays, rate, batch, epochs and optimiser are not given: K 5, half of the learners 20 times slower, one "
-        "epoch of plain SGD in mini-batches of 50. The second table shows what hangs on them.",
+        'K, delays, rate, batch, epochs and optimiser are not given. "Each AFL client can join the learning process '
+        'freely": a task takes a time that is drawn anew (deviation of its logarithm 2), so that everybody is stale at '
+        "times and nobody always. K 5, one epoch of plain SGD in mini-batches of 50; the second table has K 10 and 5 "
+        "epochs, the third other fleets, buffers and rates.",
         "I1 is the final score, over the last fifth of the rounds, not the one at the 300th: single ones swing by "
         "several points.",
         "Of the runs of a row, one that does not reach the target counts with all its rounds, as fig. 7 has it for "
@@ -311,9 +346,8 @@ REPRODUCTION = Reproduction(
         "I3 is formula 12 with the paper's networks (Table 3) at every scale, so that gigabytes can be compared: one "
         "learner's upload a round, deep layers in rounds 1 to 10 and then in the last D of each 10. All 48 costs of "
         "the table follow from its rounds to 0.01 GB (a test).",
-        "A PLU round is the version that would follow when a task is handed out (decision 0008); formula 12 counts by "
-        "the collaborator's rounds instead. Two rows of ours have it so (arriving.py): in a round either all updates "
-        "hold deep layers or none does.",
+        "A PLU round is the version that would follow when an answer arrives (decision 0008), as formula 12 counts "
+        "it. Two rows of ours have it by the version at hand-out.",
         "Targets are the paper's 65, 35 and 85 %, which it chose by the baselines' performance. The map's is 60 %, "
         "because it runs for half of the rounds, and at small that of GTSRB is 50 %, which was set before its runs: "
         "85 % is out of the MLP's reach.",
