@@ -84,6 +84,33 @@ def test_programs_run_from_top_to_bottom(
     assert not programs or capsys.readouterr().out, "a document's program shows something"
 
 
+TOML = re.compile(r"^```toml.*?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+STUDIES = (
+    ROOT / "src" / "archipel" / "cli" / "project" / "study.toml",
+    ROOT / "examples" / "federation" / "study.toml",
+)
+"""The studies that the tutorial quotes."""
+
+
+def contains(whole: object, part: object) -> bool:
+    """Tell whether a study says everything that a fragment says."""
+    if isinstance(part, dict):
+        return isinstance(whole, dict) and all(key in whole and contains(whole[key], part[key]) for key in part)
+    return whole == part
+
+
+@pytest.mark.parametrize("path", [path for path in DOCUMENTS if TOML.search(path.read_text())], ids=name)
+def test_studies_are_valid_and_fragments_are_quoted(path: Path, tmp_path: Path) -> None:
+    known = [tomllib.loads(study.read_text()) for study in STUDIES]
+    for text in TOML.findall(path.read_text()):
+        settings = tomllib.loads(text)
+        if "algorithms" in settings:
+            (tmp_path / "study.toml").write_text(text)
+            ap.read_study(tmp_path / "study.toml")
+        elif path.parent.name == "tutorial":
+            assert any(contains(whole, settings) for whole in known), f"no study of the tutorial says {settings}"
+
+
 QUOTED = re.compile(r"^    >>> (.*)\n((?:    \S.*\n)+)", re.MULTILINE)
 
 

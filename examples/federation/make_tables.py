@@ -1,10 +1,10 @@
-"""Write the tables of three hospitals, made up: north.csv, south.csv and west.csv; and all.csv, which nobody has.
+"""Write made-up tables of three hospitals, north.csv, south.csv and west.csv, and all.csv for the simulator.
 
     python make_tables.py
 
-Whether a patient comes back within a month depends on age, pressure, sugar, days in bed and the way of coming, in all
-hospitals alike; who comes to which hospital differs. all.csv holds all patients with a column that names the hospital;
-it is for the simulator, and a real federation does without.
+Whether a patient is readmitted within a month depends on age, pressure, sugar, days in hospital and the kind of
+admission, in the same way in all hospitals; the patients differ. all.csv has all rows with a column for the hospital. A
+real federation does not need it.
 """
 
 import csv
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HOSPITALS = {"north": (420, 71.0, 0.7), "south": (260, 58.0, 0.3), "west": (90, 64.0, 0.5)}
-"""Patients of each, their mean age, and the share of them that came in an emergency."""
+"""Patients of each hospital, their mean age, and the share of emergencies."""
 
 Patient = dict[str, str | float]
 

@@ -2,12 +2,12 @@
 
     python make_csv.py
 
-The official files are looked for in $ARCHIPEL_DATA and in the cache, and else downloaded. They have many gaps ('?'),
-and `from_csv` takes none, because how to fill them is a decision. This is the one made here: nothing is computed from
-the patients, so that those of a test part cannot speak in training.
+The official files are taken from $ARCHIPEL_DATA or the cache, or downloaded. They have many missing values ('?'), which
+`from_csv` refuses, because how to fill them is a decision. The one made here uses no statistics of the patients, so no
+information of a test part gets into training:
 
-  A kind that was not found out is the kind "unknown".
-  A quantity that was not measured gets an ordinary value, and a column <name>_missing says so.
+  A missing kind becomes the kind "unknown".
+  A missing quantity gets a typical value, and a column <name>_missing marks it.
 """
 
 import csv
@@ -32,10 +32,10 @@ FINDINGS: dict[str, float | dict[float, str]] = {
     "vessels": 0,
     "thallium": {3: "normal", 6: "fixed", 7: "reversible"},
 }
-"""The columns of the files in their order: the words for a kind's numbers, or a quantity's ordinary value."""
+"""The columns of the files in order: names for the numbers of a kind, or the typical value of a quantity."""
 
 ZERO_IS_MISSING = ("blood_pressure", "cholesterol")
-"""Nobody has none; Switzerland writes 0 for all its cholesterols."""
+"""A zero means missing; Switzerland has 0 for every cholesterol."""
 
 
 def patients() -> Iterator[dict[str, str | float]]:

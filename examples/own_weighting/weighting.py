@@ -1,4 +1,4 @@
-"""A weighting of one's own, all in this file: nothing is registered anywhere."""
+"""Your own weighting, all in this file: nothing has to be registered."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ class ByPower(Weighting):
 
     def __post_init__(self) -> None:
         if not 0 <= self.power <= 1:
-            raise ValueError(f"ByPower: power should be from 0 to 1, got {self.power}. Give 0.5 to begin with.")
+            raise ValueError(f"ByPower: power must be from 0 to 1, got {self.power}. Start with 0.5.")
 
     def weigh(self, view: View, update: Update) -> float | None:
-        # None leaves the update out: a learner may keep the size of its data to itself
+        # None leaves the update out: a learner may withhold the size of its data
         return None if update.examples is None else float(update.examples) ** self.power
