@@ -11,7 +11,18 @@ import torch
 from torch import nn
 
 from archipel.core.layout import Layout
-from archipel.core.records import Committed, Divergence, Handed, Record, Refused, Returned, Scores, Shadow, Stamped
+from archipel.core.records import (
+    Committed,
+    Divergence,
+    Handed,
+    Probed,
+    Record,
+    Refused,
+    Returned,
+    Scores,
+    Shadow,
+    Stamped,
+)
 from archipel.drawing.drawing import Drawing
 from archipel.drawing.lines import POINTS, mean_line
 from archipel.report.class_maps import class_heat_maps
@@ -275,6 +286,28 @@ def test_gantt_shows_tasks_from_hand_out_to_return():
     assert panel.get_xlim() == (0, 4)
     assert panel.get_xlabel() == TIME
     assert [text.get_text() for text in drawing.figure.legends[0].get_texts()] == ["fast", "slow", "idle"]
+
+
+def test_gantt_shows_the_evaluation_of_others_models_as_work():
+    run = written(
+        [
+            (0.0, Handed(0, "ann", 0, 0)),
+            (0.0, Handed(1, "bob", 0, 0)),
+            (1.0, returned(0, "ann")),
+            (1.0, Probed(2, ("ann", "bob"), (1.0, 2.5))),
+            (2.0, returned(1, "bob")),
+            (4.0, commit(1, {"ann": 0})),
+        ],
+    )
+    drawing = drawn(gantt([run]))
+    assert [row[2:] for row in drawing.rows if row[-1] == "evaluated"] == [
+        ("ann", "fast", 1.0, 2.0, "evaluated"),
+        ("bob", "slow", 1.0, 3.5, "evaluated"),
+    ]
+    (panel,) = drawing.figure.axes
+    # ann 1 + 1 seconds; bob 2, and 1.5 more after its training; the second in which it did both counts once
+    assert panel.get_title(loc="left") == "fedavg: 69% at work"
+    assert [text.get_text() for text in drawing.figure.legends[0].get_texts()] == ["fast", "slow", "evaluating", "idle"]
 
 
 def test_gantt_shows_a_window_of_three_tasks_in_the_middle_method():

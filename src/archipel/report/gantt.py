@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import median_low
 from typing import TYPE_CHECKING, NamedTuple
 
-from archipel.core.records import Handed, Refused, Returned
+from archipel.core.records import Handed, Probed, Refused, Returned
 from archipel.drawing.colours import INK, NOTHING
 from archipel.drawing.drawing import Drawing
 from archipel.drawing.style import TIME, legend_below, look, panels, title
@@ -21,9 +21,13 @@ TASKS = 3
 """The window is so many times the longest task of a method, the one in the middle among methods."""
 BARS = 60
 """Up to so many tasks of a learner are told apart by a white line between them."""
+EVALUATED = "evaluated"
+"""Outcome of the evaluation of others' models."""
 
 
 class TaskBar(NamedTuple):
+    """A stretch of a learner's work."""
+
     start: float
     stop: float
     outcome: str
@@ -43,7 +47,7 @@ def gantt(runs: Sequence[Run]) -> Drawing | None:
     figure, axes = panels(len(shown), height, across=2, longest=longest, sharex=True)
     rows: list[tuple[object, ...]] = []
     for panel, (method, run) in zip(axes, shown.items(), strict=True):
-        work = tasks(run, end)
+        work = work_of(run, end)
         commits = [time for time, _ in run.commits if time <= end]
         panel.vlines(commits, -1.5, -0.8, color=INK, linewidth=0.8)
         for place, one in enumerate(cast[method]):
@@ -58,13 +62,15 @@ def gantt(runs: Sequence[Run]) -> Drawing | None:
         panel.set_ylabel("learner")
         panel.set_xlabel(TIME)
         title(panel, f"{method}: {share_at_work(run, end):.0%} at work")
-    legend_below(figure, group_patches({**colours, "idle": NOTHING}), [*colours, "idle"])
+    legend = {**colours, **({"evaluating": INK} if any(row[-1] == EVALUATED for row in rows) else {}), "idle": NOTHING}
+    legend_below(figure, group_patches(legend), list(legend))
     return Drawing(
         "gantt",
         "Learners at work",
         "Tasks of learners from hand-out to return, transfers included, pale if the update was not applied; the ticks "
         "above are commits, and in the title is the share of all learners' time, as far as it is shown, that they were "
-        "at work. Evaluating others' models is not recorded and counts as idle." + note(runs, shown),
+        "at work. The dark line is the evaluation of others' models, beside training; federations do not record it."
+        + note(runs, shown),
         figure,
         ("method", "seed", "learner", "group", "from (s)", "to (s)", "outcome"),
         tuple(rows),
@@ -72,34 +78,58 @@ def gantt(runs: Sequence[Run]) -> Drawing | None:
 
 
 def draw_row(axes: Axes, place: int, work: Sequence[TaskBar], end: float, colour: str) -> None:
+    """Draw a learner's row: its tasks as bars, evaluations as a line below them."""
     axes.broken_barh([(0, end)], (place - 0.38, 0.76), color=NOTHING, linewidth=0)
+    trained = [bar for bar in work if bar.outcome != EVALUATED]
     for fades, alpha in ((False, 1.0), (True, 0.35)):
         axes.broken_barh(
-            [(task.start, task.stop - task.start) for task in work if (task.outcome == "not applied") == fades],
+            [(bar.start, bar.stop - bar.start) for bar in trained if (bar.outcome == "not applied") == fades],
             (place - 0.38, 0.76),
             facecolor=colour,
             alpha=alpha,
             edgecolor="white",
-            linewidth=0.5 if len(work) <= BARS else 0,
+            linewidth=0.5 if len(trained) <= BARS else 0,
         )
+    evaluated = [(bar.start, bar.stop - bar.start) for bar in work if bar.outcome == EVALUATED]
+    axes.broken_barh(evaluated, (place + 0.2, 0.18), facecolor=INK, linewidth=0)
 
 
 def window(runs: Sequence[Run]) -> float:
-    """The time shown, the same for all methods."""
+    """Return the time shown, the same for all methods."""
     longest = [max(task.stop - task.start for own in tasks(run).values() for task in own) for run in runs]
     end = min(TASKS * median_low(longest), max(run.seconds for run in runs))
     return end or 1.0  # tasks of a fleet may take no time at all
 
 
 def share_at_work(run: Run, end: float) -> float:
-    """Of all who train, up to that time or the run's end."""
-    busy = sum(task.stop - task.start for own in tasks(run, end).values() for task in own)
+    """Return the share of the time of all who train that they were at work, up to that time or the run's end."""
+    work = work_of(run, end)
+    busy = sum(busy_seconds(work.get(one.name, [])) for one in training(run))
     whole = min(end, run.seconds) * len(training(run))
     return busy / whole if whole else 0.0
 
 
+def busy_seconds(work: Sequence[TaskBar]) -> float:
+    """Return how long a learner did at least one thing."""
+    busy, until = 0.0, 0.0
+    for bar in sorted(work):
+        busy += max(0.0, bar.stop - max(bar.start, until))
+        until = max(until, bar.stop)
+    return busy
+
+
+def work_of(run: Run, end: float) -> dict[str, list[TaskBar]]:
+    """Return each learner's tasks and evaluations up to that time."""
+    found = tasks(run, end)
+    for start, probed in run.of(Probed):
+        for name, seconds in zip(probed.evaluators, probed.seconds, strict=True):
+            if start < end:
+                found.setdefault(name, []).append(TaskBar(start, min(start + seconds, end, run.seconds), EVALUATED))
+    return found
+
+
 def tasks(run: Run, end: float = math.inf) -> dict[str, list[TaskBar]]:
-    """Each learner's tasks up to that time; one that was still out at the run's end goes on until then."""
+    """Return each learner's tasks up to that time; one that was still out at the run's end goes on until then."""
     ends: dict[int, tuple[float, str]] = {}
     for stamped in run.records:
         record = stamped.record
