@@ -302,6 +302,7 @@ TOLD = {
     "progress": "its progress",
     "gradient norm per sample": "a gradient norm",
     "gradient norm per batch": "a gradient norm",
+    "class counts": "its examples of each class",
 }
 """What a learner tells with its model, in the words of docs/explanation/privacy.md."""
 

@@ -73,6 +73,7 @@ EASY: dict[str, Callable[[], ap.Algorithm]] = {
     "fedadam": lambda: ap.fedadam(eta=0.03, **LOCAL),
     "fedasync": lambda: ap.fedasync(**LOCAL),
     "fedavg": lambda: ap.fedavg(**LOCAL),
+    "fedma": lambda: ap.fedma(**LOCAL),
     "fedprox": lambda: ap.fedprox(**LOCAL),
     "fedyogi": lambda: ap.fedyogi(eta=0.03, **LOCAL),
     "hdafl": lambda: ap.hdafl(**LOCAL),

@@ -50,7 +50,7 @@ from archipel.simulation.checkpoint import Checkpoint
 from archipel.simulation.fleet import Fleet, Group
 from archipel.simulation.simulate import finished, prepare, simulate
 from archipel.simulation.simulator import Simulator
-from archipel.storage import codec
+from archipel.storage import dataclass_codec as codec
 from tests.core.replay import Log, crash, crash_at_every_event, difference, logged, other_arrivals
 from tests.waiting import until
 from tests.ways import NATIVE
@@ -62,6 +62,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "async_fedavg": {"epochs": 1},
     "divide_and_conquer": {"prepass": 2, "epochs": 2, "tuning_epochs": 1, "rate": 0.1},
     "fed2a": {"buffer": 3, "max_wait": 0.2, "period": 2, "last": 1},
+    "fedma": {"epochs": 1, "gamma": 20.0},
     "hdafl": {"by_gradient_norm": True},
     "plu": {"buffer": 3, "period": 2, "last": 1},
     "rce": {"buffer": 3},

@@ -70,7 +70,7 @@ from archipel.core.types import (
     Wake,
     Woke,
 )
-from archipel.storage import codec
+from archipel.storage import dataclass_codec as codec
 from tests.core.hand import LAYOUT
 from tests.core.replay import Log, crash, fresh
 

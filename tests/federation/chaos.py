@@ -46,7 +46,7 @@ def _thrice(name: str, algorithm: str) -> dict[str, Setting]:
 
 
 PROTOCOLS = {
-    "rounds": _thrice("fedavg", '"fedavg"'),
+    "rounds": {**_thrice("fedavg", '"fedavg"'), "fedma": Setting('{ name = "fedma", gamma = 20.0 }')},
     "stream": {
         **_thrice("async_fedavg", '"async_fedavg"'),
         "async_dvw": Setting('{ name = "async_dvw", recall_after = 1 }'),

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 KILLS = {
     "fedavg": 12,
+    "fedma": 6,
     "async_fedavg, files collected": 12,
     "async_dvw": 6,
     "radfed": 8,

@@ -30,6 +30,7 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "fedadam": {"name": "fedadam"},
     "sync_dvw": {"name": "sync_dvw"},
     "divide_and_conquer": {"name": "divide_and_conquer", "prepass": 2},
+    "fedma": {"name": "fedma", "epochs": 2},
     "hdafl": {"name": "hdafl", "fraction": 1.0},
     "radfed": {"name": "radfed", "hops": 2, "fraction": 0.7},
     "radfed_i": {"name": "radfed_i", "hops": 2, "fraction": 0.7},

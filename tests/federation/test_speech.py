@@ -189,6 +189,14 @@ def test_metrics() -> None:
     heard = speech.hear_metrics(said, plan, examples=25, validation=5, classes=2)
     assert (heard.epochs, heard.losses, heard.gradient_norm) == (2.5, (1.0, 0.5), 3.0)
     assert said.steps == 7
+    assert heard.classes == ()
+    counts = Plan(epochs=3, batch=10, reports=("class counts",))
+    counted = speech.say_metrics(Metrics(classes=(20, 5)), [], 7)
+    assert speech.hear_metrics(counted, counts, examples=25, validation=5, classes=2).classes == (20, 5)
+    assert speech.hear_metrics(counted, plan, examples=25, validation=5, classes=2).classes == (), "nobody asked"
+    for claimed in ((20, 6), (25,), (20, 5, 0)):
+        with pytest.raises(Bad, match=f"{sum(claimed)} examples of {len(claimed)} classes, 25 of 2 classes were"):
+            speech.hear_metrics(pb.Trained(classes=claimed), counts, examples=25, validation=5, classes=2)
     assert speech.hear_metrics(pb.Trained(), plan, examples=25, validation=5, classes=2) == Metrics()
     for wrong, reason in (
         (pb.Trained(epochs=np.inf), "inf epochs"),

@@ -4,6 +4,7 @@ from archipel.algorithms.divide_and_conquer import divide_and_conquer
 from archipel.algorithms.fed2a import fed2a, plu, rce, tvw
 from archipel.algorithms.fedasync import fedasync
 from archipel.algorithms.fedavg import fedavg
+from archipel.algorithms.fedma import fedma
 from archipel.algorithms.fedopt import fedadagrad, fedadam, fedyogi
 from archipel.algorithms.fedprox import fedprox
 from archipel.algorithms.hdafl import hdafl, lg_fedavg
@@ -21,6 +22,7 @@ __all__ = [
     "fedadam",
     "fedasync",
     "fedavg",
+    "fedma",
     "fedprox",
     "fedyogi",
     "hdafl",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType
+
+from torch import Tensor, nn
 
 from archipel.core.checks import require
 from archipel.core.layout import Layout
@@ -72,6 +75,11 @@ class Algorithm:
                 )
         for _, part in self.parts():
             part.check(layout)
+
+    def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:
+        """Refuse a network that a part cannot work with, tried on a few examples."""
+        for _, part in self.parts():
+            part.check_network(copy.deepcopy(module), layout, examples.clone())
 
     def parts(self) -> list[tuple[str, Part]]:
         """All parts with the roles under which their memory lives."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from archipel.core.algorithm import Algorithm
@@ -25,6 +26,7 @@ from archipel.core.layout import Layout, chunks
 from archipel.core.metrics import higher_is_better, metrics_of
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
+from archipel.core.parts.merge import Proposal
 from archipel.core.parts.protocol import Commit, Count, Decision, GiveUp, Later, Offer, Send
 from archipel.core.parts.weighting import Weight
 from archipel.core.randomness import derive
@@ -121,7 +123,7 @@ class Controller:
             layout.check("Controller: initial model", initial)
             require(kernels.finite(initial), "Controller: the initial model holds numbers that are not finite.")
             state = State(seed, Model("v0", ("v0",) * len(layout.layers)), classes=classes, most_share=most_share)
-            models.write("v0", initial.clone())
+            models.write("v0", algorithm.merge.initial(layout, initial.clone()))
         assert state is not None
         self._look_at_vectors(state, models, layout)
         self.algorithm = algorithm
@@ -497,7 +499,7 @@ class Controller:
             self._note_capped("weight", proposal.cut)
             following = self.algorithm.server.step(self._view("server"), proposal)
             if following is not None:
-                self._take_version(updates, weights, proposal.layers, following)
+                self._take_version(updates, weights, proposal, following)
             else:
                 if proposal.undo is not None:
                     proposal.undo()
@@ -556,17 +558,25 @@ class Controller:
         self,
         updates: Sequence[Update],
         weights: Sequence[tuple[float, ...]],
-        layers: tuple[int, ...],
+        proposal: Proposal,
         following: Tensor,
     ) -> None:
         state = self.state
         state.version += 1
         state.fruitless = 0
         name = f"v{state.version}"
-        changed = set(layers)
+        changed = set(proposal.layers)
         manifest = tuple(name if place in changed else stamp for place, stamp in enumerate(state.model.manifest))
+        version = Model(name, manifest)
+        state.starts = {
+            update.learner: self._take_start(
+                f"{name}.{place}", proposal.starts[update.learner], update, version, following
+            )
+            for place, update in enumerate(updates)
+            if update.learner in proposal.starts
+        }
         self.models.write(name, following)
-        state.model = Model(name, manifest)
+        state.model = version
         state.committed += sum(update.steps for update in updates)
         for role, part in self._parts:
             part.committed(self._view(role), updates)
@@ -580,7 +590,7 @@ class Controller:
                 weights=tuple(weights),
                 stale_versions=tuple(update.stale_versions for update in updates),
                 stale_steps=tuple(update.stale_steps for update in updates),
-                layers=layers,
+                layers=proposal.layers,
                 traffic=dict(state.traffic),
             )
         )
@@ -588,6 +598,20 @@ class Controller:
             for note in planner.notes(self._view(f"planner.{i}")):
                 self._keep(note)
         self._recall()
+
+    def _take_start(self, name: str, start: Tensor, update: Update, version: Model, following: Tensor) -> Model:
+        """Store the model that a contributor starts from; layers that the learner has already keep their stamps."""
+        stamps = []
+        for place, layer in enumerate(self.layout.layers):
+            piece = slice(layer.start, layer.stop)
+            if torch.equal(start[piece], following[piece]):
+                stamps.append(version.manifest[place])
+            elif torch.equal(start[piece], self.models.read(update.model.name, piece)):
+                stamps.append(update.model.manifest[place])
+            else:
+                stamps.append(name)
+        self.models.write(name, start)
+        return Model(name, tuple(stamps))
 
     def _recall(self) -> None:
         recall = self.algorithm.recall

@@ -167,6 +167,8 @@ class State:
     """Names of the members that are there, sorted, by role: looked at many times an event."""
     out: dict[int, Assignment] = field(default_factory=dict)
     inquiries: dict[int, Inquiry] = field(default_factory=dict)
+    starts: dict[str, Model] = field(default_factory=dict)
+    """Models that learners start their next task from, where that is not the current version."""
     queue: list[Update] = field(default_factory=list)
     """Updates offered for commit, in order of arrival."""
     travelling: dict[int, Update] = field(default_factory=dict)
@@ -222,6 +224,10 @@ class View:
     def model(self) -> Model:
         return self.state.model
 
+    def start(self, learner: str) -> Model:
+        """The model that a learner's next task starts from: the current version, unless it has one of its own."""
+        return self.state.starts.get(learner, self.state.model)
+
     @property
     def out(self) -> dict[int, Assignment]:
         return self.state.out
@@ -256,6 +262,7 @@ class View:
 def needed_vectors(state: State) -> set[str]:
     """Names of vectors that somebody still needs, beside those that parts hold."""
     names = {state.model.name, *(assignment.model.name for assignment in state.out.values())}
+    names.update(model.name for model in state.starts.values())
     names.update(update.model.name for update in (*state.queue, *state.travelling.values()))
     names.update(name for inquiry in state.inquiries.values() for name in inquiry.models)
     return names

@@ -34,6 +34,7 @@ Reports: TypeAlias = Literal[
     "progress",
     "gradient norm per sample",
     "gradient norm per batch",
+    "class counts",
 ]
 AUC_BINS = 1024
 """Bins of a histogram of class scores: AUC is exact up to ties within a bin."""
@@ -232,6 +233,8 @@ class Metrics:
     """The trained model on the learner's own validation part."""
     gradient_norm: float | None = None
     """Mean squared norm of the gradient at the trained model (RADFed Alg. 2, line 3 of ClientUpdate)."""
+    classes: tuple[int, ...] = ()
+    """Training examples of each class; empty for tasks without classes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +44,7 @@ def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metr
     """What the learner tells beside its model, which is the one it had after so many epochs."""
     asked, learner = job.plan.reports, job.learner
     validation = norm = None
+    classes: tuple[int, ...] = ()
     if "validation" in asked and job.validation is not None and epochs == job.epochs:
         validation = job.validation
     elif "validation" in asked or "validation scores" in asked:
@@ -51,7 +53,9 @@ def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metr
         norm = squared_gradient_norm(work, vector, learner.train, None)
     elif "gradient norm per batch" in asked:
         norm = squared_gradient_norm(work, vector, learner.train, job.plan.batch)
-    return job.metrics(epochs, validation, norm)
+    if "class counts" in asked and work.classes is not None:
+        classes = tuple(torch.bincount(work.y[learner.train], minlength=work.classes).tolist())
+    return replace(job.metrics(epochs, validation, norm), classes=classes)
 
 
 def _epoch(

@@ -30,6 +30,9 @@ from archipel.simulation.simulator import Simulator
 from archipel.simulation.site import Site
 from archipel.simulation.vectors import MemoryModels
 
+TRIED = 4
+"""Examples that a network is tried on before the run."""
+
 
 def simulate(
     algorithm: Algorithm,
@@ -115,6 +118,7 @@ def prepare(
     if algorithm.pooled:
         data, fleet = data.pooled(), None
     context = context_of(data, model, loss, seed, device)
+    algorithm.check_network(context.module, context.layout, context.x[:TRIED])
     evaluation = evaluation or evaluation_of(algorithm, data, context.layout)
     check_evaluation(evaluation, algorithm, data, context.layout)
     reserved = reserved_share(algorithm, evaluation, validation)

@@ -249,6 +249,7 @@ def host(study: Study) -> Hosting:
         data = data.standardised("local")
     settings = build_settings(study, data)
     work = context_of(data, settings.get("model"), settings.get("loss"), seed, "cpu")
+    algorithm.check_network(work.module, work.layout, work.x[:2])
     evaluation = settings.get("evaluation") or _evaluation(algorithm, data, work.layout, at_home)
     require(
         at_home or evaluation.at != "home",

@@ -3,6 +3,7 @@
 from archipel.core.parts.clipping import NormClipped
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
+from archipel.core.parts.matched import LayerByLayer, MatchedMean
 from archipel.core.parts.merge import Community, Mean, Merge, Mix, Proposal
 from archipel.core.parts.part import Part
 from archipel.core.parts.planning import (
@@ -48,6 +49,8 @@ __all__ = [
     "Everyone",
     "GeometricMedian",
     "Krum",
+    "LayerByLayer",
+    "MatchedMean",
     "Mean",
     "Median",
     "MedianStaleness",

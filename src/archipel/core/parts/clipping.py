@@ -1,8 +1,9 @@
 """Clipping: no update moves a layer further than a multiple of what learners' updates lately moved it by.
 
-An update moves a layer by the Euclidean norm of its difference from the current model. The limit is `multiple` times
-the median of the latest movements, one for each learner, so that a learner that sends often has no more say in it.
-A layer that moved further is scaled back towards the current model; the direction of its movement stays.
+An update moves a layer by the Euclidean norm of its difference from the model that its learner starts from: the current
+version, unless the merge gives learners their own. The limit is `multiple` times the median of the latest movements,
+one for each learner, so that a learner that sends often has no more say in it. A layer that moved further is scaled
+back towards that model; the direction of its movement stays.
 
 Clipping is done layer by layer: learners that send different layers can be compared, batch counters do not hide
 weights, and nobody can put the allowance of the whole model into one small layer.
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from archipel.core.checks import at_least, require
 from archipel.core.layout import Layout, chunks
@@ -98,6 +99,12 @@ class NormClipped(Merge):
     def check(self, layout: Layout) -> None:
         self.then.check(layout)
 
+    def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:
+        self.then.check_network(module, layout, examples)
+
+    def initial(self, layout: Layout, vector: Tensor) -> Tensor:
+        return self.then.initial(layout, vector)
+
     def observe(self, view: View, update: Update) -> None:
         self.then.observe(view.inner(0), update)
 
@@ -141,7 +148,7 @@ class NormClipped(Merge):
             squares = 0.0
             for piece in chunks(view.layout.slices((layer,)), BLOCK):
                 difference = view.models.read(update.model.name, piece).double()
-                difference -= view.models.read(view.model.name, piece)
+                difference -= view.models.read(view.start(update.learner).name, piece)
                 squares += float(torch.dot(difference, difference))
             found[layer] = math.sqrt(squares)
         return found
@@ -152,15 +159,15 @@ class NormClipped(Merge):
         return {layer: memory.limit(layer, self.multiple, current[piece]) for layer, piece in pieces.items()}
 
     def _clipped(self, view: View, memory: Movements, update: Update, factors: dict[int, float]) -> Update:
-        """Return the update with these layers scaled back towards the current model; itself if there are none."""
+        """Return the update with these layers scaled back towards its start; itself if there are none."""
         if not factors:
             return update
         memory.clipped[update.learner] = memory.clipped.get(update.learner, 0) + 1
         vector = view.models.read(update.model.name).clone()
         for layer, factor in factors.items():
             for piece in chunks(view.layout.slices((layer,)), BLOCK):
-                current = view.models.read(view.model.name, piece).double()
-                vector[piece] = current + factor * (vector[piece].double() - current)
+                start = view.models.read(view.start(update.learner).name, piece).double()
+                vector[piece] = start + factor * (vector[piece].double() - start)
         name = view.name(f"clipped/{update.model.name}")
         view.models.write(name, vector)
         memory.copies.append(name)

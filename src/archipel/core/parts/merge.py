@@ -7,7 +7,7 @@ A layer that nobody sent, or that has no weight at all, stays as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from archipel.core.checks import share
+from archipel.core.layout import Layout
 from archipel.core.parts.part import Needs, Part
 from archipel.core.shares import cap
 from archipel.core.state import Update, View
@@ -38,9 +39,15 @@ class Proposal:
     """Restore the merge's memory, if the model is refused."""
     cut: tuple[str, ...] = ()
     """Learners whose earlier models count for less from now on: they had more than the largest share allowed."""
+    starts: Mapping[str, Tensor] = field(default_factory=dict)
+    """Models that contributors start their next task from, by learner; everybody else starts from the new version."""
 
 
 class Merge(Part):
+    def initial(self, layout: Layout, vector: Tensor) -> Tensor:
+        """Return the model that a run begins with, made from the network's own initial vector."""
+        return vector
+
     def within_shares(
         self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
     ) -> list[tuple[float, ...]]:

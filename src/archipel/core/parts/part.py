@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch import Tensor, nn
+
 from archipel.core.layout import Layout
 from archipel.core.state import Update, View
 from archipel.core.types import Reports
@@ -63,6 +65,9 @@ class Part:
 
     def check(self, layout: Layout) -> None:
         """Refuse a model this part cannot work with, before the run begins."""
+
+    def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:
+        """Refuse a network this part cannot work with; the module is a copy, to be tried on a few examples."""
 
     def observe(self, view: View, update: Update) -> None:
         """Take note of a learner's model that has arrived (under Relay: after each hop)."""

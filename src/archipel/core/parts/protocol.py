@@ -161,7 +161,7 @@ class Rounds(Protocol):
         count = participants(self.fraction, self.at_least, len(idle))
         chosen = choose(idle, count, f"round {memory.number}")
         memory.open = bool(chosen)
-        sends: list[Decision] = [Send(learner, view.model) for learner in sorted(chosen)]
+        sends: list[Decision] = [Send(learner, view.start(learner)) for learner in sorted(chosen)]
         if sends and self.deadline is not None:
             sends.append(Later(self.deadline, f"round {memory.number}"))
         return sends
@@ -249,7 +249,7 @@ class Stream(Protocol):
         if not idle:
             return []
         chosen = choose(idle, free, f"task {view.state.next_task}")
-        return [Send(learner, view.model) for learner in sorted(chosen[:free])]
+        return [Send(learner, view.start(learner)) for learner in sorted(chosen[:free])]
 
     def _due(self, view: View, memory: StreamMemory, sends: Sequence[Decision]) -> list[Update]:
         """Return the updates to commit now."""

@@ -120,6 +120,7 @@ def say_metrics(metrics: Metrics, layers: Iterable[pb.Layer], steps: int) -> pb.
         losses=metrics.losses,
         validation=None if metrics.validation is None else say_scored(metrics.validation),
         gradient_norm=metrics.gradient_norm,
+        classes=metrics.classes,
     )
 
 
@@ -146,7 +147,10 @@ def hear_metrics(
         scored = None
     if said.HasField("gradient_norm") and any(report.startswith("gradient norm") for report in asked):
         norm = said.gradient_norm
-    return Metrics(said.epochs, losses, scored, norm)
+    counts = tuple(said.classes) if "class counts" in asked else ()
+    if counts and (len(counts) != classes or (examples is not None and sum(counts) != examples)):
+        raise Bad(f"{sum(counts)} examples of {len(counts)} classes, {examples} of {classes} classes were registered")
+    return Metrics(said.epochs, losses, scored, norm, counts)
 
 
 def most_epochs(plan: Plan) -> int:
