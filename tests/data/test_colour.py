@@ -73,7 +73,7 @@ BAD = {
     "two groups need an even number of classes, but 'images' has 11": (replace(IMAGES, classes=11), {}),
     "share should be from 0 to 1, or two percentages such as '95-5', got 95": (IMAGES, {"share": 95}),
     "such as '95-5', got '95-10'": (IMAGES, {"share": "95-10"}),
-    "test should be one of alike, colour, grey, got 'gray'. Did you mean 'grey'?": (IMAGES, {"test": "gray"}),
+    "test should be one of alike, half, colour, grey, got 'gray'. Did you mean 'grey'?": (IMAGES, {"test": "gray"}),
     "'images' has no official test set": (replace(IMAGES, test=None), {"test": "grey"}),
 }
 

@@ -46,7 +46,8 @@ def context_of(
     if loss is None:
         loss = nn.functional.mse_loss if data.classes is None else nn.functional.cross_entropy
     _check_loss(loss, outputs, data.y[:2])
-    return TrainingContext(module.to(device), layout, loss, data.x.to(device), data.y.to(device), data.classes)
+    x, y = data.x.to(device), data.y.to(device)
+    return TrainingContext(module.to(device), layout, loss, x, y, data.classes, data.augment)
 
 
 def _check_device(device: str) -> None:

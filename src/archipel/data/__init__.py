@@ -1,5 +1,6 @@
 """Data on islands: split a source over learners, each of which is an index array into its examples."""
 
+from archipel.data.augment import Augment
 from archipel.data.features import bucketed
 from archipel.data.heatmap import heat_map
 from archipel.data.in_memory import from_arrays, from_dataset
@@ -27,6 +28,7 @@ from archipel.data.splits import stratified_validation
 from archipel.data.standardise import Moments, combine, moments
 
 __all__ = [
+    "Augment",
     "Fold",
     "Island",
     "Islands",

@@ -5,8 +5,8 @@
 `source.colour_skew(0.95).split(learners=2, classes="disjoint(5)")` puts each group at one collaborator.
 
 The paper leaves open, and here it is: grey is the luma of ITU-R 601, 0.299 R + 0.587 G + 0.114 B, in three equal
-channels; the shares hold for each class, exact to the image; the official test images are converted alike, or stay in
-colour, or are all grey.
+channels; the shares hold for each class, exact to the image; the official test images are converted alike, or one half
+of every class (FedMA's code, on which D&C's experiments rest), or stay in colour, or are all grey.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def grey_images(
     """
     if classes is None or classes < 2 or classes % 2:
         raise ValueError(f"colour_skew: two groups need an even number of classes, but {name!r} has {classes}.")
-    one_of("colour_skew", "test", test, ("alike", "colour", "grey"))
+    one_of("colour_skew", "test", test, ("alike", "half", "colour", "grey"))
     require(
         test == "alike" or official is not None,
         f"colour_skew: test={test!r}, but {name!r} has no official test set, and the test set of a split is not known "
@@ -46,8 +46,9 @@ def grey_images(
         tested[official.numpy()] = True
     grey = tested & (test == "grey")
     grey[~tested] = drawn_grey(labels[~tested], share, classes, (seed, "data", "colour", "train"))
-    if test == "alike":
-        grey[tested] = drawn_grey(labels[tested], share, classes, (seed, "data", "colour", "test"))
+    if test in ("alike", "half"):
+        part = share if test == "alike" else 0.5
+        grey[tested] = drawn_grey(labels[tested], part, classes, (seed, "data", "colour", "test"))
     return grey
 
 

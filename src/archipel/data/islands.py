@@ -19,6 +19,7 @@ from torch import Tensor
 
 from archipel.core.checks import one_of, require
 from archipel.core.types import Role
+from archipel.data.augment import Augment
 from archipel.data.folds import fold_roles
 from archipel.data.island import Island, check_examples, check_indices, union
 from archipel.data.split_file import SavedSplit, checksum, write_split
@@ -49,9 +50,13 @@ class Islands:
     classes: int | None
     """Number of classes; None for a task without classes."""
     name: str
+    augment: Augment | None = None
+    """How training images are changed at random, in every epoch anew."""
 
     def __post_init__(self) -> None:
         check_examples(self.x, self.y, self.classes, f"Islands {self.name!r}")
+        if self.augment is not None:
+            self.augment.check(self.x, self.name)
         names = [learner.name for learner in self.learners]
         for name, times in Counter(names).items():
             require(times == 1, f"Islands: two learners are called {name!r}. Give every learner its own name.")
@@ -237,6 +242,16 @@ class Islands:
         x, copied, moved = standardised_locally(self.x, trains, tests, exclusive, measured, common)
         learners = tuple(replace(learner, test=test) for learner, test in zip(self.learners, moved, strict=True))
         return replace(self, x=x, y=torch.cat([self.y, self.y[copied]]), learners=learners)
+
+    def augmented(self, pad: int = 4, flip: bool = True) -> Islands:
+        """Return islands whose training images are cropped and flipped at random, in every epoch anew.
+
+        pad: pixels of padding on each side, by reflection, out of which an image of the old size is cropped.
+        flip: flip half of the images, left to right.
+
+        Validation and test images stay as they are.
+        """
+        return replace(self, augment=Augment(pad, flip))
 
     def save_split(self, path: str | os.PathLike[str]) -> None:
         """Save the learners' indices, but no data, into one small file; `load_split(source, path)` reads it.

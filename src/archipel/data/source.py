@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from archipel.core.checks import require
+from archipel.core.randomness import generator
 from archipel.data.array_types import IntArray
 from archipel.data.classes import Feature, deal
 from archipel.data.colour import grey_images, grey_share, with_grey
@@ -20,6 +21,7 @@ from archipel.data.forms import a_number, call, unknown
 from archipel.data.island import Island, check_examples, check_indices
 from archipel.data.islands import Islands
 from archipel.data.natural import gathered, named, owners
+from archipel.data.normalise import normalised
 from archipel.data.sizes import whole_number
 from archipel.data.split_file import checksum, read_split
 from archipel.data.splits import check_fraction, hold_out, own_test, take_stimuli
@@ -154,7 +156,8 @@ class Source:
         """Make colour images mostly grey in the first half of the classes and rarely grey in the second half (D&C).
 
         share: fraction of the first half's images that become grey; 1 - share of the others do; or "95-5".
-        test: official test images: "alike", with the same shares; "colour", none is grey; or "grey", all are.
+        test: official test images: "alike", with the same shares; "half", one half of every class is grey; "colour",
+        none is; or "grey", all are.
         seed: of all random draws.
 
         With `.split(learners=2, classes="disjoint(5)")` each half of ten classes is at one learner.
@@ -168,6 +171,20 @@ class Source:
         )
         grey = grey_images(self.name, self.y.numpy(), self.classes, self.test, part, test, seed)
         return replace(self, x=with_grey(self.x, grey), name=f"{self.name}, {part:.0%} and {1 - part:.0%} grey")
+
+    def with_classes_drawn(self, seed: int = 0) -> Source:
+        """Number the classes in an order drawn at random: `disjoint` and `colour_skew` then group others together."""
+        if self.classes is None:
+            raise ValueError(f"with_classes_drawn: {self.name!r} has no classes. Leave draw_classes out.")
+        order = generator(seed, "data", "order of classes").permutation(self.classes)
+        return replace(self, y=torch.from_numpy(order)[self.y])
+
+    def normalised(self, mean: Sequence[float], deviation: Sequence[float]) -> Source:
+        """Subtract a mean from every channel of the images and divide by a deviation, training and test images alike.
+
+        mean, deviation: one number for each channel, such as those that a network was trained with.
+        """
+        return replace(self, x=normalised(self.x, mean, deviation, self.name))
 
     def with_category(self, feature: str, codes: Tensor) -> Source:
         """Add a category to skew: `source.with_category("height", bucketed(source.x[:, 0], 4))`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,16 @@ Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of outputs against targets."""
 
 
+class Augmentation(Protocol):
+    """Changes training examples at random; the draws are a function of the task's key, the epoch and the position."""
+
+    def draws(self, key: int, epoch: int, examples: int) -> Tensor:
+        """Return one row of draws for each of the learner's training examples."""
+
+    def apply(self, images: Tensor, draws: Tensor) -> Tensor:
+        """Return the examples, each changed by its row of draws."""
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingContext:
     """What all learners share: the network, its layout, the loss, and the tensors that hold the examples."""
@@ -30,6 +40,8 @@ class TrainingContext:
     x: Tensor
     y: Tensor
     classes: int | None
+    augment: Augmentation | None = None
+    """How training examples are changed at random."""
 
 
 @dataclass(eq=False)

@@ -61,13 +61,17 @@ def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metr
 def _epoch(
     work: TrainingContext, job: Job, steps: torch.optim.Optimizer, parameters: list[nn.Parameter], anchors: list[Tensor]
 ) -> None:
-    module, plan = work.module, job.plan
+    module, plan, augment = work.module, job.plan, work.augment
     _training_mode(work, plan.trains)
+    draws = None if augment is None else augment.draws(plan.key, job.epochs, job.examples)
     with _randomness(work.x.device, plan.key + job.epochs):
         for positions in batches(plan, job.examples, job.epochs):
             chosen = job.learner.train[positions]
+            x = work.x[chosen]
+            if augment is not None and draws is not None:
+                x = augment.apply(x, draws[positions])
             steps.zero_grad()
-            work.loss(module(work.x[chosen]), work.y[chosen]).backward()
+            work.loss(module(x), work.y[chosen]).backward()
             for parameter, anchor in zip(parameters, anchors, strict=False):
                 # the gradient of (mu / 2) ||w - w'||^2
                 if parameter.grad is not None:

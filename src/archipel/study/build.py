@@ -90,8 +90,12 @@ def build_data(study: Study) -> Dealt:
 def _build_data(raw: str, folder: str, seed: int, files: tuple[tuple[str, str], ...], code: OwnCode) -> Dealt:
     section = DataSection.model_validate(json.loads(raw), context={"folder": folder, "code": code.allowed})
     source = _source(section.source, Path(folder))
+    if section.draw_classes:
+        source = source.with_classes_drawn(seed)
     if section.colour_skew is not None:
         source = source.colour_skew(**{"seed": seed, **section.colour_skew.given()})
+    if section.normalise is not None:
+        source = source.normalised(**section.normalise.given())
     if section.split_file is not None:
         islands = load_split(source, Path(folder) / section.split_file)
     elif section.split is not None:
@@ -107,6 +111,8 @@ def _build_data(raw: str, folder: str, seed: int, files: tuple[tuple[str, str], 
             f"data.fold is {section.fold}, and there are {len(combinations)} combinations, numbered from 0.",
         )
         islands = combinations[section.fold].islands
+    if section.augment is not None:
+        islands = islands.augmented(**section.augment.given())
     return Dealt(islands, islands.standardised(section.standardise))
 
 

@@ -392,6 +392,8 @@ def _own_table(study: Study, name: str, table: Path, seed: int) -> tuple[Islands
     data = source.split(learners=1, test=held, stimuli=0, seed=seed)
     (whole,) = data.learners
     data = replace(data, learners=(replace(whole, name=name),))
+    if study.data.augment is not None:
+        data = data.augmented(**study.data.augment.given())
     return data, data.learners[0]
 
 

@@ -157,6 +157,8 @@ if TYPE_CHECKING:
     SplitTable: TypeAlias = Arguments
     NaturalTable: TypeAlias = Arguments
     ColourTable: TypeAlias = Arguments
+    NormaliseTable: TypeAlias = Arguments
+    AugmentTable: TypeAlias = Arguments
     FoldsTable: TypeAlias = Arguments
     GroupTable: TypeAlias = Arguments
     EndingTable: TypeAlias = Arguments
@@ -166,6 +168,8 @@ else:
     SplitTable = arguments(Source.split)
     NaturalTable = arguments(Source.natural)
     ColourTable = arguments(Source.colour_skew)
+    NormaliseTable = arguments(Source.normalised)
+    AugmentTable = arguments(Islands.augmented)
     FoldsTable = arguments(Islands.folds, ("seed",))
     GroupTable = arguments(Group, leave_out=("loss",))
     EndingTable = arguments(Ending)
@@ -191,8 +195,13 @@ class DataSection(StudyTable):
     """A data set by name, such as "digits" (`archipel data` lists them); your own table or folder,
     {name = "from_csv", path = "rows.csv", label = "y", site = "hospital"}; or your own function that gives a Source,
     "mine.py:load"."""
+    draw_classes: bool = False
+    """Number the classes in an order drawn by the run's seed, so that `disjoint` and `colour_skew` group others
+    together with every seed."""
     colour_skew: ColourTable | None = None
     """Turn images to grey by class before they are split (D&C)."""
+    normalise: NormaliseTable | None = None
+    """Subtract given means from the channels of images and divide by given deviations."""
     split: SplitTable | None = None
     """Deal the examples out to learners; its `seed` is the run's unless given."""
     natural: NaturalTable | None = None
@@ -205,6 +214,8 @@ class DataSection(StudyTable):
     """Only this combination of folds."""
     standardise: Literal["none", "global", "local"] = "none"
     """Features of mean 0 and deviation 1 by everybody's or every learner's own training statistics."""
+    augment: AugmentTable | None = None
+    """Crop and flip training images at random, in every epoch anew; an empty table, {}, takes the defaults."""
 
     @model_validator(mode="after")
     def _one_way(self) -> DataSection:

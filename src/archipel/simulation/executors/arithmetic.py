@@ -25,7 +25,8 @@ def is_stackable(context: TrainingContext, plan: Plan) -> bool:
     """Return whether many learners can be stepped as one under this plan."""
     known = set(plan.options) <= {"weight_decay", "nesterov"}
     return (
-        plan.optimiser == "SGD"
+        context.augment is None
+        and plan.optimiser == "SGD"
         and known
         and can_stack(context.module, context.loss)
         and not draws(context)

@@ -34,6 +34,11 @@ def executor_of(context: TrainingContext, plan: Plan, way: Way | None = None) ->
     if way in ("plain", "workers") or plan.options:  # torch's optimisers take a second to load; the others need none
         optimiser(plan, [nn.Parameter(torch.zeros(1))])  # settings that it does not accept are reported before the run
     require(
+        asked not in ("stacked", "native") or context.augment is None,
+        f"execution: {asked!r} trains on examples as they are, and these are changed at random ({context.augment!r}). "
+        "Use execution='workers' or 'plain'.",
+    )
+    require(
         asked != "stacked" or is_stackable(context, plan),
         f"execution: {type(context.module).__name__} with {plan.optimiser} cannot be stacked: only linear layers, "
         "layer norm, embeddings and activations, a loss that is a mean over examples, and SGD can. "
