@@ -627,7 +627,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "something else": lambda whole: b"PK" + whole[2:],
     "zeros behind it": lambda whole: whole + bytes(8),
 }
-NO_CHECKPOINT = r"checkpoint.safetensors is no checkpoint of Archipel, or it is damaged"
+NO_CHECKPOINT = r"checkpoint.safetensors is not a checkpoint of Archipel, or is damaged"
 
 
 @pytest.mark.parametrize("what", DAMAGE)
@@ -651,7 +651,7 @@ def test_one_wrong_bit_is_damage(tmp_path: Path) -> None:
 def test_a_safetensors_file_of_something_else_is_refused(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     safetensors.torch.save_file({"weight": torch.zeros(3)}, checkpoint.path)
-    with pytest.raises(ValueError, match="is no checkpoint of Archipel"):
+    with pytest.raises(ValueError, match="is not a checkpoint of Archipel"):
         checkpoint.load(simulator(fedavg(batch=8)))
 
 

@@ -292,7 +292,7 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
     assert wards.states() == {"north": "paused", "south": "there", "west": "withdrawn"}
     assert wards.status()["version"] == 1
     assert refused("learner", wards.study, *wards.asks("south"), "--data", "south.csv").startswith(
-        "learner-south is at work in another process"
+        "learner-south is in use by another process"
     )
     assert said("operator", "resume", "north", *wards.asks()) == "north: resume at version 1\n"
 

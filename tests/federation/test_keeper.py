@@ -86,7 +86,7 @@ def test_an_error_that_is_told_is_not_tried_again(tmp_path: Path) -> None:
     with alone_in(stage.state):
         process = stage.controller()
         assert process.wait(LIMIT) == 2
-    assert "is at work in another process" in process.said
+    assert "is in use by another process" in process.said
     assert "started again" not in process.said
 
 

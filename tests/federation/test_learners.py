@@ -301,7 +301,7 @@ def test_two_processes_in_one_folder(tmp_path: Path) -> None:
             await first.held()
             second = one.site(VICTIM)
             await second.end()
-            assert "is at work in another process" in second.said
+            assert "is in use by another process" in second.said
             assert "exit code 0" not in second.said
             first.release()
             await over(one)

@@ -327,7 +327,7 @@ def test_a_checkpoint_of_another_loss_is_refused(tmp_path):
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     (tmp_path / "checkpoint.safetensors").write_bytes(b"no checkpoint")
-    with pytest.raises(ValueError, match="is no checkpoint of Archipel, or it is damaged"):
+    with pytest.raises(ValueError, match="is not a checkpoint of Archipel, or is damaged"):
         ap.simulate(ap.fedavg(), islands(4), checkpoint=tmp_path)
 
 

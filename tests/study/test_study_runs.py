@@ -193,7 +193,7 @@ def test_bits_do_not_depend_on_how_many_runs_there_are(tmp_path: Path) -> None:
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
-    with alone_in(tmp_path / "results"), pytest.raises(ValueError, match="is at work in another process"):
+    with alone_in(tmp_path / "results"), pytest.raises(ValueError, match="is in use by another process"):
         run_study(study(algorithms=["fedavg"]), tmp_path / "results")
     assert len(run_study(study(algorithms=["fedavg"]), tmp_path / "results")) == 1
 

@@ -29,7 +29,7 @@ FURTHER = ("selection", "server", "planners", "recall")
 
 @dataclass(frozen=True)
 class Method:
-    """A method in a few lines."""
+    """A summary of a method."""
 
     name: str
     summary: str
@@ -50,7 +50,7 @@ class MethodSetting:
 
 @dataclass(frozen=True)
 class Details(Method):
-    """All there is to know of a method."""
+    """A method with its parts and settings."""
 
     notes: tuple[str, ...]
     """What is implemented of the paper, what is not, and how it was read where it is silent."""
@@ -68,7 +68,7 @@ def algorithms(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the methods and the parts they are made of; with a name, tell everything about one."""
+    """List the methods and their parts; with a name, show everything about one."""
     if name is not None:
         one_of("archipel algorithms", "the name", name, METHODS)
         found = details(name)
@@ -120,14 +120,14 @@ def details(name: str) -> Details:
 
 
 def expression(value: object) -> str:
-    """What Python would make the value from, without what is the default anyway."""
+    """Return the Python expression of a value, without arguments that have their default."""
     if isinstance(value, tuple):
         return f"({', '.join(map(expression, value))}{',' if len(value) == 1 else ''})"
     return f"{type(value).__name__}({', '.join(arguments(value))})" if is_dataclass(value) else repr(value)
 
 
 def arguments(value: Any) -> list[str]:
-    """The arguments that a part was made with, without those that are the default anyway."""
+    """Return the arguments that a part was made with, without those that have their default."""
     if isinstance(value, Product):  # its factors are arguments without a name
         return [expression(factor) for factor in value.factors]
     changed = []

@@ -1,4 +1,4 @@
-"""`archipel data`: which data sets are known and at hand, what a split of one looks like, and how to get one."""
+"""`archipel data`: list data sets, show a split of one, download one."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def show(
     picture: Annotated[Path | None, typer.Option("--out", "-o", help="Draw it into this .png or .svg too.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show how a split deals a data set out to learners."""
+    """Show how a split divides a data set among learners."""
     one_of("archipel data show", "the source", source, KNOWN | OWN)
     shaped = [name for name, value in (("sizes", sizes), ("classes", classes), ("features", features)) if value]
     require(
@@ -92,7 +92,7 @@ def get(
     option: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a data set into the cache, unless it is at hand, and read it once to see that it is whole."""
+    """Download a data set into the cache, unless it is on this machine, and read it once as a check."""
     one_of("archipel data get", "the source", source, KNOWN)
     given = arguments(source, option or [])
     made = KNOWN[source](**given)
@@ -116,7 +116,7 @@ def get(
 
 @dataclass(frozen=True)
 class Files:
-    """Files of a source that are at hand, or how they are to be had."""
+    """Files of a source on this machine, or how to get them."""
 
     choices: tuple[str, ...]
     """The values of the argument that decides on files for which these are read; none if no argument does."""
@@ -150,7 +150,7 @@ class Got:
 
 
 def looked_for(source: str) -> tuple[Files, ...]:
-    """The files of a source, those that several values of its argument share together."""
+    """Return the files of a source; those that several values of its argument share are one entry."""
     together: dict[tuple[tuple[str, ...], tuple[str, ...], str], list[str]] = {}
     for choice, files in FILES[source].items():
         found = find(files)
@@ -160,7 +160,7 @@ def looked_for(source: str) -> tuple[Files, ...]:
 
 
 def arguments(source: str, options: list[str]) -> dict[str, Any]:
-    """The arguments of a source that were given as key=value, checked against its signature."""
+    """Return the arguments of a source that were given as key=value, checked against its signature."""
     # imported late: lists, and `archipel doctor`, check nothing by its type
     from pydantic import TypeAdapter, ValidationError
 

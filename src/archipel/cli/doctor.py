@@ -1,4 +1,4 @@
-"""`archipel doctor`: what is installed, what is at hand, and whether it works here."""
+"""`archipel doctor`: check the installation, the machine and the data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from archipel.simulation.simulate import simulate
 
 FOR_DEVELOPERS = ("test", "dev", "docs")
 CLOSE = 1e-4
-"""Ways of execution add up in different orders: so far apart two models of the self-test may be."""
+"""How far apart two models of the self-test may be: ways of execution add in different orders."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class Check:
-    """Something that has to work."""
+    """The result of a check."""
 
     name: str
     passed: bool
@@ -102,7 +102,7 @@ class Diagnosis:
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Look at the installation, the machine and the data, and train a little; exit code 1 if something is broken."""
+    """Check the installation, the machine and the data, and train a little; exit code 1 if something is broken."""
     found = diagnosis()
     print_json(asdict(found)) if as_json else show(found)
     if not found.well:
@@ -113,10 +113,11 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 def diagnosis() -> Diagnosis:
+    """Run all checks."""
     packages = list(required())
     needed = [package for package in packages if not package.extra]
     checks = [check_packages(needed), check_data(), check_cache(), *check_training()]
-    # with a wrong $ARCHIPEL_DATA nothing can be looked for; its check tells
+    # with a wrong $ARCHIPEL_DATA nothing is searched; its check says so
     searched = places() if checks[1].passed else []
     known = {name: here(name) for name in KNOWN if searched}
     return Diagnosis(
@@ -183,7 +184,7 @@ def machine() -> MachineInfo:
 
 
 def here(source: str) -> bool:
-    """Whether a data set can be used without a download, by its default arguments."""
+    """Return whether a data set can be used without a download, by its default arguments."""
     files = looked_for(source)
     return not files or bool(files[0].at_hand)
 
@@ -191,7 +192,7 @@ def here(source: str) -> bool:
 def check_packages(needed: list[Package]) -> Check:
     wrong = [str(package) for package in needed if not package.works]
     advice = "; pip install -c constraints.txt . in the source folder"
-    return Check("packages", not wrong, "; ".join(wrong) + advice if wrong else "all that are needed are there")
+    return Check("packages", not wrong, "; ".join(wrong) + advice if wrong else "all required ones are installed")
 
 
 def check_data() -> Check:
@@ -203,7 +204,7 @@ def check_data() -> Check:
 
 
 def check_cache() -> Check:
-    """Whether the cache can be written to, as downloads and large data sets need it; nothing is left there."""
+    """Check that the cache can be written, as downloads and large data sets need it; leave nothing there."""
     folder = cache()
     there = next(place for place in (folder, *folder.parents) if place.exists())
     try:
@@ -215,13 +216,13 @@ def check_cache() -> Check:
 
 
 def check_training() -> list[Check]:
-    """Two rounds on digits: the same bits again from the same seed, and the same model learner by learner."""
+    """Train two rounds on digits: the same seed must give the same bits, and plain execution the same model."""
     try:
         data = archipel.data.digits().split(learners=4)
         algorithm, ending = archipel.fedavg(epochs=5, momentum=0.9), Ending(rounds=2)
         first, again = (simulate(algorithm, data, ending=ending) for _ in range(2))
         plain = simulate(algorithm, data, ending=ending, execution="plain")
-    except Exception as error:  # whatever is broken, the rest of the diagnosis is told
+    except Exception as error:  # whatever is broken, the rest of the diagnosis is shown
         return [Check("training", False, f"{type(error).__name__}: {error}")]
     apart = float((first.model - plain.model).abs().max())
     return [

@@ -1,4 +1,4 @@
-"""Paragraphs folded at the width of the terminal, or at 80 columns in a pipe, without blanks at the ends of lines."""
+"""Print paragraphs folded at the width of the terminal, or at 80 columns in a pipe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MARGIN = 2
 
 
 def write(text: str, indent: int = 0, style: str = "", name: str = "", colour: str = "cyan") -> None:
-    """Print a paragraph behind its indent; a name may stand in the indent of its first line.
+    """Print an indented paragraph, with an optional name in the indent of its first line.
 
     A word is never broken, so that a path or an address can be copied whole.
     """

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a table that moves on a terminal, a line for each run elsewhere."""
+"""Show a study's progress: a live table on a terminal, a line for each run elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from archipel.study.worker_pool import Began, Broke, Ended, Message, Told
 
 
 class Display(Watcher):
-    """Follows the runs of a study on a console."""
+    """Shows the runs of a study on a console."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -98,7 +98,7 @@ class Display(Watcher):
 
 
 def name(cell: GridCell) -> str:
-    """A run in a few words."""
+    """Return a short name of a run."""
     settings = "".join(f", {key.rpartition('.')[2]}={value}" for key, value in {**cell.settings, **cell.tuned}.items())
     return f"{cell.name}{settings}, seed {cell.seed}" + ("" if cell.fold is None else f", fold {cell.fold}")
 

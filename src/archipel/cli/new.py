@@ -1,4 +1,4 @@
-"""`archipel new`: a project to start from, with a network, data, a study and a test that run as they are."""
+"""`archipel new`: create a project with a network, data, a study and a test that run as they are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import typer
 from archipel.cli.console import AsJson, out, print_json
 
 FILES = ("README.md", "study.toml", "network.py", "test_study.py")
-"""What is copied as it is; data.csv is drawn."""
+"""Files that are copied; data.csv is generated."""
 
 PLANTS = {"north": (250, 60.0, 0.2), "south": (140, 75.0, 0.5), "west": (60, 68.0, 0.8)}
 """Machines of each plant, their mean temperature, and the share of them that is of the new kind."""
@@ -26,7 +26,7 @@ def new(
     folder: Annotated[Path, typer.Argument(help="A folder that is not there yet, or is empty.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Make a project to start from: a study, a network, made-up data and a test, all of which run."""
+    """Create a project: a study, a network, made-up data and a test, all of which run."""
     refuse_what_is_there(folder)
     folder.mkdir(parents=True, exist_ok=True)
     templates = resources.files("archipel.cli") / "project"
@@ -45,7 +45,7 @@ def new(
 
 
 def refuse_what_is_there(folder: Path) -> None:
-    """Nothing of anybody's is written over."""
+    """Refuse to overwrite files."""
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
             raise FileExistsError(f"archipel new: {place} is a file, not a folder. Give another name.")
@@ -65,7 +65,7 @@ def write_table(path: Path) -> None:
 
 
 def machines(seed: int = 0) -> Iterator[dict[str, str | float]]:
-    """Rows of a synthetic table: machines of three plants, and whether they failed.
+    """Return the rows of a synthetic table: machines of three plants, and whether they failed.
 
     A machine fails with a chance that rises with its temperature, its hours and, if it is an old one, its vibration.
     Plants differ in size, in temperature and in kinds, so that learners do. The same seed gives the same table.

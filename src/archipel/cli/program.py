@@ -18,15 +18,15 @@ from archipel.core.checks import ArchipelWarning
 from archipel.study.path_errors import in_words
 
 EXPECTED = (ValueError, OSError, ImportError)
-"""Errors that say what was wrong with what was asked for, in words of their own."""
+"""Errors whose messages are for users."""
 
 COMMANDS = {
     "run": "Run a study, watch it, and get a table and a report.",
-    "reproduce": "Run a table of a paper, and set the paper's figures beside ours.",
-    "report": "Put finished runs side by side: a page with figures, and a table here.",
-    "algorithms": "List the methods and the parts they are made of; with a name, tell everything about one.",
-    "new": "Make a project to start from: a study, a network, made-up data and a test, all of which run.",
-    "doctor": "Look at the installation, the machine and the data, and train a little; "
+    "reproduce": "Run a table of a paper, and compare the paper's figures with ours.",
+    "report": "Compare finished runs: a page with figures, and a table here.",
+    "algorithms": "List the methods and their parts; with a name, show everything about one.",
+    "new": "Create a project: a study, a network, made-up data and a test, all of which run.",
+    "doctor": "Check the installation, the machine and the data, and train a little; "
     "exit code 1 if something is broken.",
     "data": "The data sets that are known and at hand; `show` draws a split, `get` fetches.",
     "controller": "Hold a real federation: learners elsewhere train, and nothing that they sent is ever lost.",
@@ -36,7 +36,7 @@ COMMANDS = {
     "replay": "Tell a new controller the journal of a federation, and see that it comes to the same models.",
     "ca": "A small private authority for a real federation: certificates for controller, learners and operators.",
 }
-"""What the list of commands says of each, in the words of its own help."""
+"""The commands with the first sentence of their help."""
 
 
 class Commands(TyperGroup):
@@ -81,7 +81,7 @@ def archipel_(
 
 
 def command(name: str) -> Any:
-    """The command of this name as typer runs it."""
+    """Return the command of this name as typer runs it."""
     module = importlib.import_module(f"archipel.cli.{name}")
     alone = typer.Typer(rich_markup_mode="rich", add_completion=False)
     if hasattr(module, "app"):  # it has commands of its own
@@ -92,7 +92,7 @@ def command(name: str) -> Any:
 
 
 def stand_in() -> None:
-    """Is listed in place of a command, and never called."""
+    """Stand for a command in the list; never called."""
 
 
 for name, summary in COMMANDS.items():
@@ -115,7 +115,7 @@ def run_program() -> None:
 
 
 def say(error: Exception) -> None:
-    """What went wrong, in words; an error that nobody foresaw also says how to see more."""
+    """Print an error; an unexpected one with how to see more."""
     text = (in_words(error) if isinstance(error, OSError) else str(error)) or type(error).__name__
     if not isinstance(error, EXPECTED):
         text = f"{type(error).__name__}: {text}\nRun it again with --debug to see where it arose."
@@ -130,7 +130,7 @@ def show_warning(
     file: object = None,
     line: str | None = None,
 ) -> None:
-    """Our own warnings as one line each; others as Python shows them."""
+    """Print Archipel's warnings as one line each, others as Python does."""
     if issubclass(category, ArchipelWarning):
         told.print(f"[yellow]note:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
     else:

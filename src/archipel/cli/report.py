@@ -1,4 +1,4 @@
-"""`archipel report`: finished runs side by side, as a page and in the terminal."""
+"""`archipel report`: compare finished runs, on a page and in the terminal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def report(
     ] = None,
     json: AsJson = False,
 ) -> None:
-    """Put finished runs side by side: a page with figures, and a table here."""
+    """Compare finished runs: a page with figures, and a table here."""
     found = collect(folders)
     every = [run for results in found for run in results]
     runs = named_by_scoring(distinct(every))
@@ -98,7 +98,7 @@ def copies(count: int) -> list[str]:
 
 
 def as_data(page: Path | None, at: Marks, methods: Sequence[Measured]) -> dict[str, object]:
-    """The measures for other programs."""
+    """Return the measures as JSON data."""
     return {
         "page": None if page is None else str(page),
         "seconds": at.seconds.value,
@@ -109,7 +109,7 @@ def as_data(page: Path | None, at: Marks, methods: Sequence[Measured]) -> dict[s
 
 
 def table(methods: Sequence[Measured]) -> Table:
-    """The main measures, in 80 columns; piped, it is plain text."""
+    """Return a table of the main measures, in 80 columns."""
     scorings, targets = {one.scoring for one in methods}, {one.target for one in methods}
     target = number(targets.pop()) if len(targets) == 1 else "target"
     stretches = {one.stretch for one in methods}

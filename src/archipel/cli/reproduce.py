@@ -1,4 +1,4 @@
-"""`archipel reproduce`: a paper's table beside ours."""
+"""`archipel reproduce`: compare a paper's table with ours."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def reproduce(
     list_: Annotated[bool, typer.Option("--list", help="Name all there are, with what they claim.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Run a table of a paper, and set the paper's figures beside ours.
+    """Run a table of a paper, and compare the paper's figures with ours.
 
-    What was begun in the folder is gone on with. A claim that does not hold is a result, not an error.
+    A reproduction that was started in the folder is resumed. A claim that does not hold is a result, not an error.
     """
     if list_ or name is None:
         _list(json)
@@ -103,7 +103,7 @@ def _entry(one: Reproduction) -> dict[str, object]:
 
 
 def show(outcome: Outcome) -> None:
-    """Tables and verdicts, in 80 columns."""
+    """Print tables and verdicts, in 80 columns."""
     for figures in outcome.figures:
         out.print(drawn(figures))
         out.print()
@@ -122,7 +122,7 @@ def show(outcome: Outcome) -> None:
 
 
 def drawn(figures: Figures) -> Table:
-    """The paper's figure, ours, and the difference, a line for each cell: wide tables do not fit a terminal."""
+    """Return a table with a line for each cell: the paper's figure, ours and the difference."""
     table = Table(
         title=escape(figures.table.title), title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )

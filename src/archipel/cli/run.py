@@ -1,4 +1,4 @@
-"""`archipel run`: a study from its file to its report."""
+"""`archipel run`: run a study and report its results."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(
     """Run a study, watch it, and get a table and a report.
 
     Several algorithms, seeds and settings make a grid, which runs on all cores. Ctrl-C stops cleanly and keeps what is
-    done; --resume goes on.
+    done; --resume continues.
     """
     with loading():
         from archipel.cli.live import Display
@@ -85,7 +85,7 @@ def _chosen(
     resume: Path | None,
     allow_code: bool,
 ) -> tuple[Study, Path]:
-    """The study and the folder of its results."""
+    """Return the study and the folder of its results."""
     from archipel.study.files import read_study
     from archipel.study.grid import slug
     from archipel.study.own_code import Code
@@ -109,7 +109,7 @@ def _chosen(
 
 
 def _show(results: Results, study: Study, json: bool) -> None:
-    """The table of what is done, and where its report is."""
+    """Print the table of finished runs, and write their report."""
     from archipel.cli.report import as_data, table
     from archipel.report.measures import marks, measure
 

@@ -1,4 +1,4 @@
-"""A split in numbers, and how it is told: blocks on a terminal, numbers in a pipe."""
+"""Describe a split: with blocks on a terminal, with numbers in a pipe."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LearnerSplit:
 
 @dataclass(frozen=True)
 class ClassDistance:
-    """Between the classes of two learners, from 0 (alike) to 1 (none shared)."""
+    """A distance between the classes of two learners, from 0 (alike) to 1 (none shared)."""
 
     mean: float
     max: float
@@ -50,7 +50,7 @@ class SplitSummary:
 
 
 def described(islands: Islands, pictures: Sequence[Path]) -> SplitSummary:
-    """What there is to say of a split."""
+    """Return the numbers of a split."""
     has_classes = islands.classes is not None
     table = islands.class_table().tolist() if has_classes else [[] for _ in islands.learners]
     return SplitSummary(
@@ -90,7 +90,7 @@ def show_split(split: SplitSummary) -> None:
 
 
 def show_blocks(learners: Sequence[LearnerSplit]) -> None:
-    """A line of blocks for each learner, a block for each class; several lines where the terminal is too narrow."""
+    """Print a line of blocks for each learner, a block for each class; several lines if the terminal is too narrow."""
     names = max(len("learner"), *(len(learner.name) for learner in learners))
     column = names + len("  examples  ")
     classes = len(learners[0].classes)
@@ -112,7 +112,7 @@ def show_blocks(learners: Sequence[LearnerSplit]) -> None:
 
 
 def show_numbers(learners: Sequence[LearnerSplit]) -> None:
-    """A line of numbers for each learner, however long it gets."""
+    """Print a line of numbers for each learner, of any length."""
     header = ["learner", "examples", *map(str, range(len(learners[0].classes)))]
     table = [header, *([one.name, str(one.examples), *map(str, one.classes)] for one in learners)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]

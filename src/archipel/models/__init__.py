@@ -3,7 +3,8 @@
 Every function returns a `torch.nn.Module` that returns logits, never probabilities. Children are registered in the
 order in which they run, so a model's layers read from input to output, and the last one is always `head`. Initial
 weights are PyTorch's defaults, drawn from the current seed. No activation works in place: a probe may keep the output
-of a layer."""
+of a layer.
+"""
 
 from archipel.models.convolutional import (
     cifar10_2cnn,

@@ -149,7 +149,8 @@ def vgg9(classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Mo
 
     Whole channels are dropped with half the probability after the second pool. The default is 0, because masks come
     from torch's global generator: results would depend on earlier training in the same process. D&C does not mention
-    dropout."""
+    dropout.
+    """
     at_least(2, "vgg9", classes=classes)
     at_least(1, "vgg9", in_channels=in_channels)
     if not 0.0 <= dropout < 1.0:

@@ -28,7 +28,7 @@ NAMES = (
 
 
 def reproduction(name: str) -> Reproduction:
-    """ "dvw-table1" is REPRODUCTION of papers/dvw/table1.py."""
+    """Return a reproduction by name; "dvw-table1" is REPRODUCTION of papers/dvw/table1.py."""
     require(
         name in NAMES, f"There is no reproduction {name!r}; did you mean {nearest(name, NAMES)!r}? --list names all."
     )

@@ -1,4 +1,4 @@
-"""What may be claimed of a table, and whether it holds on ours: orderings, and the rough size of gaps.
+"""Claims about a table, and whether they hold on ours: orderings, and the rough size of gaps.
 
 A claim is judged row by row on our means, in the unit of the table. Where the side that something is compared with has
 not left its plateau (`floor`: a score that guessing reaches), nothing is judged; the verdict says so.
@@ -28,7 +28,7 @@ def higher(
     floor: float | None = None,
     share: float = 1.0,
 ) -> Claim:
-    """The column is above all others named, by at least so much (0: at all), in that share of the rows."""
+    """Claim that a column is above all others named, by at least `by` (0: at all), in a share of the rows."""
     others = (than,) if isinstance(than, str) else tuple(than)
 
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
@@ -56,7 +56,7 @@ def level(
     rows: Sequence[str] | None = None,
     share: float = 1.0,
 ) -> Claim:
-    """The two columns differ by no more than that."""
+    """Claim that two columns differ by no more than a limit."""
 
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
         mine, theirs = figures.ours(row, column), figures.ours(row, other)
@@ -70,7 +70,7 @@ def level(
 def near_paper(
     text: str, table: str, column: str, *, within: float, rows: Sequence[str] | None = None, share: float = 1.0
 ) -> Claim:
-    """Our figure and the paper's differ by no more than that."""
+    """Claim that our figure and the paper's differ by no more than a limit."""
 
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
         mine, paper = figures.ours(row, column), figures.cells[row, column].paper
@@ -82,7 +82,7 @@ def near_paper(
 
 
 def above(text: str, table: str, column: str, limit: float, *, rows: Sequence[str] | None = None) -> Claim:
-    """The column is at least at a limit."""
+    """Claim that a column is at least at a limit."""
 
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
         mine = figures.ours(row, column)
@@ -92,7 +92,7 @@ def above(text: str, table: str, column: str, limit: float, *, rows: Sequence[st
 
 
 def below(text: str, table: str, column: str, limit: float, *, rows: Sequence[str]) -> Claim:
-    """The column stays below a limit: a method that fails to learn."""
+    """Claim that a column stays below a limit, as of a method that fails to learn."""
 
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
         mine = figures.ours(row, column)
@@ -102,7 +102,7 @@ def below(text: str, table: str, column: str, limit: float, *, rows: Sequence[st
 
 
 def higher_rows(text: str, table: str, column: str, *, rows: Sequence[str], than: Sequence[str]) -> Claim:
-    """The column is higher in each of these rows than in any of those."""
+    """Claim that a column is higher in each of these rows than in any of those."""
 
     def look(figures: Figures, row: str) -> tuple[bool | None, str]:
         mine, theirs = figures.ours(row, column), [figures.ours(other, column) for other in than]
@@ -117,7 +117,7 @@ def higher_rows(text: str, table: str, column: str, *, rows: Sequence[str], than
 def significant(
     text: str, parts: Sequence[str], method: str, than: Sequence[str], *, level: float = 0.05, pairs: int = 6
 ) -> Claim:
-    """The method is above each of the others by the Wilcoxon signed-rank test (two-sided) over all paired runs.
+    """Claim that a method is above the others by the two-sided Wilcoxon signed-rank test over all paired runs.
 
     With fewer than six pairs no difference can be significant at 0.05, so nothing is judged.
     """
@@ -156,7 +156,7 @@ def rows_higher(
     floor: float | None = None,
     lower: bool = False,
 ) -> Claim:
-    """The row is above (or, with `lower`, below) all others named, in every column: for tables with a row a method."""
+    """Claim that a row is above (with `lower`, below) all others named, in every column; a row is a method."""
 
     def judge(tables: Mapping[str, Figures], evidence: FinishedRuns) -> ClaimVerdict:
         figures = tables[table]
@@ -179,7 +179,7 @@ def rows_higher(
 
 
 def _ahead(gap: float, by: float) -> bool:
-    """By so much or more; where nothing is asked for a tie is no lead, and a negative `by` is what may be missing."""
+    """Return whether a lead is `by` or more; with 0 a tie is no lead, and a negative `by` allows a deficit."""
     return gap >= by if by else gap > 0
 
 
@@ -198,7 +198,7 @@ def _each_row(
 
 
 def _together(seen: Sequence[tuple[bool | None, str]], share: float) -> ClaimVerdict:
-    """One verdict over all rows that could be judged."""
+    """Return one verdict over all rows that could be judged."""
     judged = [holds for holds, _ in seen if holds is not None]
     marks = {True: "", False: " (no)", None: " (not judged)"}
     told = [f"{told}{marks[holds]}" for holds, told in seen if told]

@@ -1,4 +1,4 @@
-"""How a figure of a table is taken from the runs of a method. Scores are in per cent, as the papers print them."""
+"""Compute the figures of a table from the runs of a method. Scores are in per cent, as the papers print them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ def scaled(spread: Spread, factor: float) -> Spread:
 
 
 def compared(evidence: FinishedRuns, part: str, method: str) -> Measured:
-    """The report's own measures of a method."""
+    """Return the report's measures of a method."""
     return measured(method, evidence.runs(part, method), evidence.marks(part))
 
 
 def score(name: str = "final") -> Measure:
-    """A score of the report in per cent: final, last, validated, best, at_seconds, at_rounds."""
+    """Return a score of the report in per cent: final, last, validated, best, at_seconds, at_rounds."""
     return lambda evidence, part, method: scaled(compared(evidence, part, method)[name], 100)
 
 
 def score_by_seconds() -> Measure:
-    """The final score of runs that end at the time that the study names (`report.seconds`), in per cent."""
+    """Return the final score of runs cut at the time that the study names (`report.seconds`), in per cent."""
 
     def measure(evidence: FinishedRuns, part: str, method: str) -> Spread:
         by = evidence.marks(part).seconds.value
@@ -37,17 +37,17 @@ def score_by_seconds() -> Measure:
 
 
 def score_by_rounds(rounds: int) -> Measure:
-    """The final score of runs that end at that local round, in per cent."""
+    """Return the final score of runs cut at a local round, in per cent."""
     return of_runs(lambda run: 100 * final_score(run, "rounds", rounds))
 
 
 def amount(name: str, factor: float = 1.0) -> Measure:
-    """Another measure of the report: target_rounds, target_commits, target_megabytes, up, down, models, commits …"""
+    """Return another measure of the report, such as target_rounds, target_megabytes, up, models or commits."""
     return lambda evidence, part, method: scaled(compared(evidence, part, method)[name], factor)
 
 
 def of_runs(find: Callable[[Run], float]) -> Measure:
-    """A figure of one's own, of each run."""
+    """Return a figure that a function computes from each run."""
     return lambda evidence, part, method: Spread.of(find(run) for run in evidence.runs(part, method))
 
 
@@ -56,20 +56,20 @@ def final(run: Run) -> float:
 
 
 def at_share(share: float) -> Callable[[Run], float]:
-    """The final score of a run as if it had ended at a share of its local rounds."""
+    """Return the final score of a run cut at a share of its local rounds."""
     return lambda run: final_score(run, "rounds", share * run.rounds)
 
 
 def paired(
     evidence: FinishedRuns, part: str, method: str, other: str, find: Callable[[Run], float] = final
 ) -> list[tuple[float, float]]:
-    """The scores of two methods in their runs of the same seed and the same held-out learners."""
+    """Return the scores of two methods in runs of the same seed and the same held-out learners."""
     mine, theirs = ({(run.seed, run.fold): find(run) for run in evidence.runs(part, one)} for one in (method, other))
     return [(mine[key], theirs[key]) for key in sorted(mine.keys() & theirs.keys(), key=str)]
 
 
 def gain_over(other: str, find: Callable[[Run], float] = final) -> Measure:
-    """By how many per cent of the other method's score ours is above it, run by run."""
+    """Return the lead over another method in per cent of its score, run by run."""
     return lambda evidence, part, method: Spread.of(
         100 * (mine - theirs) / theirs for mine, theirs in paired(evidence, part, method, other, find)
     )

@@ -1,4 +1,4 @@
-"""The studies of a reproduction: run, or taken up where they were left, and their runs by method."""
+"""Run or resume the studies of a reproduction, and return their runs by method."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PICTURES = importlib.util.find_spec("matplotlib") is not None
 
 
 class FinishedRuns:
-    """What figures are taken from. The runs of a study are read when they are first asked for."""
+    """The runs that figures are computed from, read when they are first needed."""
 
     def __init__(self, studies: ScaledStudies, scale: ScaleName, folder: Path) -> None:
         self.studies, self.scale, self.folder = studies, scale, folder
@@ -34,7 +34,7 @@ class FinishedRuns:
     # ------------------------------------------------------------------------------------------------- to gather it
 
     def gather(self, processes: int | None = None, watcher: Watcher | None = None) -> bool:
-        """Run all studies, or what is left of them, each with its report; False if one did not come to its end."""
+        """Run or resume all studies, each with its report; return False if one did not end."""
         self._fetch()
         for part in self.trained():
             with timed(self.folder):
@@ -48,7 +48,7 @@ class FinishedRuns:
         return True
 
     def _fetch(self) -> None:
-        """Have the data of all studies here before the first begins, not hours later."""
+        """Download the data of all studies before the first one starts, not hours later."""
         for part in self.trained():
             if not (self.folder / part.name / "study.toml").exists():
                 source = self.study(part).data.source
@@ -57,7 +57,7 @@ class FinishedRuns:
                     fetch(files)
 
     def study(self, part: StudyPart) -> Study:
-        """The study of a part at this scale."""
+        """Return the study of a part at this scale."""
         at = self.studies.scales[self.scale]
         raw = copy.deepcopy(read_study(self.studies.folder / part.file).raw)
         raw["title"] = self.title(part.name)
@@ -67,17 +67,17 @@ class FinishedRuns:
         return study_of(raw, f"{self.studies.name}, {part.name}, {self.scale}", code="any")  # its own
 
     def title(self, part: str) -> str:
-        """What the study of a part is called."""
+        """Return the title of the study of a part."""
         return f"{self.studies.name} {part}, {self.scale}"
 
     # ---------------------------------------------------------------------------------------------- to take from it
 
     def has(self, part: str) -> bool:
-        """Whether this scale runs a part."""
+        """Return whether this scale runs a part."""
         return part in [one.name for one in self.studies.parts_at(self.scale)]
 
     def trained(self) -> list[StudyPart]:
-        """The parts that have runs."""
+        """Return the parts that have runs."""
         return [part for part in self.studies.parts_at(self.scale) if part.trained]
 
     def results(self, part: str) -> Results:
@@ -86,17 +86,17 @@ class FinishedRuns:
         return self._results[part]
 
     def runs(self, part: str, method: str) -> list[Run]:
-        """The runs of a method: one for each seed and fold; none if the study does not have it at this scale."""
+        """Return the runs of a method, one for each seed and fold; none if the study lacks it at this scale."""
         return [run for run in self.results(part) if run.name == method]
 
     def marks(self, part: str) -> Marks:
-        """What the methods of a part are compared at."""
+        """Return where the methods of a part are compared."""
         results = self.results(part)
         at = results.compared
         return marks(results.runs, target=at.target, seconds=at.seconds, rounds=at.rounds)
 
     def once(self, name: str, find: Callable[[], Any]) -> Any:
-        """What is found without a study, as JSON can hold it; kept in the folder, so that it is found only once."""
+        """Return what a function computes as JSON data; stored in the folder, so that it is computed once."""
         path = self.folder / f"{name}.json"
         if not path.exists():
             with timed(self.folder):

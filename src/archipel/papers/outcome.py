@@ -1,4 +1,4 @@
-"""From a name and a scale to the paper's figures beside ours, and whether its claims hold."""
+"""Compute the paper's figures beside ours, and whether its claims hold."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def reproduce(
     processes: int | None = None,
     watcher: Watcher | None = None,
 ) -> Outcome | None:
-    """Run what is left of it, and set it beside the paper; None if it was stopped or a run failed."""
+    """Run or resume a reproduction and compare it with the paper; return None if it was stopped or a run failed."""
     evidence = FinishedRuns(reproduction, scale, folder)
     look_whether_ours(evidence)
     if not evidence.gather(processes, watcher):
@@ -74,7 +74,7 @@ def reproduce(
 
 
 def look_whether_ours(evidence: FinishedRuns) -> None:
-    """Nothing is put beside what somebody else has in a folder."""
+    """Refuse a folder that holds something else."""
     folder = evidence.folder
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return
@@ -100,7 +100,7 @@ def _cells(table: PaperTable, evidence: FinishedRuns) -> Mapping[tuple[str, str]
 
 
 def as_data(outcome: Outcome) -> dict[str, Any]:
-    """All of it as JSON can hold it, in figures alone: words are the reproduction's own."""
+    """Return the outcome as JSON data: figures only, as words are the reproduction's own."""
     return {
         "name": outcome.reproduction.name,
         "scale": outcome.scale,

@@ -1,4 +1,4 @@
-"""What a reproduction is: studies that are run, the paper's table, and what the paper claims of it.
+"""The parts of a reproduction: studies, the paper's table, and the paper's claims about it.
 
 A cell of a table lies where a row and a column meet. Each may say which study, which method and which measure it is
 about; where both are silent, the table says it.
@@ -60,7 +60,7 @@ class PaperTable:
             )
 
     def picked(self, row: PaperRow, column: PaperColumn) -> tuple[str, str, Measure]:
-        """The study, the method and the measure of a cell."""
+        """Return the study, the method and the measure of a cell."""
         part = row.part or column.part or self.part
         method = row.method or column.method or self.method
         measure = row.measure or column.measure or self.measure
@@ -77,7 +77,7 @@ class FigureCell:
     """None where this scale does not run it."""
 
     def shown(self, digits: int) -> tuple[str, str, str]:
-        """The paper's figure, ours with its deviation, and how far apart they are, as text."""
+        """Return the paper's figure, ours with its deviation, and their difference, as text."""
         paper = "" if self.paper is None else f"{self.paper:,.{digits}f}"
         if self.ours is None:
             return paper, "not run", ""
@@ -97,14 +97,14 @@ class Figures:
     cells: Mapping[tuple[str, str], FigureCell]
 
     def ours(self, row: str, column: str) -> float | None:
-        """Our mean, if there is one."""
+        """Return our mean, if there is one."""
         spread = self.cells[row, column].ours
         return spread.mean if spread is not None and spread.n else None
 
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """What became of a claim."""
+    """The result of a claim."""
 
     holds: bool | None
     """None: it could not be judged."""
@@ -114,7 +114,7 @@ class ClaimVerdict:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says of its table, and how it is judged on ours."""
+    """What the paper says about its table, and how it is judged on ours."""
 
     text: str
     judge: Callable[[Mapping[str, Figures], FinishedRuns], ClaimVerdict]
@@ -123,7 +123,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduction(ScaledStudies):
-    """A table or figure of a paper: its studies, and what the paper says."""
+    """A table or figure of a paper with its studies and claims."""
 
     paper: str
     tables: tuple[PaperTable, ...]

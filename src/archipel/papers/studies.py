@@ -27,7 +27,7 @@ class StudyPart:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of it is run."""
+    """A scale: how much of a reproduction is run."""
 
     says: str
     """Cells, network, samples, rounds and seeds, in words."""

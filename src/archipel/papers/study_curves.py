@@ -1,4 +1,4 @@
-"""Scores of all studies of a reproduction in one picture, a panel for each."""
+"""Draw the scores of all studies of a reproduction, a panel for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @look()
 def draw(evidence: FinishedRuns) -> Drawing | None:
-    """Every method's score against virtual time; None if nothing was scored."""
+    """Draw every method's score against virtual time; return None if nothing was scored."""
     scored = {part.name: [run for run in evidence.results(part.name) if curves(run)] for part in evidence.trained()}
     scored = {part: runs for part, runs in scored.items() if runs}
     if not scored:

@@ -1,4 +1,4 @@
-"""A part of a known data set, for scales that cannot afford all of it."""
+"""Take a part of a data set, for small scales."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from archipel.data.sources.catalogue import FILES
 
 
 def first_of_each(of: str, train: int, test: int) -> Source:
-    """The first training and the first test examples of each class, in the official order.
+    """Return the first training and test examples of each class, in the official order.
 
     of: the data set, by name; it has an official test set.
     train: examples of each class that are dealt out; test: those that models are scored on.
@@ -40,7 +40,7 @@ def first_of_each(of: str, train: int, test: int) -> Source:
 
 
 def half_side(of: str, train: int | None = None, test: int | None = None) -> Source:
-    """Images of half their side, for a network that sees nothing but pixels: every pixel is the mean of four.
+    """Return images of half their side, each pixel the mean of four.
 
     of: the data set, by name; train, test: the first images of each class, as `first_of_each` takes them; without them,
     all there are.
@@ -51,7 +51,7 @@ def half_side(of: str, train: int | None = None, test: int | None = None) -> Sou
 
 
 def thinned(of: str, each: int, **options: Any) -> Source:
-    """One in so many examples, with their categories, of a data set without an official test set.
+    """Return one in every `each` examples of a data set without an official test set.
 
     of: the data set, by name; each: of so many one is kept; options: arguments of the data set itself.
     """

@@ -1,1 +1,1 @@
-"""From finished runs to tables, figures and one page."""
+"""Reports: tables, figures and a page from finished runs."""

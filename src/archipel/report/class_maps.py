@@ -1,4 +1,4 @@
-"""What each learner holds: classes by learners (HDAFL fig. 2)."""
+"""Draw the classes of each learner's examples (HDAFL fig. 2)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from archipel.runs.run import Run
 LearnerClasses: TypeAlias = tuple[tuple[str, tuple[int, ...]], ...]
 """Each learner's name and its examples by class."""
 SPLITS = 4
-"""So many different tables are drawn."""
+"""Largest number of tables that are drawn."""
 NAMES = 4
-"""So many methods are named over one."""
+"""Largest number of methods that are named over a table."""
 
 
 @look()
 def class_heat_maps(runs: Sequence[Run]) -> Drawing | None:
-    """How many examples of each class each learner trained on, once for each different split."""
+    """Draw how many examples of each class each learner trained on, once for each different split."""
     from matplotlib.figure import Figure
 
     every = splits_of(runs)
@@ -60,7 +60,7 @@ def class_heat_maps(runs: Sequence[Run]) -> Drawing | None:
 
 
 def splits_of(runs: Sequence[Run]) -> dict[LearnerClasses, list[str]]:
-    """What the learners of each method's first run hold, and which methods have it so."""
+    """Return the classes of the learners of each method's first run, and the methods that share them."""
     found: dict[LearnerClasses, list[str]] = {}
     for method, own in groups(runs).items():
         split = tuple((one.name, one.labels) for one in sorted(training(own[0]), key=lambda one: one.name))
@@ -70,5 +70,6 @@ def splits_of(runs: Sequence[Run]) -> dict[LearnerClasses, list[str]]:
 
 
 def named(methods: Sequence[str]) -> str:
+    """Return the names of the methods that share a table."""
     more = f" and {len(methods) - NAMES} more" if len(methods) > NAMES else ""
     return "; ".join(methods[:NAMES]) + more

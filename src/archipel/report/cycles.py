@@ -1,4 +1,4 @@
-"""Validation cycles: how long learners train before they ask for a new model (Metis fig. 3)."""
+"""Draw validation cycles: how long learners train before they ask for a new model (Metis fig. 3)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CYCLES = 25
 
 @look()
 def validation_cycles(runs: Sequence[Run]) -> Drawing | None:
-    """The validation loss along the first cycles of one learner of each group."""
+    """Draw the validation loss along the first cycles of one learner of each group."""
     shown = first_runs(runs, cycles)
     if not shown:
         return None
@@ -61,7 +61,7 @@ def validation_cycles(runs: Sequence[Run]) -> Drawing | None:
 
 
 def cycles(run: Run) -> dict[str, list[tuple[float, float, Returned]]]:
-    """(start, end, record) of each learner's tasks that tell losses."""
+    """Return (start, end, record) of each learner's tasks that report losses."""
     start = {handed.task: time for time, handed in run.of(Handed)}
     found: dict[str, list[tuple[float, float, Returned]]] = {}
     for stop, told in run.cycles:
@@ -71,7 +71,7 @@ def cycles(run: Run) -> dict[str, list[tuple[float, float, Returned]]]:
 
 
 def typical(run: Run) -> list[Participant]:
-    """Of each group the learner whose mean cycle is the median one."""
+    """Return for each group the learner whose mean cycle is the median one."""
     found = cycles(run)
     mean = {name: (own[-1][1] - own[0][0]) / len(own) for name, own in found.items()}
     there: dict[str, list[Participant]] = {}
@@ -90,7 +90,7 @@ def draw_cycle(axes: Axes, times: Sequence[float], told: Returned, colour: str) 
 
 
 def marks() -> list[Artist]:
-    """For the legend, in no group's colour."""
+    """Return the marks for the legend, in no group's colour."""
     from matplotlib.lines import Line2D
 
     return [

@@ -1,4 +1,4 @@
-"""All figures of a report, in the order of the page."""
+"""Draw all figures of a report, in the order of the page."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ FIGURES: tuple[Callable[[Sequence[Run]], Drawing | None], ...] = (
 
 
 def draw_all(runs: Sequence[Run]) -> list[Drawing]:
-    """The figures that these runs have something to show in."""
+    """Draw the figures for which these runs have data."""
     return [drawing for figure in FIGURES if (drawing := figure(runs)) is not None]

@@ -1,4 +1,4 @@
-"""Learners at work and idle: why synchronous methods wait."""
+"""Draw when learners were at work and when idle."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TASKS = 3
-"""The window is so many times the longest task of a method, the one in the middle among methods."""
+"""The window is this many times the longest task of the median method."""
 BARS = 60
-"""Up to so many tasks of a learner are told apart by a white line between them."""
+"""Up to this many tasks of a learner are separated by white lines."""
 EVALUATED = "evaluated"
 """Outcome of the evaluation of others' models."""
 
@@ -35,7 +35,7 @@ class TaskBar(NamedTuple):
 
 @look()
 def gantt(runs: Sequence[Run]) -> Drawing | None:
-    """When each learner was at work, and when the model changed."""
+    """Draw when each learner was at work, and when the model changed."""
     shown = first_runs(runs, lambda run: run.of(Handed))
     if not shown:
         return None

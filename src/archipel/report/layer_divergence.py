@@ -1,4 +1,4 @@
-"""How far local models diverge, layer by layer (D&C figs. 5 and 7)."""
+"""Draw how far local models diverge, layer by layer (D&C figs. 5 and 7)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WIDE = 50
 
 @look()
 def layer_divergence(runs: Sequence[Run]) -> Drawing | None:
-    """The divergence of every layer between the local models of a commit, for some versions of each method."""
+    """Draw the divergence of every layer between the local models of a commit, for some versions of each method."""
     shown = first_runs(runs, known)
     if not shown:
         return None
@@ -54,7 +54,7 @@ def layer_divergence(runs: Sequence[Run]) -> Drawing | None:
 
 
 def known(run: Run) -> list[Divergence]:
-    """The divergences that have a number for some layer."""
+    """Return the divergences that have a number for some layer."""
     return [one for _, one in run.divergences if any(map(math.isfinite, one.values))]
 
 

@@ -1,7 +1,8 @@
-"""What methods are compared by: their scores, what a target took them, and what whole runs took, over their runs.
+"""Measure methods over their runs: scores, what reaching a target took, and what whole runs took.
 
-Methods meet at equal seconds, equal local rounds or an equal score, never at equal aggregations. The target columns are
-Fed2A's indicators (section 4.1): I1 is the final score, I2 what it took to reach the target, I3 the bytes until then.
+Methods are compared at equal seconds, equal local rounds or an equal score, never at equal aggregations. The target
+columns are Fed2A's indicators (section 4.1): I1 is the final score, I2 what it took to reach the target, I3 the bytes
+until then.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SLACK = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A number over the runs of a method; runs that have no such number are left out, and n tells it."""
+    """A number over the n runs of a method that have it."""
 
     mean: float
     deviation: float
@@ -95,7 +96,7 @@ class Measured:
     staleness: Spread
 
     def __getitem__(self, column: str) -> Spread:
-        """A measure by its column's name."""
+        """Return a measure by its column's name."""
         spread = getattr(self, column)
         assert isinstance(spread, Spread), column
         return spread
@@ -151,13 +152,13 @@ def scores_of(points: Iterable[Point]) -> list[float]:
 
 
 def swing(run: Run) -> float:
-    """How far apart the scores lie that the final one is the mean of; NaN if one of them is."""
+    """Return the range of the scores that the final one is the mean of; NaN if one of them is."""
     scores = [share.score for share in final_stretch(run)]
     return math.nan if math.isnan(mean(scores)) else max(scores) - min(scores)
 
 
 def latest(points: Iterable[Point], by: Callable[[Point], bool]) -> float:
-    """The last score for which that holds."""
+    """Return the last score for which a condition holds."""
     return next((point.score for point in reversed(list(points)) if by(point)), math.nan)
 
 
@@ -167,7 +168,7 @@ def best_of(metric: str, scores: Iterable[float]) -> float:
 
 
 def reached(run: Run, points: Iterable[Point], target: float) -> Point | None:
-    """The first evaluation that meets the target."""
+    """Return the first evaluation that meets the target."""
     if higher_is_better(run.metric):
         return next((point for point in points if point.score >= target), None)
     return next((point for point in points if point.score <= target), None)
@@ -181,7 +182,7 @@ ASKED = "as asked"
 def marks(
     runs: Sequence[Run], *, target: float | None = None, seconds: float | None = None, rounds: int | None = None
 ) -> Marks:
-    """Where these runs are compared: as asked, or chosen so that it suits all of them."""
+    """Return where these runs are compared: as asked, or where all of them have results."""
     require(bool(runs), "report: there are no runs to compare.")
     if seconds is not None:
         more_than(0, "report", seconds=seconds)
@@ -210,7 +211,7 @@ def marks(
 
 
 def chosen_target(metric: str, methods: Sequence[Sequence[Run]]) -> Mark:
-    """A round number that at least half of the methods reach, by the mean of their runs' best scores."""
+    """Return a round number that at least half of the methods reach, by the mean of their runs' best scores."""
     higher = higher_is_better(metric)
     means = [Spread.of(best_of(metric, scores_of(history(run))) for run in runs).mean for runs in methods]
     ranked = sorted((one for one in means if not math.isnan(one)), reverse=higher)
@@ -233,7 +234,7 @@ def chosen_target(metric: str, methods: Sequence[Sequence[Run]]) -> Mark:
 
 
 def measure(runs: Sequence[Run], at: Marks) -> list[Measured]:
-    """Every method's measures, in the order in which the methods first appear."""
+    """Return every method's measures, in the order in which the methods first appear."""
     return [measured(method, mine, at) for method, mine in groups(runs).items()]
 
 
@@ -278,7 +279,7 @@ def measured(method: str, runs: Sequence[Run], at: Marks) -> Measured:
 
 
 def check_one_method(method: str, runs: Sequence[Run]) -> None:
-    """Runs of one name that are no repetitions of each other must not be averaged as if they were."""
+    """Refuse runs of one name that are not repetitions of each other: they must not be averaged."""
     for what, values in (
         ("were scored differently", {f"{scoring(run)}, over {STRETCH[run.budget]}" for run in runs}),
         # tuning may choose otherwise for each, and is part of the method then
@@ -292,20 +293,20 @@ def check_one_method(method: str, runs: Sequence[Run]) -> None:
 
 
 def traffic_by(run: Run, version: int) -> Mapping[str, int]:
-    """What was moved by the commit of that version; nothing for the model before any training."""
+    """Return what was moved by the commit of a version; nothing for the initial model."""
     return next((commit.traffic for _, commit in run.commits if commit.version == version), {})
 
 
 def mean_staleness(run: Run) -> float:
-    """Versions that passed while an update was made, over all updates that were committed."""
+    """Return the mean number of versions that passed while an update was made."""
     return mean([versions for _, commit in run.commits for versions in commit.stale_versions])
 
 
 def ahead(methods: Sequence[Measured], column: MeasureColumn) -> Measured | None:
-    """The method that is better than every other by more than one deviation of either, if there is one.
+    """Return the method that is better than every other by more than one deviation of either, if there is one.
 
-    Only methods whose every run has the number compete. One run tells no deviation, so nobody is ahead then, and
-    nobody is where methods were not scored alike.
+    Only methods whose every run has the number compete. No method is ahead if one has a single run, which has no
+    deviation, or if methods were not scored alike.
     """
     alike = {(one.scoring, one.stretch if column.name == "final" else "") for one in methods}
     if column.better == "neither" or len(methods) < 2 or len(alike) > 1:
@@ -327,12 +328,12 @@ def ahead(methods: Sequence[Measured], column: MeasureColumn) -> Measured | None
 
 
 def number(value: float) -> str:
-    """A mark, in few digits."""
+    """Return a mark in few digits."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def decimals(column: MeasureColumn, methods: Sequence[Measured]) -> int:
-    """How many a column needs: three digits of the largest score; else two of the smallest, none for whole numbers."""
+    """Return how many decimals a column needs: three digits of the largest score, two of the smallest other number."""
     spreads = [one[column.name] for one in methods if one[column.name].n]
     means = [abs(spread.mean) for spread in spreads if spread.mean] or [1.0]
     if column.table == "scores":
@@ -343,13 +344,13 @@ def decimals(column: MeasureColumn, methods: Sequence[Measured]) -> int:
 
 
 def shown(spread: Spread, places: int) -> tuple[str, str]:
-    """Mean and deviation as text; empty where there is none."""
+    """Return mean and deviation as text; empty where there is none."""
     mean, deviation = ("" if math.isnan(value) else f"{value:,.{places}f}" for value in (spread.mean, spread.deviation))
     return mean, deviation
 
 
 def plain(measured: Measured) -> dict[str, object]:
-    """The measures as JSON can hold them, NaN as None."""
+    """Return the measures as JSON data, NaN as None."""
     told: dict[str, object] = {}
     for one in fields(measured):
         value = getattr(measured, one.name)
@@ -361,4 +362,5 @@ def plain(measured: Measured) -> dict[str, object]:
 
 
 def real(value: float) -> float | None:
+    """Return the value, None for NaN."""
     return None if math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""Who is shown in figures with a panel for each method: its first run, and learners evenly by group and size."""
+"""Choose what figures with a panel for each method show: its first run, and learners evenly by group and size."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
 
 METHODS = 12
-"""So many methods have a panel."""
+"""Largest number of methods with a panel."""
 LEARNERS = 12
-"""So many learners have a row or a line in a panel."""
+"""Largest number of learners with a row or a line in a panel."""
 
 
 def first_runs(runs: Iterable[Run], has: Callable[[Run], object]) -> dict[str, Run]:
-    """By method the first run that has something to show, for as many methods as there are panels."""
+    """Return the first run of each method that has something to show, for as many methods as there are panels."""
     firsts = {method: next(filter(has, own), None) for method, own in groups(runs).items()}
     return dict([(method, run) for method, run in firsts.items() if run is not None][:METHODS])
 
 
 def training(run: Run) -> list[Participant]:
-    """The learners that train, by group and, within it, from large to small."""
+    """Return the learners that train, by group and, within it, from large to small."""
     there = [one for one in run.participants if one.role == "train"]
     return sorted(there, key=lambda one: (one.group, -one.examples, one.name))
 
 
 def sampled(run: Run, among: Container[str] | None = None) -> list[Participant]:
-    """Everybody, or those among these names; where they are too many, evenly spaced in that order."""
+    """Return all learners that train, or those of these names; if they are too many, an evenly spaced sample."""
     there = [one for one in training(run) if among is None or one.name in among]
     if len(there) <= LEARNERS:
         return there
@@ -40,20 +40,20 @@ def sampled(run: Run, among: Container[str] | None = None) -> list[Participant]:
 
 
 def group_colours(runs: Iterable[Run]) -> dict[str, str]:
-    """A colour for each group of the fleets, the same in every figure."""
+    """Return a colour for each group of the fleets, the same in every figure."""
     names = sorted({one.group for run in runs for one in run.participants})
     return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
 
 
 def group_patches(colours: Mapping[str, str]) -> list[Artist]:
-    """For a legend."""
+    """Return the patches of a legend."""
     from matplotlib.patches import Patch
 
     return [Patch(color=colour) for colour in colours.values()]
 
 
 def note(runs: Sequence[Run], shown: Mapping[str, Run], samples: bool = True) -> str:
-    """What a caption has to say about who is shown; `samples` if learners are sampled."""
+    """Return what a caption has to say about who is shown; `samples` if learners are sampled."""
     said = []
     if any(len(own) > 1 for own in groups(runs).values()):
         said.append("Of each method one run is shown.")

@@ -1,4 +1,4 @@
-"""RADFed's divergences: from a centralised run, and between local updates (figs. 6 and 7)."""
+"""Draw RADFed's divergences: from a centralised run, and between local updates (figs. 6 and 7)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = {"dc": "DC, from a centralised run", "dl": "DL, between local models"}
 
 @look()
 def shadows(runs: Sequence[Run]) -> Drawing | None:
-    """DC and DL of every method along its rounds."""
+    """Draw DC and DL of every method along its rounds."""
     methods = list(groups(runs))
     found = {
         which: {method: kept for method, own in groups(runs).items() if (kept := curves(own, which))} for which in NAMES
@@ -54,7 +54,7 @@ def shadows(runs: Sequence[Run]) -> Drawing | None:
 
 
 def curves(runs: Sequence[Run], which: str) -> list[dict[float, float]]:
-    """{round: divergence} of the runs that have any."""
+    """Return {round: divergence} of the runs that have any."""
     told = ([(shadow.rounds, getattr(shadow, which)) for _, shadow in run.shadows] for run in runs)
     found = [{float(at): y for at, y in points if y is not None and math.isfinite(y)} for points in told]
     return [curve for curve in found if curve]

@@ -1,4 +1,4 @@
-"""How stale each learner's updates were (Metis fig. 4)."""
+"""Draw how stale each learner's updates were (Metis fig. 4)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TALL = 0.8
 
 @look()
 def staleness(runs: Sequence[Run]) -> Drawing | None:
-    """A histogram of effective staleness for each learner, where updates are ever overtaken by others."""
+    """Draw a histogram of effective staleness for each learner; None if no update was stale."""
     shown = first_runs(runs, overtaken)
     if not shown:
         return None
@@ -70,13 +70,13 @@ def staleness(runs: Sequence[Run]) -> Drawing | None:
 
 
 def bins(steps: Sequence[int]) -> npt.NDArray[np.float64]:
-    """Edges from 0, or from the least staleness on a logarithmic scale if the largest is many times that."""
+    """Return the edges of the bins: linear from 0, or logarithmic if the largest staleness is many times the least."""
     low, high = min(steps), max(steps) + 1
     return np.geomspace(low, high, BINS + 1) if 0 < WIDE * low < high else np.linspace(0, high, BINS + 1)
 
 
 def overtaken(run: Run) -> bool:
-    """Was an update ever committed to a newer version than it had begun with?"""
+    """Return whether an update was ever committed to a newer version than it had started from."""
     return any(any(commit.stale_versions) for _, commit in run.commits)
 
 

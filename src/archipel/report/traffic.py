@@ -1,4 +1,4 @@
-"""What was exchanged: requests, models and megabytes of every method (Metis fig. 9), and megabytes by layer."""
+"""Draw the requests, models and megabytes of every method (Metis fig. 9), and megabytes by layer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LINE = 40
 
 @look()
 def traffic(runs: Sequence[Run]) -> Drawing | None:
-    """Update requests, models and megabytes of every method."""
+    """Draw the update requests, models and megabytes of every method."""
     from matplotlib.figure import Figure
 
     if not any(moved(run.traffic, "models", *KINDS) for run in runs):
@@ -66,7 +66,7 @@ def traffic(runs: Sequence[Run]) -> Drawing | None:
 
 
 def exchanged(run: Run) -> dict[str, dict[str, float]]:
-    """What a run has exchanged: panel, kind and number."""
+    """Return what a run has exchanged: panel, kind and number."""
     return {
         REQUESTS: {"updates": len(run.cycles)},
         MODELS: {name: moved(run.traffic, "models", kind) for kind, name in KINDS.items()},
@@ -75,7 +75,7 @@ def exchanged(run: Run) -> dict[str, dict[str, float]]:
 
 
 def stack(axes: Axes, methods: Sequence[Sequence[dict[str, float]]]) -> list[Artist]:
-    """A bar for each method, of one piece for each kind, with its sum at the end."""
+    """Draw a bar for each method, with a piece for each kind and the sum at the end."""
     kinds = list(methods[0][0])
     sums = [[sum(counts.values()) for counts in own] for own in methods]
     place, before = np.arange(len(methods)), np.zeros(len(methods))
@@ -99,7 +99,7 @@ def stack(axes: Axes, methods: Sequence[Sequence[dict[str, float]]]) -> list[Art
 
 @look()
 def bytes_by_layer(runs: Sequence[Run]) -> Drawing | None:
-    """Megabytes that every method moved of every layer."""
+    """Draw the megabytes that every method moved of every layer."""
     from matplotlib.figure import Figure
 
     methods = groups(runs)

@@ -1,4 +1,4 @@
-"""What each learner's updates counted."""
+"""Draw the weights of each learner's updates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPANS = 50
 
 @look()
 def weights(runs: Sequence[Run]) -> Drawing | None:
-    """The weight of each learner's contributions over time, as the weighting gave it."""
+    """Draw the weight of each learner's contributions over time, as the weighting gave it."""
     shown = first_runs(runs, differ)
     if not shown:
         return None
@@ -59,12 +59,12 @@ def weights(runs: Sequence[Run]) -> Drawing | None:
 
 
 def differ(run: Run) -> bool:
-    """Has any contribution another weight than the others?"""
+    """Return whether any contribution has another weight than the others."""
     return len({weight for own in contributions(run).values() for _, weight in own}) > 1
 
 
 def contributions(run: Run) -> dict[str, list[tuple[float, float]]]:
-    """Each learner's (time, weight); an update without layers has no weight."""
+    """Return each learner's (time, weight); an update without layers has no weight."""
     sent = {told.task: run.layout.indices(told.layers) for _, told in run.cycles}
     sizes = [layer.size for layer in run.layout.layers]
     found: dict[str, list[tuple[float, float]]] = {}
@@ -78,7 +78,7 @@ def contributions(run: Run) -> dict[str, list[tuple[float, float]]]:
 
 
 def thinned(points: Sequence[tuple[float, float]], end: float) -> Sequence[tuple[float, float]]:
-    """Not more points than spans: the means of each span's times and weights."""
+    """Return at most one point for each span of time: the means of its times and weights."""
     if len(points) <= SPANS:
         return points
     spans: dict[int, list[tuple[float, float]]] = {}

@@ -1,4 +1,4 @@
-"""Writing a report: a folder with the page, the figures and the table, replaced as a whole or not at all."""
+"""Write a report: a folder with the page, the figures and the table, replaced as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from archipel.runs.run import Run
 
 PAGE, FIGURES, TABLE = "index.html", "figures", "table.csv"
 OURS = '<meta name="generator" content="archipel report">'
-"""By this line a page is known as a report's."""
+"""Marks a page as a report's."""
 
 
 def write_report(
@@ -30,7 +30,7 @@ def write_report(
     seconds: float | None = None,
     rounds: int | None = None,
 ) -> Path:
-    """Compare the runs on one page; a report that was in the folder is replaced. Returns the page's path."""
+    """Compare the runs on one page, replacing a report in the folder; return the page's path."""
     at = marks(runs, target=target, seconds=seconds, rounds=rounds)
     methods = measure(runs, at)
     folder = Path(os.path.realpath(folder))
@@ -49,6 +49,7 @@ def write_report(
 
 
 def write_figures(runs: Sequence[Run], folder: Path) -> list[Picture]:
+    """Write all figures; return them for the page."""
     pictures = []
     for drawing in draw_all(runs):
         paths = save(drawing, folder)
@@ -75,7 +76,7 @@ def write_table(methods: Sequence[Measured], path: Path) -> None:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Only a report may be replaced: a slip of the hand must not cost anybody's runs."""
+    """Refuse to replace anything but a report, so that a mistyped folder costs no runs."""
     if not os.path.lexists(folder):
         return
     page = folder / PAGE
@@ -83,7 +84,7 @@ def check_replaceable(folder: Path) -> None:
         folder.is_dir()
         and {path.name for path in folder.iterdir()} <= {PAGE, FIGURES, TABLE}
         and (not any(folder.iterdir()) or (page.is_file() and OURS in page.read_text(encoding="utf-8"))),
-        f"report: {folder} is there and holds something else than a report, which would be lost; give a folder of its "
+        f"report: {folder} exists and holds something else than a report, which would be lost; give a folder of its "
         f"own, such as {folder / 'report'}.",
     )
 

@@ -29,7 +29,7 @@ STRETCH: dict[Budget, str] = {
 
 
 class Share(NamedTuple):
-    """A score, and how long it stood in the stretch."""
+    """A score, and how long it was the current one in the stretch."""
 
     score: float
     stood: float
@@ -81,12 +81,12 @@ def finite(score: float) -> float:
 
 
 def _since_seconds(run: RunData) -> dict[int, float]:
-    """When each version became the current one."""
+    """Return when each version became the current one."""
     return {0: 0.0} | {commit.version: time for time, commit in run.commits}
 
 
 def _since_rounds(run: RunData) -> dict[int, float]:
-    """Where each version's part of the local rounds begins."""
+    """Return where each version's part of the local rounds begins."""
     made: dict[int, list[int]] = {}
     before = 0
     for _, commit in run.commits:

@@ -1,4 +1,4 @@
-"""Which runs are one method: those with one name and one choice of settings, whatever their seeds."""
+"""Group runs by method: by name and settings, whatever their seeds."""
 
 from __future__ import annotations
 

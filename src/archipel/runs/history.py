@@ -1,4 +1,4 @@
-"""What one run's records say along its course: its evaluations, its traffic, and how it was scored."""
+"""Read a run's evaluations, its traffic and how it was scored from its records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a run's folder; `archipel.runs.save` describes it."""
+"""Read a run's folder, as `archipel.runs.save` describes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record as a line of JSON, and back."""
+"""Convert records to lines of JSON and back."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Run(RunData):
         return validated_score(self)
 
     def to_pandas(self, kind: type[Record] | None = None) -> DataFrame:
-        """The records, or those of one kind, as a pandas DataFrame: run.to_pandas(Scores)."""
+        """Return the records, or those of one kind, as a pandas DataFrame: run.to_pandas(Scores)."""
         try:
             # imported late: it is an extra
             from pandas import DataFrame
@@ -52,7 +52,7 @@ class Run(RunData):
         return score_curves([self]).figure
 
     def summary(self) -> str:
-        """A few lines on what happened."""
+        """Summarise the run in a few lines."""
         moved = self.traffic
         mega = {kind: moved.get(f"{kind} bytes", 0) / 2**20 for kind in ("train down", "train up", "evaluate down")}
         models = sum(moved.get(f"{kind} models", 0) for kind in ("train down", "train up", "evaluate down"))

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Participant:
-    """Who a learner was, without a row of its data."""
+    """A learner of the run, without its data."""
 
     name: str
     group: str
@@ -78,7 +78,7 @@ class RunData:
     """Which combination of held-out learners it had: a repetition, as a seed is."""
 
     def of(self, kind: type[R]) -> list[tuple[float, R]]:
-        """(time, record) of one kind: run.of(Committed)."""
+        """Return (time, record) of one kind: run.of(Committed)."""
         return [(stamped.time, stamped.record) for stamped in self.records if isinstance(stamped.record, kind)]
 
     @property
@@ -113,7 +113,7 @@ class RunData:
         return scores[-1][1].metrics.get(self.metric, float("nan")) if scores else float("nan")
 
     def staleness(self) -> dict[str, list[int]]:
-        """Effective staleness of each learner's updates in steps (Metis fig. 4)."""
+        """Return the effective staleness of each learner's updates in steps (Metis fig. 4)."""
         found: dict[str, list[int]] = {}
         for _, commit in self.commits:
             for learner, steps in zip(commit.learners, commit.stale_steps, strict=True):
@@ -121,7 +121,7 @@ class RunData:
         return found
 
     def state_dict(self, learner: str | None = None) -> dict[str, Tensor]:
-        """The model for `module.load_state_dict`; with a learner's name, as it stands at that learner."""
+        """Return the model for `module.load_state_dict`; with a learner's name, with its private layers."""
         vector = self.model
         if learner is not None:
             one_of("state_dict", "learner", learner, [participant.name for participant in self.participants])
@@ -131,7 +131,7 @@ class RunData:
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
     def rows(self, kind: type[Record] | None = None) -> list[dict[str, object]]:
-        """The records, or those of one kind, as rows of a flat table: run.rows(Scores)."""
+        """Return the records, or those of one kind, as rows of a flat table: run.rows(Scores)."""
         rows = []
         for stamped in self.records:
             record = stamped.record
@@ -150,5 +150,5 @@ class RunData:
         return rows
 
     def fingerprint(self) -> str:
-        """A hash of the model's bits: two runs with the same one ended with the same model."""
+        """Return a hash of the model's bits; equal fingerprints mean equal models."""
         return hashlib.sha256(self.model.contiguous().numpy().tobytes()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A finished run in a folder, to be read by people, by other tools and by Archipel again.
+"""Save a finished run in a folder, for people, other tools and Archipel.
 
     run.json             what it was: algorithm, seed, learners, layout, totals, versions
     records.jsonl        everything that happened, one record a line
@@ -55,7 +55,7 @@ PLAIN = (
 
 
 def save_run(run: RunData, folder: str | os.PathLike[str], parquet: bool = True) -> None:
-    """Write the folder; run.json comes last, so that a folder with one is whole.
+    """Write the folder; run.json comes last, so that a folder that has one is complete.
 
     Without `parquet` the flat table is left out: pyarrow takes as much memory as some hundred learners' connections.
     """

@@ -1,4 +1,4 @@
-"""The score against the papers' three axes: virtual time, local rounds, megabytes."""
+"""Draw scores against virtual time, local rounds and megabytes, the papers' three axes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ WIDE = 30
 
 
 def scores(runs: Sequence[RunData]) -> Drawing | None:
-    """`score_curves`, if anything was scored."""
+    """Draw `score_curves`; return None if nothing was scored."""
     return score_curves(runs) if any(curves(run) for run in runs) else None
 
 
 @look()
 def score_curves(runs: Sequence[RunData]) -> Drawing:
-    """The score of every method against virtual time, local rounds and megabytes moved."""
+    """Draw the score of every method against virtual time, local rounds and megabytes moved."""
     found = {id(run): curves(run) for run in runs}
     scored = [run for run in runs if found[id(run)]]
     require(bool(scored), "score_curves: none of these runs has a score; give simulate an Evaluation that finds sites.")
@@ -67,7 +67,7 @@ def score_curves(runs: Sequence[RunData]) -> Drawing:
 
 
 def curves(run: RunData) -> dict[str, dict[float, float]]:
-    """{place: score} along each axis, or nothing."""
+    """Return {place: score} along each axis; empty without scores."""
     moved = {commit.version: megabytes(commit.traffic, *WORK) for _, commit in run.commits}
     points = [point for point in history(run) if math.isfinite(point.score)]
     if not points:
@@ -81,6 +81,7 @@ def curves(run: RunData) -> dict[str, dict[float, float]]:
 
 
 def caption(ways: Mapping[str, str], several: bool) -> str:
+    """Return the caption; `several` if a method has several runs."""
     names = {way: ", ".join(method for method in ways if ways[method] == way) for way in dict.fromkeys(ways.values())}
     what = "; ".join(f"{way} ({names[way]})" for way in names) if len(names) > 1 else next(iter(names))
     return (

@@ -1,7 +1,7 @@
-"""Plain data to one safetensors file, or to a line of text, and back: nothing is ever unpickled.
+"""Convert plain data to a safetensors file or a line of text, and back; nothing is unpickled.
 
-Dataclasses of Archipel, tuples, lists, dicts, numbers, strings, None, tensors and arrays; anything else is refused when
-it is saved, not when it is missed.
+Plain data are known dataclasses, tuples, lists, dicts, numbers, strings, None, tensors and arrays. Anything else is
+refused when it is saved.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHECKSUM = "sha256"
 PLAIN = frozenset({type(None), bool, int, float, str})
 """Types of values that JSON has."""
 ValuePath: TypeAlias = "tuple[ValuePath, str] | None"
-"""Steps from a value to a part of it, the last one first: words are made of them only where something is wrong."""
+"""The steps from a value to a part of it, the last one first; joined only for error messages."""
 
 
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
@@ -42,7 +42,7 @@ def _checksum(tensors: Mapping[str, Tensor]) -> str:
 
 
 class Codec:
-    """Knows some dataclasses, and those of some modules, by name."""
+    """Encodes and decodes the dataclasses that it was given, and those of modules that it was given."""
 
     def __init__(self, *known: object) -> None:
         self._known = known
@@ -59,14 +59,14 @@ class Codec:
             for name, kind in self._kinds.items()
             if kind.__name__ == name
         }
-        """Looked up once: a federation writes down several values for every update."""
+        """Looked up once, since a federation encodes several values for every update."""
 
     def also(self, *known: object) -> Codec:
         """Return a codec that knows these dataclasses, or those of these modules, too."""
         return Codec(*self._known, *known)
 
     def save(self, path: Path, value: object) -> None:
-        """Write the file whole or not at all."""
+        """Write a value to a file atomically."""
         tensors: dict[str, Tensor] = {}
         text = json.dumps(self._encode(value, tensors, (None, "value"))).encode()
         tensors[TEXT] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
@@ -79,23 +79,24 @@ class Codec:
         fsync_directory(path.parent)
 
     def load(self, path: Path) -> Any:
+        """Return the value in a file; refuse a damaged one."""
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
                 expected = (file.metadata() or {}).get(CHECKSUM)
             if expected != _checksum(tensors):
-                raise ValueError("its checksum does not fit its contents")
+                raise ValueError("its checksum does not match its contents")
             text = json.loads(tensors.pop(TEXT).numpy().tobytes())
         except (SafetensorError, KeyError, ValueError) as error:
-            raise ValueError(f"{path} is no checkpoint of Archipel, or it is damaged: {error}") from None
+            raise ValueError(f"{path} is not a checkpoint of Archipel, or is damaged: {error}") from None
         return self._decode(text, tensors)
 
     def text(self, value: object) -> str:
-        """One line of JSON; arrays are in it, tensors cannot be."""
+        """Return a value as one line of JSON; arrays are allowed, tensors are not."""
         return json.dumps(self._encode(value, None, (None, "value")), separators=(",", ":"))
 
     def value(self, text: str) -> Any:
-        """What a line of `text` says."""
+        """Return the value of a line that `text` returned."""
         return self._decode(json.loads(text), {})
 
     def _encode(self, value: Any, tensors: dict[str, Tensor] | None, where: ValuePath) -> Any:
@@ -124,7 +125,7 @@ class Codec:
             name = str(len(tensors))
             tensors[name] = torch.from_numpy(value.copy())
             return ["array", name]
-        if isinstance(value, int | float | str):  # of a kind of one's own
+        if isinstance(value, int | float | str):  # of a subclass
             return value
         raise TypeError(
             f"{_words(where)} holds a {kind.__module__}.{kind.__name__}, which cannot be saved; a part's memory is "

@@ -1,4 +1,4 @@
-"""Studies: a file that says what is to be run, the runs that follow from it, and the folder that holds them."""
+"""Studies: a file that says what to run, its runs, and the folder of their results."""
 
 import importlib
 from typing import TYPE_CHECKING

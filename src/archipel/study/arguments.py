@@ -20,13 +20,13 @@ from archipel.core.types import Local, Plan
 from archipel.study.docs import fields_of, settings_of
 
 NONE = "none"
-"""TOML has no word for nothing, so this is it, wherever nothing is allowed."""
+"""Stands for None, which TOML has no word for."""
 RENAMED = {"loss": "drop_rate"}
 """Keys by their old names, and what they are called in tables that have no such key any more."""
 
 
 class StudyTable(BaseModel):
-    """A table of a study: a key it does not know is an error that names the nearest one; "none" is as if not given."""
+    """A table of a study. An unknown key is an error that names the nearest one; "none" means not given."""
 
     model_config = ConfigDict(
         extra="forbid", arbitrary_types_allowed=True, protected_namespaces=(), use_attribute_docstrings=True
@@ -43,10 +43,9 @@ class StudyTable(BaseModel):
 
 
 class Arguments(StudyTable, use_attribute_docstrings=False):
-    """What a study says of a constructor's arguments; what it leaves open keeps the constructor's default."""
+    """The arguments that a study gives to a constructor; the others keep the constructor's defaults."""
 
-    # a model made from a signature has its meanings already: to look for its source, pydantic would go through all
-    # modules, of which torch has thousands
+    # meanings come from the signature; looking for a source, pydantic would search all modules, thousands with torch
 
     def given(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
@@ -75,9 +74,9 @@ def refuse_unknown(table: Mapping[str, object], known: Collection[str]) -> None:
 def arguments(
     constructor: Callable[..., object], leave_out: tuple[str, ...] = (), filled: tuple[str, ...] = ()
 ) -> type[Arguments]:
-    """The model of a constructor's arguments.
+    """Return a model of a constructor's arguments.
 
-    Those left out are not the study's to give; those filled may be left open, because somebody else fills them in.
+    leave_out: arguments that a study cannot give; filled: arguments that may be left open, as they come from elsewhere.
     """
     fields: dict[str, Any] = {}
     meanings = fields_of(constructor) if is_dataclass(constructor) else settings_of(constructor)
@@ -96,13 +95,13 @@ def arguments(
 
 
 def takes_anything(constructor: Callable[..., object]) -> bool:
-    """It has **arguments other than those of local training."""
+    """Return whether a constructor has **arguments other than those of local training."""
     parameters = inspect.signature(constructor).parameters.values()
     return any(p.kind is p.VAR_KEYWORD and p.name != "local" for p in parameters)
 
 
 def local_fields() -> dict[str, Any]:
-    """The settings of local training that every algorithm takes."""
+    """Return the settings of local training that every algorithm takes."""
     meanings = fields_of(Plan)
     return {
         name: (_type(hint), Field(None, description=meanings[name])) for name, hint in get_type_hints(Local).items()
@@ -117,12 +116,12 @@ def _hints(constructor: Callable[..., object]) -> dict[str, Any]:
 
 
 def _own_init(constructor: Callable[..., object]) -> bool:
-    """It is a class that is made by an __init__ of its own, whose hints are not those of the class."""
+    """Return whether a class has an __init__ of its own, whose hints differ from those of the class."""
     return isinstance(constructor, type) and not is_dataclass(constructor) and "__init__" in vars(constructor)
 
 
 def _type(hint: Any) -> Any:
-    """Where None is allowed, the word stands for it."""
+    """Return the type, with the word "none" accepted where None is."""
     if get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint):
         return Annotated[hint, BeforeValidator(lambda value: None if value == NONE else value)]
     return hint

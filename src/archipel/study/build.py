@@ -1,4 +1,4 @@
-"""From a study of one run to the objects that `simulate` takes."""
+"""Build the objects that `simulate` takes from a study of one run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Dealt:
 
 
 def build_algorithm(study: Study) -> Algorithm:
-    """The one algorithm of a study of one run."""
+    """Build the algorithm of a study of one run."""
     (method,) = study.algorithms
     (entry,) = methods(study.raw)
     training = _accepted(method, study.training.given())
@@ -72,7 +72,7 @@ def build_algorithm(study: Study) -> Algorithm:
 
 
 def _accepted(method: ConstructorCall, training: Mapping[str, Any]) -> dict[str, Any]:
-    """What a constructor takes of the settings that hold for all methods: one's own may take less."""
+    """Return the settings of all methods that a constructor takes; a user's own may take fewer."""
     parameters = inspect.signature(method.constructor).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(training)
@@ -80,7 +80,7 @@ def _accepted(method: ConstructorCall, training: Mapping[str, Any]) -> dict[str,
 
 
 def build_data(study: Study) -> Dealt:
-    """The data of a study of one run; the last ones are kept, for the next run with the same."""
+    """Build the data of a study of one run; the last ones are cached for the next run."""
     (seed,) = study.seeds
     raw = json.dumps(study.raw["data"], sort_keys=True, default=str)
     return _build_data(raw, str(study.folder), seed, tuple(hashes(study).items()), study.own_code)
@@ -117,7 +117,7 @@ def _build_data(raw: str, folder: str, seed: int, files: tuple[tuple[str, str], 
 
 
 def build_source(study: Study, instead: Mapping[str, Any]) -> Source:
-    """The study's source with some of its arguments exchanged."""
+    """Build the study's source, with some of its arguments replaced."""
     call = study.data.source
     return _source(replace(call, given={**call.given, **instead}), Path(study.folder or "."))
 
@@ -132,7 +132,7 @@ def _source(call: ConstructorCall, folder: Path) -> Source:
 
 
 def build_settings(study: Study, data: Islands) -> Settings:
-    """What `simulate` takes beside the algorithm and the data."""
+    """Return what `simulate` takes beside the algorithm and the data."""
     (seed,) = study.seeds
     settings = Settings(
         seed=seed,
@@ -157,7 +157,7 @@ def build_settings(study: Study, data: Islands) -> Settings:
 
 
 def _model(call: ConstructorCall, data: Islands, folder: Path, seed: int) -> Callable[[], nn.Module]:
-    """A function that makes the network; `simulate` calls it under the run's own seed."""
+    """Return a function that makes the network; `simulate` calls it under the run's seed."""
     known = _from_data(data)
     filled: dict[str, int] = {}
     for name, parameter in inspect.signature(call.constructor).parameters.items():
@@ -185,7 +185,7 @@ def _model(call: ConstructorCall, data: Islands, folder: Path, seed: int) -> Cal
 
 
 def _from_data(data: Islands) -> dict[str, int]:
-    """What the data say of a network's arguments."""
+    """Return the arguments of a network that follow from the data."""
     known = {"features": data.x[0].numel()}
     if data.classes is not None:
         known["classes"] = data.classes
@@ -199,7 +199,7 @@ def _from_data(data: Islands) -> dict[str, int]:
 
 
 def _load_weights(module: nn.Module, path: Path) -> None:
-    """Start from these weights; every tensor of the network has to be there, in its shape."""
+    """Load initial weights; refuse a file that lacks a tensor of the network or has another shape."""
     require(
         path.suffix == ".safetensors",
         f"model.weights: {path.name} should be a safetensors file; of a state_dict in a .pt make one with "

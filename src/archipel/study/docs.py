@@ -1,4 +1,4 @@
-"""What docstrings and signatures tell of settings: help texts and the schema of studies are the code's own words.
+"""Read the meanings of settings from docstrings and signatures, for help texts and the schema of studies.
 
 A function says what its parameters mean in lines after its first paragraph:
 
@@ -25,12 +25,12 @@ ENTRY = re.compile(r"(?:^|(?<=; ))([a-z]\w*(?:, [a-z]\w*)*): ", re.MULTILINE)
 
 
 def summary_of(thing: object) -> str:
-    """The first paragraph of a docstring, on one line: of a function, a class or a module."""
+    """Return the first paragraph of the docstring of a function, class or module, on one line."""
     return one_line(PARAGRAPHS.split(inspect.getdoc(thing) or "")[0])
 
 
 def settings_of(function: Callable[..., Any]) -> dict[str, str]:
-    """What a docstring says of each parameter, in the signature's order; those it is silent about are left out."""
+    """Return what a docstring says of each parameter, in the signature's order, without undocumented ones."""
     told: dict[str, str] = {}
     names = parameters_of(function)
     for paragraph in PARAGRAPHS.split(inspect.getdoc(function) or "")[1:]:
@@ -43,7 +43,7 @@ def settings_of(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def parameters_of(function: Callable[..., Any]) -> list[str]:
-    """The names that a function can be given, those of its `**settings: Unpack[...]` among them."""
+    """Return the names of a function's parameters, including those of its `**settings: Unpack[...]`."""
     names: list[str] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -55,7 +55,7 @@ def parameters_of(function: Callable[..., Any]) -> list[str]:
 
 
 def fields_of(dataclass: type) -> dict[str, str]:
-    """What the strings under a dataclass's fields say, inherited ones first; fields without one are left out."""
+    """Return the strings under a dataclass's fields, inherited ones first, without undocumented fields."""
     told: dict[str, str] = {}
     for kind in reversed(dataclass.__mro__):
         if is_dataclass(kind):
@@ -64,7 +64,7 @@ def fields_of(dataclass: type) -> dict[str, str]:
 
 
 def attribute_strings(kind: type) -> dict[str, str]:
-    """The strings right under a class's annotated attributes, which Python itself forgets."""
+    """Return the strings under a class's annotated attributes, which Python does not keep."""
     try:
         source = textwrap.dedent(inspect.getsource(kind))
     except (OSError, TypeError):  # typed at a prompt: there is no file to read it from
@@ -80,7 +80,7 @@ def attribute_strings(kind: type) -> dict[str, str]:
 
 
 def spelled(hint: Any) -> str:
-    """A type as a person would write it: 'exp' | 'inv' | 'log', int | None."""
+    """Return a type as a person would write it: 'exp' | 'inv' | 'log', int | None."""
     kind = get_origin(hint)
     if kind is Literal:
         return " | ".join(map(repr, get_args(hint)))
@@ -92,4 +92,5 @@ def spelled(hint: Any) -> str:
 
 
 def one_line(text: str) -> str:
+    """Return a text on one line."""
     return " ".join(text.split())

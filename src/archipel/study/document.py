@@ -76,6 +76,7 @@ Rules that hold everywhere:
 
 
 def document() -> str:
+    """Return the page."""
     return "".join(_document())
 
 
@@ -137,7 +138,7 @@ def _rows(fields: typing.Iterable[tuple[str, FieldInfo]]) -> str:
 
 
 def _sentence(text: str) -> str:
-    """A meaning as a sentence of a table; a study writes None as the word."""
+    """Return a meaning as a sentence of a table, with None as the word that studies have for it."""
     text = re.sub(r"\bNone\b", '`"none"`', re.sub(r"\s+", " ", text).strip()).replace("|", "\\|")
     if text[1:2] != " ":  # a letter of a formula stays as it is
         text = text[:1].upper() + text[1:]
@@ -159,7 +160,7 @@ def _default(info: FieldInfo) -> str:
 
 
 def _kind(hint: Any) -> str:
-    """A type in words that a person who does not write Python understands."""
+    """Return a type in words that a person who does not write Python understands."""
     plain = {str: "text", int: "whole number", float: "number", bool: "true or false", Path: "path", Any: "expression"}
     if hint in plain:
         return plain[hint]

@@ -1,4 +1,4 @@
-"""One run of a study, in a folder: begun or taken up again, told as it goes, and saved when it is over."""
+"""Execute one run of a study in a folder: start or resume it, report progress, save it at the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAVE = 20.0
 
 @dataclass(frozen=True)
 class RunJob:
-    """One run to do: plain data, so that it can go to another process."""
+    """A run to execute, as plain data that can be sent to another process."""
 
     study: dict[str, Any]
     """The study of this run alone, as written."""
@@ -45,7 +45,7 @@ class RunJob:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """How far a run is."""
+    """The progress of a run."""
 
     share: float
     """Of its ending, from 0 to 1."""
@@ -61,13 +61,13 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class RunNotice:
-    """A warning, in words."""
+    """The text of a warning."""
 
     text: str
 
 
 def execute(job: RunJob, tell: Callable[[RunProgress | RunNotice], bool]) -> bool:
-    """Do the run, or what is left of it; False if it was stopped before its end."""
+    """Execute a run or the rest of it; return False if it was stopped before its end."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ArchipelWarning)
         simulator, saved = _ready(job)
@@ -92,7 +92,7 @@ def _carry_on(
     audience: Audience,
     tell: Callable[[RunProgress | RunNotice], bool],
 ) -> Run | None:
-    """Run until it is over, and save it; None if it was stopped."""
+    """Run to the end and save; return None if the run was stopped."""
     metric = simulator.controller.evaluation.metric if simulator.controller.evaluation else ""
     heard, score, last_saved = 0, None, simulator.worked
     while True:
@@ -117,9 +117,9 @@ def _carry_on(
 
 
 class Audience:
-    """The trackers of a run. One that fails is left out, with a note: a day's training must not be lost for a chart.
+    """The trackers of a run. One that fails is dropped with a notice, so that no training is lost because of a chart.
 
-    They hear a run from its first record on, also one that is taken up again.
+    They get all records of a run, of a resumed one too.
     """
 
     def __init__(self, job: RunJob, tell: Callable[[RunProgress | RunNotice], bool]) -> None:
@@ -169,7 +169,7 @@ def _ready(job: RunJob) -> tuple[Simulator, Checkpoint]:
 
 
 def flat_settings(raw: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """A study as keys with dots, as trackers show it."""
+    """Return a study as dotted keys, as trackers show it."""
     flat: dict[str, Any] = {}
     for key, value in raw.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Parts as they are written in Python, "Product(ByExamples(), ByFreshness('inv'))".
+"""Make parts from Python expressions such as "Product(ByExamples(), ByFreshness('inv'))".
 
 An expression is parsed, never evaluated: it can make parts of Archipel and, by "mine.py:ByAge(2)", one class of the
 user's own, which is checked to be a part of the kind asked for before it is called.

@@ -1,4 +1,4 @@
-"""Study files: TOML, YAML or JSON in, a checked `Study` out; what is wrong is told with its line."""
+"""Read study files into checked studies; an error names the line of the mistake."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_study(
     changes: Iterable[str] = (),
     code: Code = "beside",
 ) -> Study:
-    """The study in a file, or the embedded one, with changes.
+    """Return the study in a file, or the embedded one, with changes.
 
     algorithms: keep only these methods, with the study's settings for them where it has them.
     data: another data source; changes: "key=value", such as "training.rate=0.1" or "fedprox.mu=1".
@@ -57,7 +57,7 @@ def read_study(
 
 
 def study_of(raw: Raw, name: str = "study", lines: LineOf = no_lines, code: Code = "beside") -> Study:
-    """A checked study; every mistake is a line of one error."""
+    """Return a checked study; raise one error with a line for each mistake."""
     try:
         study = Study.model_validate(raw, context={"folder": raw.get("folder", "."), "code": code})
     except ValidationError as error:
@@ -68,11 +68,12 @@ def study_of(raw: Raw, name: str = "study", lines: LineOf = no_lines, code: Code
 
 
 def embedded() -> str:
-    """The study that `archipel run` runs when it is given nothing else."""
+    """Return the text of the study that `archipel run` runs without arguments."""
     return resources.files("archipel.study").joinpath("default.toml").read_text(encoding="utf-8")
 
 
 def write_study(raw: Raw, path: Path) -> None:
+    """Write a study as TOML."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, tomlkit.dumps(raw))
 
@@ -81,13 +82,13 @@ def write_study(raw: Raw, path: Path) -> None:
 
 
 def methods(raw: Raw) -> list[Any]:
-    """The algorithms of a study, one or several."""
+    """Return the algorithms of a study, one or several."""
     entries = raw.get("algorithms", [])
     return entries if isinstance(entries, list) else [entries]
 
 
 def method_label(entry: Any) -> str:
-    """What a method of a study is called."""
+    """Return the label of a method of a study."""
     if isinstance(entry, dict):
         entry = entry.get("label") or entry.get("name", "")
     return str(entry).rpartition(":")[2]
@@ -128,7 +129,7 @@ def _with(entry: Any, path: list[str], value: Any) -> Raw:
 
 
 def value_of(text: str) -> Any:
-    """A value as TOML writes it; what is none is a text."""
+    """Return a value written as in TOML; anything else is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -160,7 +161,7 @@ def _told(detail: Mapping[str, Any], raw: Raw, name: str, lines: LineOf) -> str:
 
 
 def _written(place: Place, raw: Raw) -> Place:
-    """The part of a place that the study has written; unions put steps of their own into it."""
+    """Return the part of a place that is in the study; unions add steps of their own."""
     kept: list[str | int] = []
     value: Any = raw
     for number, step in enumerate(place):
@@ -177,7 +178,7 @@ def _written(place: Place, raw: Raw) -> Place:
 
 
 def _spoken(place: Place, raw: Raw) -> str:
-    """A place in words: methods by their labels."""
+    """Return a place as a dotted key, with methods by their labels."""
     if len(place) > 1 and place[0] == "algorithms" and isinstance(place[1], int):
         place = (method_label(methods(raw)[place[1]]), *place[2:])
     return ".".join(str(step) for step in place)

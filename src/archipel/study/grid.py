@@ -1,6 +1,6 @@
-"""The runs that follow from a study: every method, with every seed, every setting of the grid and every fold.
+"""List the runs of a study: every method with every seed, setting of the grid and fold.
 
-Each is a study of its own, of one method and one seed, so that a run's folder says all that is needed to run it again.
+Each run is a study of one method and one seed, so that its folder has all that is needed to repeat it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class GridCell:
 
 
 def cells(study: Study) -> list[GridCell]:
-    """All runs of a study, in the order of the file."""
+    """Return all runs of a study, in the order of the file."""
     labels = [method_label(entry) for entry in methods(study.raw)]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     require(not twice, f"algorithms: two methods are called {', '.join(twice)}; give each a label of its own.")
@@ -65,7 +65,7 @@ def cells(study: Study) -> list[GridCell]:
 
 
 def narrowed(raw: Raw, entry: Any, seed: int, settings: Mapping[str, Any]) -> Raw:
-    """The study of one run."""
+    """Return the study of one run."""
     one = copy.deepcopy({key: value for key, value in raw.items() if key not in ("grid", "tune")})
     one["algorithms"], one["seeds"] = [copy.deepcopy(entry)], [seed]
     for key, value in settings.items():
@@ -74,7 +74,7 @@ def narrowed(raw: Raw, entry: Any, seed: int, settings: Mapping[str, Any]) -> Ra
 
 
 def folds(study: Study) -> Sequence[int | None]:
-    """The combinations of held-out learners: all of them, unless the study wants one; none without folds."""
+    """Return the combinations of held-out learners: all, or the one that the study names; none without folds."""
     if study.data.folds is None or study.data.fold is not None:
         return (study.data.fold,)
     given = study.data.folds.given()
@@ -88,7 +88,7 @@ def combinations(axes: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
 
 
 def flat(table: Mapping[str, Any], where: str, before: str = "") -> dict[str, list[Any]]:
-    """Keys with dots and the values to try: {"training": {"rate": [0.1, 1]}} is {"training.rate": [0.1, 1]}."""
+    """Return dotted keys and the values to try: {"training": {"rate": [0.1, 1]}} is {"training.rate": [0.1, 1]}."""
     axes: dict[str, list[Any]] = {}
     for key, value in table.items():
         if isinstance(value, dict):
@@ -116,7 +116,7 @@ def known_key(key: str, labels: list[str], where: str) -> None:
 
 
 def check_apart(runs: Sequence[GridCell]) -> None:
-    """Refuse runs that would share a folder, or have one that is meant for something else."""
+    """Refuse runs that share a folder, or whose folder has another purpose."""
     seen: set[Path] = set()
     for run in runs:
         require(
@@ -132,7 +132,7 @@ def check_apart(runs: Sequence[GridCell]) -> None:
 
 
 def slug(text: str) -> str:
-    """A text as the name of a folder."""
+    """Return a text as the name of a folder."""
     return re.sub(r"[^\w.=,+-]+", "-", text).strip("-.") or "run"
 
 

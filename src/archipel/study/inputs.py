@@ -1,7 +1,6 @@
-"""The files that a study stands on beside itself: own code, own data, weights, splits.
+"""Hash the files that a study uses: own code, own data, weights, splits.
 
-Their hashes are kept with the results, so that nobody takes up a study whose code has changed since, or is shown old
-runs for new code.
+The hashes are stored with the results, so that a study whose code has changed is not resumed.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from archipel.study.schema import Study
 
 
 def hashes(study: Study) -> dict[str, str]:
-    """SHA-256 of every file that the study names, by the name it has there; of a folder, of all files in it."""
+    """Return the SHA-256 of every file that the study names, by that name; of a folder, of all its files."""
     folder = Path(study.folder or ".")
     return {name: _hash(folder / name) for name in sorted(set(_named(study.raw))) if (folder / name).exists()}
 
 
 def changed(before: dict[str, str], now: dict[str, str]) -> list[str]:
-    """The files that are not what they were."""
+    """Return the files whose contents have changed."""
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
 
 
 def _named(raw: dict[str, Any]) -> Iterator[str]:
-    """Names of files in a study: before the colon of own code, and where a path is asked for."""
+    """Yield the names of files in a study: paths, and the part of own code before the colon."""
     data, model = raw.get("data", {}), raw.get("model", {})
     source = data.get("source", {})
     for table in (source, model, *methods(raw)):

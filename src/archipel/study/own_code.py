@@ -78,7 +78,7 @@ class OwnCode:
         return getattr(module, attribute), module
 
     def _is_function_of(self, found: Any, module: ModuleType) -> bool:
-        """Is it a function that the file defines, or with code="any" one that it may have from elsewhere?"""
+        """Return whether it is a function that the file defines, or with code="any" one from elsewhere."""
         if not callable(found) or isinstance(found, type):
             return False
         inner = inspect.unwrap(found)
@@ -124,7 +124,7 @@ def _file(path: Path) -> ModuleType:
 
 
 class _AsRead(SourceFileLoader):
-    """Compiles what was read: Python takes bytecode for fresh if its source was written within the same second."""
+    """Compile the source that was read: Python uses old bytecode if its source changed within the same second."""
 
     def __init__(self, name: str, path: Path, content: bytes) -> None:
         super().__init__(name, str(path))

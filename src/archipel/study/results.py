@@ -1,10 +1,10 @@
-"""A study from its first run to its last, and the folder that holds them.
+"""Run a study, and read the folder of its results.
 
 results/<title>/
   study.toml                      the study
   machine.json                    versions, processes and threads
   <method>[/<settings>]/seed-0/   a run: study.toml, split.safetensors, checkpoint.safetensors and what
-                                  runs/folder.py describes
+                                  runs/save.py describes
   tuning/ tuning.json             runs that settings were chosen by, and what was chosen
   report/                         what `archipel report` writes
 """
@@ -72,7 +72,7 @@ class Results(Sequence[Run]):
         return len(self.runs)
 
     def to_pandas(self, kind: type[Record] | None = None) -> DataFrame:
-        """All records, or those of one kind, with the method, the seed and the settings of their run."""
+        """Return all records, or those of one kind, with the method, seed and settings of their run."""
         from pandas import DataFrame, concat
 
         frames = []
@@ -85,13 +85,13 @@ class Results(Sequence[Run]):
         return concat(frames, ignore_index=True) if frames else DataFrame()
 
     def plot(self) -> Figure:
-        """Scores against virtual time, local rounds and megabytes, as a matplotlib figure."""
+        """Draw scores against virtual time, local rounds and megabytes, as a matplotlib figure."""
         from archipel.runs.score_curves import score_curves
 
         return score_curves(self.runs).figure
 
     def report(self, folder: str | Path | None = None) -> Path:
-        """Write tables, figures and a page, into the results' own folder unless another is given; gives the page."""
+        """Write tables, figures and a page into the results' folder or another one; return the page's path."""
         from archipel.report.write import write_report
 
         return write_report(
@@ -106,17 +106,17 @@ class Results(Sequence[Run]):
 
 
 class Watcher:
-    """Looks on while a study runs; this one is silent."""
+    """Gets messages while a study runs. This one ignores them."""
 
     def begin(self, what: str, jobs: Sequence[GridCell]) -> None:
-        """So many runs are about to begin; messages name them by their place in the list."""
+        """Get the runs that are about to start; messages name them by their place in the list."""
 
     def hear(self, message: Message) -> None:
-        """One of them has begun, has news, has ended or has failed."""
+        """Get the news that a run has started, made progress, ended or failed."""
 
 
 class Complaining(Watcher):
-    """Warns of runs that fail, for those who do not watch."""
+    """Warns of runs that fail."""
 
     def begin(self, what: str, jobs: Sequence[GridCell]) -> None:
         self.jobs = jobs
@@ -128,7 +128,7 @@ class Complaining(Watcher):
 
 @dataclass(frozen=True)
 class Parallelism:
-    """How a study is executed; it stays so when the study is taken up again, since bits may depend on threads."""
+    """How a study is executed. It stays the same on resume, since bits may depend on threads."""
 
     processes: int
     threads: int
@@ -141,10 +141,10 @@ def run_study(
     processes: int | None = None,
     watcher: Watcher | None = None,
 ) -> Results:
-    """Run all of a study, or what is left of it, and give what it has led to.
+    """Run a study, or the rest of it, and return its results.
 
-    folder: where the results go, results/<title> unless given; what was begun there is gone on with.
-    processes: runs at a time; default: one for each core. A script that asks for more than one needs its
+    folder: where the results go, results/<title> unless given; a study that was started there is resumed.
+    processes: concurrent runs, by default one for each core; a script that uses more than one needs an
     `if __name__ == "__main__":`.
     """
     study = study if isinstance(study, Study) else read_study(study)
@@ -176,7 +176,7 @@ def run_study(
 
 
 def _work_off(what: str, jobs: Sequence[GridCell], folder: Path, machine: Parallelism, watcher: Watcher) -> bool:
-    """Do what is left of these runs; return False if Ctrl-C has stopped them. A run that fails leaves an error.txt."""
+    """Execute unfinished runs; return False if Ctrl-C stopped them. A run that fails leaves an error.txt."""
     left = _unfinished(jobs, folder)
     watcher.begin(what, left)
 
@@ -211,7 +211,7 @@ def _run_in(place: Path) -> Run | None:
 
 
 def load_results(folder: str | Path) -> Results:
-    """The finished runs of a study, or the one in this folder; no code of the study's own is needed for that."""
+    """Return the finished runs of a study, or the run in this folder, without running code of the study."""
     folder = Path(folder)
     if (folder / "run.json").exists():
         run = load_run(folder)
@@ -241,7 +241,7 @@ def load_results(folder: str | Path) -> Results:
 
 
 def _check_methods(jobs: Sequence[GridCell]) -> None:
-    """Make every method's first run ready and let it go again: mistakes show before anything is written."""
+    """Prepare every method's first run and discard it, so that mistakes show before anything is written."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArchipelWarning)  # the runs themselves tell
         for job in {job.name: job for job in reversed(jobs)}.values():
@@ -250,6 +250,7 @@ def _check_methods(jobs: Sequence[GridCell]) -> None:
 
 
 def _check_same_study(study: Study, folder: Path) -> None:
+    """Refuse to resume another study, or one whose files have changed."""
     way_out = f"Give another folder, or go on with that one as it was: archipel run --resume {folder}"
     begun = tomllib.loads((folder / "study.toml").read_text(encoding="utf-8"))
     require(begun == study.raw, f"{folder} holds the results of another study. {way_out}")
@@ -307,4 +308,5 @@ def _differences(history: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def write_json(path: Path, value: object) -> None:
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(value, indent=2) + "\n")

@@ -71,7 +71,7 @@ FROM_DATA = ("features", "classes", "channels", "in_channels", "size", "vocabula
 
 @dataclass(frozen=True)
 class ConstructorCall:
-    """A constructor by name and what is given to it."""
+    """A constructor by name, and its arguments."""
 
     name: str
     constructor: Constructor
@@ -189,7 +189,7 @@ MethodCall: TypeAlias = Annotated[
 
 
 class DataSection(StudyTable):
-    """Which data, and who has what of them: one of `split`, `natural` and `split_file`."""
+    """The data and how they are divided: one of `split`, `natural` and `split_file`."""
 
     source: SourceCall
     """A data set by name, such as "digits" (`archipel data` lists them); your own table or folder,
@@ -226,7 +226,7 @@ class DataSection(StudyTable):
 
 
 class FleetSection(StudyTable):
-    """How fast learners are and how reliable; without it all are fast."""
+    """Speed and reliability of learners; without this section all are fast."""
 
     fast: Annotated[int, Field(ge=0)] = 0
     """Learners that take 10 ms a training step and 2 ms an evaluation step."""
@@ -237,7 +237,7 @@ class FleetSection(StudyTable):
 
 
 class SimulationSection(StudyTable):
-    """How it is simulated; none of this changes what is learned beyond float tolerance."""
+    """How the simulation is executed; none of this changes results beyond float tolerance."""
 
     threads: Annotated[int, Field(ge=1)] = 1
     """Threads of one operation. Another number may give other bits, so it is the study's and not the machine's; what
@@ -252,7 +252,7 @@ class SimulationSection(StudyTable):
 
 
 class GuestTable(StudyTable):
-    """A learner of a federation that is not as the others."""
+    """Settings of a learner of a federation that differs from the others."""
 
     name: str
     """As its certificate says."""
@@ -277,7 +277,7 @@ class LimitsTable(StudyTable):
 
 
 class FederationSection(StudyTable):
-    """How a real federation is held together; a simulation does not look at it."""
+    """Settings of a real federation; a simulation ignores them."""
 
     learners: tuple[str | GuestTable, ...] = ()
     """Who may take part, by the names in their certificates; default: the learners that the data are split over."""
@@ -307,7 +307,7 @@ class FederationSection(StudyTable):
 
 
 class ReportSection(StudyTable):
-    """What the report compares at; without it, at what all methods have reached."""
+    """Where the report compares methods; without this section, where all of them have results."""
 
     target: float | None = None
     """Score for which the report says when it was first reached, and at what cost."""
@@ -350,7 +350,7 @@ class Study(StudyTable):
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.05
     """Share of its data that a learner reserves if the method, or tuning, asks for that."""
     fleet: FleetSection | None = None
-    """How fast learners are and how reliable; without it all are fast."""
+    """Speed and reliability of learners; without this section all are fast."""
     ending: EndingTable | None = None
     """When a run is over, at the first of these; default: after 20 local rounds."""
     evaluation: EvaluationTable | None = None
@@ -372,7 +372,7 @@ class Study(StudyTable):
 
     @property
     def own_code(self) -> OwnCode:
-        """The code that it may run."""
+        """The code that the study may run."""
         return OwnCode(Path(self.folder or "."), self._code)
 
     @property

@@ -1,4 +1,4 @@
-"""How long work took: one call, or all in a folder over the times that it was begun, stopped and taken up again."""
+"""Measure real time: of one call, or of all work in a folder, over interruptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE = "seconds.json"
 
 @contextlib.contextmanager
 def timed(folder: Path) -> Iterator[None]:
-    """What is done meanwhile counts, also if it is broken off."""
+    """Add the time in this context to the folder's total, also after an exception."""
     began = time.monotonic()
     try:
         yield
@@ -25,13 +25,13 @@ def timed(folder: Path) -> Iterator[None]:
 
 
 def seconds_spent(folder: Path) -> float:
-    """Real seconds so far."""
+    """Return the real seconds of all work in a folder so far."""
     path = folder / FILE
     return float(json.loads(path.read_text())) if path.exists() else 0.0
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Real seconds of one call."""
+    """Return the real seconds of one call."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Choosing settings without a look at the test set.
+"""Choose settings without using the test set.
 
 Candidates are scored on validation learners where the study has folds, else on parts of their training data that the
 learners reserve; their runs never touch the test set. The best candidate of each method, by the mean over seeds of its
@@ -25,7 +25,7 @@ from archipel.study.schema import Study
 
 @dataclass(frozen=True)
 class Choice:
-    """What was chosen for one method."""
+    """The settings chosen for one method."""
 
     method: str
     settings: Mapping[str, Any]
@@ -41,7 +41,7 @@ class Choice:
     where: str
 
     def told(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the choice as JSON data."""
         return {**asdict(self), "sentence": self.sentence()}
 
     def sentence(self) -> str:
@@ -58,7 +58,7 @@ class Choice:
 
 
 def candidates(study: Study, jobs: Sequence[GridCell]) -> list[GridCell]:
-    """The runs by which settings are chosen for these."""
+    """Return the runs by which settings are chosen for these runs."""
     labels = [method_label(entry) for entry in methods(study.raw)]
     axes = flat(study.tune, "tune")
     for key in axes:
@@ -91,7 +91,7 @@ def choose(tried: Sequence[GridCell], runs: Sequence[Run | None]) -> tuple[Choic
 
 
 def _repeated(cell: GridCell) -> str:
-    """What runs have in common that one choice is made for: seeds are repetitions, held-out learners are not."""
+    """Return what the runs of one choice share: seeds are repetitions, held-out learners are not."""
     return repr((cell.name, dict(cell.settings), cell.fold))
 
 
@@ -133,7 +133,7 @@ def _choice(group: Sequence[tuple[GridCell, Run | None]]) -> Choice:
 
 
 def tuned(jobs: Sequence[GridCell], tried: Sequence[GridCell], choices: Sequence[Choice]) -> list[GridCell]:
-    """The same runs with what was chosen for them."""
+    """Return the runs with the settings that were chosen for them."""
     chosen = dict(zip(dict.fromkeys(map(_repeated, tried)), (choice.chosen for choice in choices), strict=True))
     found = []
     for job in jobs:

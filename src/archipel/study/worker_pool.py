@@ -1,7 +1,7 @@
-"""Many runs on the cores at hand: processes that stay, take one job after the other, and tell how they get on.
+"""Execute many runs on the available cores: worker processes take one job after another and report progress.
 
-Laws: every job that has begun is answered once, by `Ended` or `Broke`, also when its process dies; when asked to stop,
-jobs that have not begun stay untouched, and those at work come to an end by themselves, because `tell` says so.
+Laws: every started job is answered once, by `Ended` or `Broke`, also when its process dies. After a request to stop no
+job is started, and running ones end by themselves, because `tell` returns False.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Work: TypeAlias = Callable[[Any, Tell], Any]
 
 
 class Flag(Protocol):
-    """An event of threads or of processes: set once somebody asks to stop."""
+    """An event of threads or processes that is set by a request to stop."""
 
     def is_set(self) -> bool: ...
 
@@ -65,14 +65,14 @@ Message: TypeAlias = Began | Told | Ended | Broke
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def work_through(
     work: Work, jobs: Sequence[Any], processes: int, threads: int, hear: Callable[[Message], None]
 ) -> bool:
-    """Do all jobs, here or in several processes, each with so many threads; False if Ctrl-C has stopped them."""
+    """Execute all jobs, here or in several processes, with this many threads each; return False after Ctrl-C."""
     if processes > 1 and len(jobs) > 1:
         context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
         stop: Flag = context.Event()
@@ -87,7 +87,7 @@ def work_through(
 
 @contextlib.contextmanager
 def stopped_by_hand(stop: Flag) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM asks to stop, the second does not wait."""
+    """Request a stop on the first Ctrl-C or SIGTERM; exit at once on the second."""
 
     def ask(number: int, frame: object) -> None:
         if stop.is_set():
@@ -109,8 +109,8 @@ def stopped_by_hand(stop: Flag) -> Iterator[None]:
 def deaf() -> Iterator[None]:
     """Block SIGINT and SIGTERM, which reach all processes of a terminal or a job, in the processes started within.
 
-    They inherit the mask from their first moment on; it is for this process to ask them to stop. A signal that arrives
-    here meanwhile is delivered at the end, where an ignored one would be lost.
+    They inherit the mask; this process requests them to stop. A signal that arrives meanwhile is delivered at the end,
+    where an ignored one would be lost.
     """
     resource_tracker.ensure_running()  # the start of a process starts it, and that clears the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -155,7 +155,7 @@ def _in_processes(
     processes_begun: list[multiprocessing.process.BaseProcess] = []
 
     def begin(connection: Connection, process: multiprocessing.process.BaseProcess) -> None:
-        """Give a process its next job, or let it go."""
+        """Give a process its next job, or end it."""
         if waiting and not stop.is_set():
             number, job = waiting.pop()
             at_work[connection] = number, process
@@ -194,7 +194,7 @@ def _listen(
     hear: Callable[[Message], None],
     stop: Flag,
 ) -> None:
-    """Hear all processes out, and give the next job to whoever has done one."""
+    """Handle the messages of all processes; give the next job to one that is done."""
     while at_work:
         for connection in wait(list(at_work)):
             assert isinstance(connection, Connection)
@@ -215,7 +215,7 @@ def _listen(
 
 
 def _serve(work: Work, connection: Connection, stop: Flag, threads: int) -> None:
-    """The life of a process: job after job, until there is none, or the process that gave them is gone."""
+    """Execute jobs in a worker process until there are no more, or the parent is gone."""
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while (task := connection.recv()) is not None:

@@ -1,4 +1,4 @@
-"""Trackers show runs in the tools in which people compare them. A tool's package is imported when its tracker is made.
+"""Trackers show runs in other tools, whose packages are imported when a tracker is made.
 
 They are observers: they read the records and never touch the run.
 """
@@ -21,13 +21,13 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLfl
 
 
 def tracker(name: str) -> Tracker:
-    """A tracker by name, ready to begin."""
+    """Return a tracker by name."""
     one_of("tracker", "name", name, TRACKERS)
     return TRACKERS[name]()
 
 
 def track(run: Run, tracker: Tracker, folder: str | os.PathLike[str]) -> None:
-    """Tell a tracker of a finished run; it keeps its run's id in the folder, and takes what was saved there."""
+    """Send a finished run to a tracker, which stores its run's id in the folder and uploads what was saved there."""
     settings = {"algorithm": run.algorithm, "seed": run.seed, **run.tuned, **run.settings}
     tracker.begin(run.name, settings, Path(folder))
     for stamped in run.records:

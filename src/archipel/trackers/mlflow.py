@@ -1,7 +1,7 @@
 """MLflow: a run in the store that MLFLOW_TRACKING_URI names, in the experiment MLFLOW_EXPERIMENT_NAME or "archipel".
 
 The step is the version. The timestamp is the run's start plus its own seconds: relative time is virtual time in a
-simulation, and a point that is told again is the same point.
+simulation, and a point that is sent again is the same point.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ METRICS, PARAMETERS = 1000, 100
 
 
 class MLflow:
-    """Tells by a client of its own, so that a program's own active run is left alone."""
+    """Uses a client of its own, so that a program's active run is left alone."""
 
     def __init__(self) -> None:
         self.mlflow = needed("mlflow", "mlflow")
@@ -85,7 +85,7 @@ class MLflow:
         return mine
 
     def _taken_up(self) -> Any:
-        """The run that was begun in this folder, if there is one."""
+        """Return the run that was started in this folder, if there is one."""
         if not self._remembered.exists():
             return None
         identity = self._remembered.read_text()

@@ -15,7 +15,7 @@ from archipel.trackers.tracker import SECONDS, Charts, needed, plain, totals
 
 
 class TensorBoard:
-    """A resumed run gets another file that tells everything; TensorBoard shows it in place of the one before."""
+    """Writes event files. A resumed run gets another complete file, which TensorBoard shows instead."""
 
     def __init__(self) -> None:
         self.torch = needed("tensorboard", "torch.utils.tensorboard")

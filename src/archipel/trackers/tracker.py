@@ -1,7 +1,7 @@
-"""What a tracker is, and what it is told: rows of charts, made from a run's records.
+"""The interface of trackers, and the rows of charts that they get from a run's records.
 
-Law: a run is told from its first record on, also when it is resumed, for its checkpoint holds them all. So a tracker
-remembers nothing but the id of its own run, and what was lost with a killed process is told again.
+Law: a tracker gets a run from its first record on, also when it is resumed, since its checkpoint holds them all. So it
+stores nothing but the id of its own run, and what was lost with a killed process is sent again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Tracker(Protocol):
     """Shows runs to people, one after the other."""
 
     def begin(self, name: str, settings: Mapping[str, object], folder: Path) -> None:
-        """A run begins or is taken up again: the same folder leads to the same run of the tracker."""
+        """Start or resume a run; the same folder leads to the same run of the tracker."""
 
     def record(self, stamped: Stamped) -> None:
-        """Something happened; what an earlier process has told of this run does not show twice."""
+        """Record what happened; what an earlier process has sent of this run does not show twice."""
 
     def end(self, run: Run | None) -> None:
-        """The run is over; None: it was stopped and may be resumed, so it does not count as finished."""
+        """End the run; None if it was stopped and may be resumed, so that it does not count as finished."""
 
 
 # ---------------------------------------------------------------------------------------------------------- rows
@@ -53,12 +53,12 @@ class ChartRow:
 
     @property
     def points(self) -> Mapping[str, float]:
-        """By chart, the axes once a version: for tools that keep every chart by itself."""
+        """Return the values by chart, the axes once a version, for tools that keep charts apart."""
         return {**self.axes, **self.values} if self.first else self.values
 
 
 class Charts:
-    """Makes rows of a run's records, in their order. The same records give the same rows, also in another process."""
+    """Converts a run's records to rows, in order. The same records give the same rows, also in another process."""
 
     def __init__(self) -> None:
         self.axes: list[Mapping[str, float]] = [{SECONDS: 0.0, ROUNDS: 0.0, MEGABYTES: 0.0}]
@@ -71,7 +71,7 @@ class Charts:
         self.between: list[float] = []
 
     def row(self, stamped: Stamped) -> ChartRow | None:
-        """None if the charts show nothing of this record, or not yet."""
+        """Return the row of a record; None if the charts show nothing of it, or not yet."""
         match stamped.record:
             case Committed() as commit:
                 return self._committed(stamped.time, commit)
@@ -118,7 +118,7 @@ class Charts:
         return self._row(commit.version, values)
 
     def _shadow(self, shadow: Shadow) -> ChartRow | None:
-        """DL of the rounds since the last commit, such as a relay's hops, shows as their mean beside DC."""
+        """Return DC, and the mean DL of the rounds since the last commit, such as a relay's hops."""
         if shadow.dl is not None:
             self.between.append(shadow.dl)
         if shadow.dc is None:
@@ -131,7 +131,7 @@ class Charts:
 
 
 def megabytes(traffic: Mapping[str, int]) -> float:
-    """What the method itself has moved; scoring for the records is none of it."""
+    """Return what the method itself has moved, without scoring for the records."""
     return sum(n for kind, n in traffic.items() if kind.endswith(" bytes") and not kind.startswith("score")) / 2**20
 
 
@@ -139,7 +139,7 @@ def megabytes(traffic: Mapping[str, int]) -> float:
 
 
 def totals(run: Run) -> dict[str, float]:
-    """The numbers that a table of runs shows; scores that there are none of are left out."""
+    """Return the numbers that a table of runs shows, without missing scores."""
     numbers = {
         "final/score": run.final_score,
         "final/last score": run.score,
@@ -154,12 +154,12 @@ def totals(run: Run) -> dict[str, float]:
 
 
 def words(run: Run) -> dict[str, str]:
-    """What is worth telling of a finished run beside its numbers."""
+    """Return what describes a finished run beside its numbers."""
     return {"reason": run.reason, "fingerprint": run.fingerprint(), "execution": run.execution}
 
 
 def artefacts(folder: Path) -> list[Path]:
-    """The files of a saved run that are worth keeping beside its charts."""
+    """Return the files of a saved run that are kept beside its charts."""
     return [path for path in (folder / "run.json", folder / "model.safetensors") if path.exists()]
 
 
@@ -167,14 +167,14 @@ def artefacts(folder: Path) -> list[Path]:
 
 
 def plain(settings: Mapping[str, object]) -> dict[str, bool | int | float | str]:
-    """Settings as every tool takes them: numbers, truths and text."""
+    """Return settings in types that every tool takes: numbers, booleans and text."""
     return {
         key: value if isinstance(value, bool | int | float | str) else str(value) for key, value in settings.items()
     }
 
 
 def needed(tracker: str, module: str) -> ModuleType:
-    """A module of a package that is an extra."""
+    """Import a module of a package that is an extra."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -17,7 +17,7 @@ from archipel.trackers.tracker import Charts, artefacts, needed, plain, totals, 
 
 
 class WeightsAndBiases:
-    """Rows are numbered, and the same records make the same rows: those that the server has are not sent again."""
+    """Sends numbered rows; equal records give equal rows, so those that the server has are not sent again."""
 
     def __init__(self) -> None:
         self.wandb = needed("wandb", "wandb")
@@ -72,7 +72,7 @@ class WeightsAndBiases:
         return "offline" if mode == "online" and not self.wandb.login(prompt=False, verify=False) else mode
 
     def _remove_superseded(self) -> None:
-        """`wandb sync` replaces a run's rows by those of the folder it sends: a cut-off part must not come last."""
+        """Remove folders of interrupted parts, as `wandb sync` keeps the rows of the last folder it sends."""
         mine = Path(self.run.settings.sync_dir)
         for other in mine.parent.glob(f"offline-run-*-{self.run.id}"):
             if other != mine:
