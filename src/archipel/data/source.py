@@ -173,7 +173,7 @@ class Source:
         return replace(self, x=with_grey(self.x, grey), name=f"{self.name}, {part:.0%} and {1 - part:.0%} grey")
 
     def with_classes_drawn(self, seed: int = 0) -> Source:
-        """Number the classes in an order drawn at random: `disjoint` and `colour_skew` then group others together."""
+        """Renumber the classes in an order drawn at random: `disjoint` and `colour_skew` then group others together."""
         if self.classes is None:
             raise ValueError(f"with_classes_drawn: {self.name!r} has no classes. Leave draw_classes out.")
         order = generator(seed, "data", "order of classes").permutation(self.classes)
