@@ -299,7 +299,7 @@ TOLD = {
     "validation": "a confusion matrix",
     "validation scores": "histograms of scores",
     "losses": "losses",
-    "progress": "its progress",
+    "progress": "progress",
     "gradient norm per sample": "a gradient norm",
     "gradient norm per batch": "a gradient norm",
     "class counts": "its examples of each class",
@@ -327,19 +327,19 @@ def seen_by(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     given = [command for _, commands in told for command in commands if isinstance(command, Train | Evaluate)]
     seen = ["the controller"] if any(sends) else ["nobody"]
     if any(isinstance(c, Evaluate) and c.model.name in updates and set(c.sites) != {HOME} for c in given):
-        seen.append("other learners, who try it")
+        seen.append("other learners, who evaluate it")
     if any(isinstance(command, Train) and command.model.name in updates for command in given):
         seen.append("other learners, who train it further")
     everything, sent = set(run.layout.names), set().union(*sends)
     assert sent | set(algorithm.private(run.layout)) == everything
     layers = "all layers" if sent == everything else "all but the private layers" if sent else "no layer"
     if any(send != sent for send in sends):
-        layers += ", not always"
+        layers += ", not in every round"
     reports = {report for command in given if isinstance(command, Train) for report in command.plan.reports}
     if any(isinstance(command, Train) and command.plan.cycle is not None for command in given):
         reports.add("losses")
     beside = [words for report, words in TOLD.items() if report in reports]
-    of_a_version = {None: "a round's", 1: "one"}
+    of_a_version = {None: "all of a round", 1: "one"}
     size = algorithm.protocol.updates_per_commit
     return ["; ".join(seen), layers, ", ".join(beside), of_a_version.get(size, str(size))]
 

@@ -1,8 +1,8 @@
 """Gather the pages of the documentation site: `stage_site.py FOLDER`.
 
 The documents link to each other and to the source as they lie in the repository. Copies of docs/ and of the documents
-beside it are put into FOLDER, where links between pages lead to the copies. A link to anything else is reduced to its
-text.
+beside it are put into FOLDER, where links between pages lead to the copies. A link to anything else becomes its text,
+in code font if that is the name of a file or folder.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ BESIDE = {
 }
 """Documents outside docs/ and their names on the site."""
 
+SUFFIXES = (".md", ".png", ".svg", ".css")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
 def pages() -> dict[Path, Path]:
     """Return every file of the site: where it lies in the repository, and its path on the site."""
-    found = {path: path.relative_to(DOCS) for path in sorted(DOCS.rglob("*")) if path.suffix in (".md", ".png", ".svg")}
+    found = {path: path.relative_to(DOCS) for path in sorted(DOCS.rglob("*")) if path.suffix in SUFFIXES}
     return found | {ROOT / path: Path(name) for path, name in BESIDE.items() if (ROOT / path).exists()}
 
 
@@ -46,7 +47,7 @@ def relinked(source: Path, site: dict[Path, Path]) -> str:
         path = Path(os.path.normpath(source.parent / target))
         place = site.get(path) or site.get(path / "README.md")
         if place is None:
-            return text
+            return f"`{text}`" if Path(text).name == path.name else text
         return f"{image}[{text}]({os.path.relpath(place, site[source].parent)}{anchor})"
 
     return LINK.sub(link, source.read_text())

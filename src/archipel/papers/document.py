@@ -41,7 +41,6 @@ are not theirs, and what is compared is the order and the gap. The papers' own b
 These pages are generated from the outcomes in this folder and a test compares them. To write them again, run
 `python -m archipel.papers.document docs/papers`.
 """
-COUNTED: Mapping[bool | None, str] = {True: "hold", False: "do not hold", None: "not judged"}
 HOW_TO_READ = (
     "[The index](index.md) explains scales and scores. In each cell: the paper's figure; **ours** (the difference)."
 )
@@ -76,7 +75,9 @@ def _row(table: Reproduction, outcome: Stored | None) -> str:
     if outcome is None:
         return f"| {link} | {_cell(table.title)} | not run at `small` | |"
     counts = Counter(claim["holds"] for claim in outcome["claims"])
-    claims = ", ".join(f"{counts[verdict]} {words}" for verdict, words in COUNTED.items() if counts[verdict])
+    claims = f"{counts[True]} of {counts[True] + counts[False]} hold"
+    if counts[None]:
+        claims += f", {counts[None]} not judged"
     scoring = "earlier" if scored_earlier(table.name, outcome) else "final score" if table.scored else "none needed"
     return f"| {link} | {_cell(table.title)} | {claims} | {scoring} |"
 
