@@ -60,10 +60,6 @@ ALLOWED = {
 """Which packages each package may import, late and `TYPE_CHECKING` imports included. The graph has no cycle."""
 
 
-OWED_TRICKS = {"core/types.py": {"object.__new__"}}
-"""What core still does for speed alone."""
-
-
 def imports(tree: ast.AST) -> Iterator[str]:
     """Return the full names of all imports of a module, late ones included."""
     for node in ast.walk(tree):
@@ -219,7 +215,7 @@ def test_the_global_generators_of_python_and_numpy_are_nowhere_used() -> None:
 
 def test_no_trick_for_speed_lives_in_the_core() -> None:
     mine = {str(path): tree for path, tree in MODULES.items() if part_of(path) == "core"}
-    assert {path: found for path, tree in mine.items() if (found := tricks(tree))} == OWED_TRICKS
+    assert not {path: found for path, tree in mine.items() if (found := tricks(tree))}
 
 
 # ----------------------------------------------------------------------------------------------------------- cycles
@@ -298,8 +294,8 @@ def test_a_cycle_is_found() -> None:
 # ------------------------------------------------------------------------------------------------------------ names
 
 OWED_NAMES = {
-    *("Budget", "Descent", "Entry", "Home", "Island", "Opinions", "Pending", "Probe"),
-    *("Question", "Ready", "Run"),
+    *("Budget", "Descent", "Entry", "Home", "Island", "Pending", "Probe"),
+    *("Ready", "Run"),
 }
 """Names of classes and type aliases that mean two things."""
 PLAIN_BY_FOLDER = {
@@ -345,7 +341,7 @@ def test_a_file_name_repeats_only_where_the_folder_makes_it_plain() -> None:
 
 MAX_FUNCTION = 50
 OWED_LONG_FILES = {
-    "src": {"core/controller.py", "study/federate.py"},
+    "src": {"study/federate.py"},
     "tests": {
         *("core/test_crash_anywhere.py", "core/test_tables.py", "federation/test_malformed.py"),
         "federation/test_tls.py",

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from archipel.core.binding import Binding
 from archipel.core.layout import Layout
 from archipel.kernels.reference import TorchKernels
 from archipel.models import logistic_regression, mlp, small_cnn, small_lstm, small_resnet, vgg9
@@ -111,7 +112,7 @@ def test_parameters_that_are_shared_stand_once():
     module = Tied()
     layout = Layout.of(module, torch.zeros(1, dtype=torch.int64))
     assert (layout.names, layout.size) == (("embedding",), 15)
-    layout.bind(module, torch.arange(15.0))
+    Binding(layout, module).bind(torch.arange(15.0))
     assert module.head.weight is module.embedding.weight
     assert module.head.weight.flatten().tolist() == list(range(15))
 
@@ -155,7 +156,7 @@ def test_module_to_vector_to_module(network):
     layout = Layout.of(module, x)
     vector = layout.vector(module)
     other = emptied(module)
-    layout.bind(other, vector.clone())
+    Binding(layout, other).bind(vector.clone())
     for name, tensor in module.state_dict().items():
         assert torch.equal(other.state_dict()[name], tensor), name
         assert other.state_dict()[name].dtype == tensor.dtype, name
@@ -170,13 +171,13 @@ def test_a_bound_module_is_a_view(network):
     module, x = network
     layout = Layout.of(module, x)
     vector = layout.vector(module)
-    layout.bind(module, vector)
+    Binding(layout, module).bind(vector)
     before = vector.clone()
     steps = torch.optim.SGD(module.parameters(), lr=0.1)
     module.train()
     nn.functional.cross_entropy(module(x), torch.arange(7) % 3).backward()
     steps.step()
-    layout.collect(module, vector)
+    Binding(layout, module).collect(vector)
     # training the module has changed the vector, layer by layer
     for layer in layout.layers:
         piece = slice(layer.start, layer.stop)
@@ -194,15 +195,15 @@ def test_counters_are_brought_back():
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     layout = Layout.of(module, torch.zeros(1, 2))
     vector = layout.vector(module)
-    layout.bind(module, vector)
+    Binding(layout, module).bind(vector)
     for _ in range(4):
         module.train()(torch.randn(5, 2))
     assert vector[-1] == 0.0  # integers cannot be a view
-    layout.collect(module, vector)
+    Binding(layout, module).collect(vector)
     assert vector[-1] == 4.0
     # a mean of counters is rounded, wherever the vector is read
     vector[-1] = 2.6
-    layout.bind(module, vector)
+    Binding(layout, module).bind(vector)
     assert int(module[1].num_batches_tracked) == 3
     assert module[1].num_batches_tracked.dtype == torch.int64
     assert int(layout.tensors(vector)["1.num_batches_tracked"]) == 3
@@ -319,8 +320,8 @@ def test_a_vector_that_does_not_fit(vector):
     module = mlp(6, 3, hidden=(5, 1))
     layout = Layout.of(module)
     assert layout.size == 35 + 6 + 6
-    with pytest.raises(ValueError, match=r"^Layout\.bind: expected 47 numbers of torch\.float32 in one row, got shape"):
-        layout.bind(module, vector)
+    with pytest.raises(ValueError, match=r"^Binding: expected 47 numbers of torch\.float32 in one row, got shape"):
+        Binding(layout, module).bind(vector)
 
 
 def test_a_module_that_does_not_fit():

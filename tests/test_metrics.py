@@ -13,7 +13,7 @@ from sklearn import metrics as sk
 
 from archipel.core import metrics
 from archipel.core.metrics import metric, pooled
-from archipel.core.types import Scored, Tallies
+from archipel.core.types import Scored, ScoreTable
 
 few = settings(max_examples=30, deadline=None, derandomize=True, database=None)
 
@@ -62,7 +62,7 @@ def test_weighted_f1_weighs_the_classes_by_their_examples():
 def test_weighted_f1_as_the_mean_of_learners():
     # RADFed: each learner's own weighted F1, then their plain mean, however many examples they have
     one, other = np.array([[4, 0], [0, 0]]), np.array([[1, 1], [1, 5]])  # 1, and (2 x 1/2 + 6 x 5/6) / 8 = 3/4
-    answers = [Scored(4, 0.0, one), Scored(8, 0.0, other)]
+    answers = ScoreTable.of([Scored(4, 0.0, one), Scored(8, 0.0, other)])
     assert metrics.metrics_of(answers, "learners")["weighted_f1"] == pytest.approx((1 + 3 / 4) / 2, rel=1e-15)
     together = metrics.weighted_f1(one + other)
     assert metrics.metrics_of(answers, "examples")["weighted_f1"] == together != pytest.approx(7 / 8)
@@ -201,7 +201,7 @@ def test_pooled_answers_are_the_answer_of_one_place(data, cut):
         for p in parts
         if actual[p]
     ]
-    together = pooled(answers)
+    together = pooled(ScoreTable.of(answers))
     assert together.count == len(actual)
     assert together.loss == sum(actual)
     assert (together.confusion == counted(actual, predicted, classes)).all()
@@ -211,7 +211,7 @@ def test_pooled_answers_are_the_answer_of_one_place(data, cut):
 def test_pooled_adds_histograms_and_leaves_out_who_has_none():
     one = Scored(1, 0.5, None, np.array([[[1, 0], [0, 2]]]))
     two = Scored(2, 1.5, None, np.array([[[3, 1], [1, 0]]]))
-    together = pooled([one, Scored(3, 1.0), two])
+    together = pooled(*(ScoreTable.of([scored]) for scored in (one, Scored(3, 1.0), two)))
     assert (together.count, together.loss) == (6, 3.0)
     assert together.histogram.tolist() == [[[4, 1], [1, 2]]]
     assert together.confusion is None
@@ -220,9 +220,12 @@ def test_pooled_adds_histograms_and_leaves_out_who_has_none():
 def test_answers_in_columns_are_pooled_as_they_are_one_by_one():
     draw = np.random.default_rng(0)
     confusion, histogram = draw.integers(9, size=(5, 3, 3)), draw.integers(9, size=(5, 3, 2, 4))
-    columns = Tallies(confusion.sum(axis=(1, 2)), draw.random(5), confusion, histogram)
+    columns = ScoreTable(confusion.sum(axis=(1, 2)), draw.random(5), confusion, histogram)
     own = Scored(1, 0.1, np.eye(3, dtype=np.int64))
-    together, one_by_one = pooled([own], columns), pooled([own, *columns])
+    together, one_by_one = (
+        pooled(ScoreTable.of([own]), columns),
+        pooled(*(ScoreTable.of([scored]) for scored in (own, *columns))),
+    )
     assert (together.count, together.loss) == (one_by_one.count, one_by_one.loss)
     assert (together.confusion == one_by_one.confusion).all()
     assert (together.histogram == one_by_one.histogram).all()
@@ -231,7 +234,7 @@ def test_answers_in_columns_are_pooled_as_they_are_one_by_one():
 def test_pooled_scores_are_not_the_mean_of_scores():
     # 1 of 1 right and 0 of 3 right: 1 of 4, not one half
     small, large = Scored(1, 0.0, np.array([[1, 0], [0, 0]])), Scored(3, 0.0, np.array([[0, 3], [0, 0]]))
-    assert metric("accuracy", pooled([small, large])) == 0.25
+    assert metric("accuracy", pooled(ScoreTable.of([small, large]))) == 0.25
 
 
 def test_mean_loss():
@@ -242,8 +245,8 @@ def test_mean_loss():
 def test_nothing_is_scored_on_no_examples(name):
     empty = Scored(0, 0.0, np.zeros((2, 2), dtype=np.int64), np.zeros((2, 2, 4), dtype=np.int64))
     assert math.isnan(metric(name, empty))
-    assert math.isnan(metric(name, pooled([empty, empty])))
-    assert math.isnan(metric(name, pooled([])))
+    assert math.isnan(metric(name, pooled(ScoreTable.of([empty, empty]))))
+    assert math.isnan(metric(name, pooled()))
 
 
 def test_counts_of_nothing_give_nothing():

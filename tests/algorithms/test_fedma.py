@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import archipel as ap
 from archipel import Layout, MatchedMean, NormClipped, PrivateLayers, Replace, Stream, models
+from archipel.core.binding import Binding
 from archipel.core.parts.neurons import hidden_neurons
 from archipel.core.randomness import generator
 from archipel.core.records import Record
@@ -218,13 +219,13 @@ def trained(name: str, growth: float) -> tuple[Layout, Tensor]:
     module = make()
     layout = Layout.of(module, x[:2])
     vector = MatchedMean(growth=growth).initial(layout, layout.vector(module))
-    layout.bind(module, vector)
+    Binding(layout, module).bind(vector)
     steps = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     for _ in range(30):
         steps.zero_grad()
         nn.functional.cross_entropy(module(x), y).backward()
         steps.step()
-    layout.collect(module, vector)
+    Binding(layout, module).collect(vector)
     return layout, vector.detach()
 
 

@@ -45,6 +45,7 @@ from archipel.core.types import (
     Metrics,
     Progress,
     Result,
+    Score,
     Scored,
     Stop,
     Traffic,
@@ -52,6 +53,7 @@ from archipel.core.types import (
     Trained,
     Wake,
     Woke,
+    collect_answers,
 )
 from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
@@ -210,7 +212,8 @@ class Hand:
         question = self.questions.get(task)
         said = play.said or ((1, 0),) * (1 if question is None else len(question.sites))
         results = tuple(scored(*opinion) if isinstance(opinion, tuple) else opinion for opinion in said)
-        return Evaluated(task, results, play.traffic)
+        probe = Score("validation") if question is None else question.probe
+        return Evaluated(task, collect_answers(probe, results), play.traffic)
 
     def play(self, *rows: Sequence[Any]) -> Hand:
         """Play a table: each row an event and, in words, all that follows from it."""

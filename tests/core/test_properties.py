@@ -69,6 +69,7 @@ from archipel.core.types import (
     Trained,
     Wake,
     Woke,
+    collect_answers,
 )
 from archipel.storage import dataclass_codec as codec
 from tests.core.hand import LAYOUT
@@ -250,7 +251,13 @@ class Engine:
         if senseless:
             opinions[one] = confusion(-1, 3)
         before, last = self.controller.state.traffic.get(down := f"{kind(question)} down models", 0), self.version
-        said = self.tell(Evaluated(task, tuple(opinions.values()), Traffic(36 * len(opinions), 0, len(opinions))))
+        said = self.tell(
+            Evaluated(
+                task,
+                collect_answers(question.probe, [*opinions.values()]),
+                Traffic(36 * len(opinions), 0, len(opinions)),
+            )
+        )
         refused = [c.record.learner for c in said if isinstance(c, Keep) and getattr(c.record, "task", None) == task]
         assert refused == ([one] if senseless else []), "refused by name, and nobody else"
         assert self.controller.state.traffic[down] == before + len(opinions)
@@ -266,7 +273,9 @@ class Engine:
         if which % 3 == 0:
             said = self.tell(Failed(asked.task, "lost"))
         elif isinstance(asked, Evaluate):
-            said = self.tell(Evaluated(asked.task, tuple(opinion(asked, site) for site in asked.sites)))
+            said = self.tell(
+                Evaluated(asked.task, collect_answers(asked.probe, [opinion(asked, site) for site in asked.sites]))
+            )
         else:
             name = f"t{asked.task} again"
             self.controller.models.write(name, torch.full((LAYOUT.size,), 1e6))

@@ -39,7 +39,7 @@ from archipel.core.parts import (
 )
 from archipel.core.records import Committed, Refused, Scores
 from archipel.core.state import Update, View
-from archipel.core.types import Consistent, Evaluated, Metrics, Scored, Traffic, Trained
+from archipel.core.types import AUC_BINS, Consistent, Evaluated, Metrics, Scored, ScoreTable, Traffic, Trained
 from archipel.learner.probes import squared_correlation
 from tests.core.hand import (
     LAYOUT,
@@ -365,56 +365,7 @@ def weighed(*said: Said, **settings: Any) -> Hand:
     return hand
 
 
-SENSELESS = {
-    "no confusion": Scored(4, 1.0),
-    "confusion that is no matrix": Scored(4, 1.0, np.array([1, 3])),
-    "negative counts": Scored(4, 1.0, np.array([[-9, 0], [0, 13]])),
-    "another kind of answer": Consistent((1.0, 1.0)),
-}
-OTHER_CLASSES = {"confusion of three classes": Scored(3, 1.0, np.eye(3, dtype=np.int64))}
-
-
-@pytest.mark.parametrize(
-    "what",
-    SENSELESS | OTHER_CLASSES,
-)
-def test_an_opinion_that_makes_no_sense_does_not_end_the_run(what: str) -> None:
-    hand = weighed((SENSELESS | OTHER_CLASSES)[what], (3, 1), own=scored(1, 1))
-    if hand.state.version:
-        assert hand.last(Committed).weights == (((1 + 3) / 6,) * 2,), "it is weighed by what the others say"
-    else:
-        assert hand.last(Refused).task == 0
-
-
-@pytest.mark.parametrize(
-    "what",
-    SENSELESS,
-)
-def test_if_no_opinion_makes_sense_the_update_is_left_out(what: str) -> None:
-    hand = weighed(SENSELESS[what], SENSELESS[what])
-    assert hand.state.version == 0
-    assert hand.last(Refused) == Refused(0, "a", "too little evidence to weigh it")
-
-
-@pytest.mark.parametrize(
-    "what",
-    SENSELESS | OTHER_CLASSES,
-)
-def test_a_score_that_makes_no_sense_does_not_end_the_run(what: str) -> None:
-    hand = Hand(fedavg(), learners=2, evaluation=Evaluation(at="learners"))
-    hand.play(
-        (joined("a", test=3),),
-        (joined("b", test=3), "score a b v0", "train 0 a v0", "train 1 b v0"),
-    )
-    hand.do(tried("v0", (SENSELESS | OTHER_CLASSES)[what], (3, 1)))
-    hand.play((trained(0),), (trained(1), "v1 <- 0 1", "score a b v1", "train 2 a v1", "train 3 b v1"))
-
-
-REFUSED = {
-    "no matrix": (Scored(4, 1.0, np.array([1, 3])), "a confusion matrix of shape (2,)"),
-    "not square": (Scored(4, 1.0, np.array([[1, 3]])), "a confusion matrix of shape (1, 2)"),
-    "empty": (Scored(0, 0.0, np.zeros((0, 0), dtype=int)), "a confusion matrix of shape (0, 0)"),
-    "three classes": (Scored(3, 1.0, np.eye(3, dtype=int)), "a confusion matrix of 3 classes, the task has 2"),
+INVALID = {
     "negative counts": (
         Scored(4, 1.0, np.array([[-9, 0], [0, 13]])),
         "a confusion matrix that does not count 4 examples",
@@ -423,31 +374,96 @@ REFUSED = {
         Scored(5, 1.0, np.array([[1, 0], [0, 3]])),
         "a confusion matrix that does not count 5 examples",
     ),
-    "counts that are no numbers": (
-        Scored(4, 1.0, np.array([[NAN, 0], [0, 4]])),
-        "a confusion matrix that does not count 4 examples",
-    ),
+}
+"""Answers of one site, and why they are refused."""
+WRONG_SHAPE = {
+    "no matrix": (Scored(4, 1.0, np.array([1, 3])), "a confusion matrix of shape (2,)"),
+    "not square": (Scored(4, 1.0, np.array([[1, 3]])), "a confusion matrix of shape (1, 2)"),
+    "empty": (Scored(0, 0.0, np.zeros((0, 0), dtype=int)), "a confusion matrix of shape (0, 0)"),
+    "three classes": (Scored(3, 1.0, np.eye(3, dtype=int)), "a confusion matrix of 3 classes, the task has 2"),
     "an uncalled-for histogram": (
         replace(scored(4), histogram=np.zeros((2, 2, 3), dtype=int)),
-        "a histogram of scores of shape (2, 2, 3), or with negative counts",
+        "a histogram of scores of shape (2, 2, 3)",
     ),
 }
+"""Answers in tables of another shape, and why all of them are refused."""
+USELESS = {"no confusion": Scored(4, 1.0), "another kind of answer": Consistent((1.0, 1.0))}
+"""Answers that are valid and not what the weighting needs."""
+
+
+@pytest.mark.parametrize("what", INVALID)
+def test_an_invalid_opinion_does_not_end_the_run(what: str) -> None:
+    hand = weighed(INVALID[what][0], (3, 1), own=scored(1, 1))
+    assert hand.last(Committed).weights == (((1 + 3) / 6,) * 2,), "it is weighed by what the others say"
+
+
+@pytest.mark.parametrize("what", INVALID | WRONG_SHAPE | USELESS)
+def test_if_no_opinion_is_valid_the_update_is_left_out(what: str) -> None:
+    useless = USELESS[what] if what in USELESS else (INVALID | WRONG_SHAPE)[what][0]
+    hand = weighed(useless, useless, own=scored(1, 1))
+    assert hand.state.version == 0
+    assert hand.last(Refused) == Refused(0, "a", "too little evidence to weigh it")
+
+
+@pytest.mark.parametrize("what", INVALID | WRONG_SHAPE | USELESS)
+def test_an_invalid_score_does_not_end_the_run(what: str) -> None:
+    useless = USELESS[what] if what in USELESS else (INVALID | WRONG_SHAPE)[what][0]
+    hand = Hand(fedavg(), learners=2, evaluation=Evaluation(at="learners"))
+    hand.play(
+        (joined("a", test=3),),
+        (joined("b", test=3), "score a b v0", "train 0 a v0", "train 1 b v0"),
+    )
+    hand.do(tried("v0", useless, useless))
+    hand.play((trained(0),), (trained(1), "v1 <- 0 1", "score a b v1", "train 2 a v1", "train 3 b v1"))
 
 
 @pytest.mark.parametrize("place", range(3), ids="bcd".__getitem__)
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_senseless_opinion_among_good_ones_is_refused_by_name_and_the_others_count(what: str, place: int) -> None:
-    senseless, reason = REFUSED[what]
+@pytest.mark.parametrize("what", INVALID)
+def test_an_invalid_opinion_among_valid_ones_is_refused_by_name_and_the_others_count(what: str, place: int) -> None:
+    invalid, reason = INVALID[what]
     said: list[Said] = [(3, 1), (1, 2)]
-    said.insert(place, senseless)
+    said.insert(place, invalid)
     hand = weighed(*said, own=scored(1, 1))
     (task,) = hand.questions
     assert hand.all(Refused) == [Refused(task, "bcd"[place], reason)]
     assert hand.last(Committed).weights == (((1 + 3 + 1) / (2 + 4 + 3),) * 2,)
 
 
+@pytest.mark.parametrize("what", WRONG_SHAPE)
+def test_every_opinion_of_another_shape_is_refused_by_name_and_a_missing_one_is_not(what: str) -> None:
+    invalid, reason = WRONG_SHAPE[what]
+    hand = weighed(invalid, None, invalid, own=scored(1, 1), quorum=0.2)
+    (task,) = hand.questions
+    assert hand.all(Refused) == [Refused(task, "b", reason), Refused(task, "d", reason)]
+    assert hand.last(Committed).weights == ((1 / 2,) * 2,), "its own opinion is left"
+
+
+def test_negative_counts_of_a_histogram_are_refused_by_name() -> None:
+    histogram = np.zeros((2, 2, AUC_BINS), dtype=int)
+    histogram[:, 1, -1] = histogram[:, 0, 0] = 2  # two of each class, and every score on its side
+    sure = Scored(4, 0.0, np.array([[2, 0], [0, 2]]), histogram)
+    hand = weighed(replace(sure, histogram=-histogram), sure, metric="auc")
+    (task,) = hand.questions
+    assert hand.all(Refused) == [Refused(task, "b", "a histogram of scores with negative counts")]
+    assert hand.last(Committed).weights == ((1.0, 1.0),)
+
+
+def test_a_table_holds_answers_of_one_shape() -> None:
+    with pytest.raises(ValueError, match=r"ScoreTable: confusion matrices of different shapes, \(2, 2\) and \(3, 3\)"):
+        ScoreTable.of([scored(1), Scored(3, 1.0, np.eye(3, dtype=int))])
+    with pytest.raises(ValueError, match=r"ScoreTable: histograms of different shapes, None and \(2, 2, 3\)"):
+        ScoreTable.of([scored(4), None, WRONG_SHAPE["an uncalled-for histogram"][0]])
+
+
+def test_another_kind_of_answer_than_was_asked_for_is_impossible() -> None:
+    hand = asked("bc")
+    (task,) = hand.questions
+    with pytest.raises(ImpossibleEvent, match=rf"A tuple in answer to task {task}, which asks for Score\("):
+        hand.do(Evaluated(task, (Consistent((1.0, 1.0)), None)))
+
+
 def test_every_senseless_opinion_is_refused_and_a_missing_one_is_not() -> None:
-    senseless, reason = REFUSED["negative counts"]
+    senseless, reason = INVALID["negative counts"]
     hand = weighed(senseless, None, (3, 1), senseless, own=scored(1, 1), quorum=0.4)
     (task,) = hand.questions
     assert hand.all(Refused) == [Refused(task, "b", reason), Refused(task, "e", reason)]
@@ -458,7 +474,7 @@ def test_a_senseless_score_is_refused_by_name_and_the_others_are_written_down() 
     hand = Hand(fedavg(), learners=3, evaluation=Evaluation(at="learners"))
     for name in "abc":
         hand.do(joined(name, test=3))
-    hand.play((tried("v0", (3, 1), REFUSED["counts that do not add up"][0], (0, 4)), "refused -1 a", "scored v0"))
+    hand.play((tried("v0", (3, 1), INVALID["counts that do not add up"][0], (0, 4)), "refused -1 a", "scored v0"))
     assert hand.last(Refused).learner == "b"
     scores = hand.last(Scores)
     assert (scores.metrics["accuracy"], scores.examples, scores.sites) == (3 / 8, 8, 2)
@@ -535,7 +551,7 @@ def test_an_update_in_answer_to_a_question_is_impossible() -> None:
 def test_more_or_fewer_opinions_than_were_asked_for_are_impossible(said: tuple[Said, ...]) -> None:
     hand = asked("bc", own=scored(1, 1))
     (task,) = hand.questions
-    opinions = tuple(scored(*one) if one is not None else None for one in said)
+    opinions = ScoreTable.of([scored(*one) if one is not None else None for one in said])
     with pytest.raises(ImpossibleEvent, match=rf"{len(said)} opinions in answer to task {task}.*'b', 'c'"):
         hand.do(Evaluated(task, opinions, Traffic(99)))
     assert task in hand.state.inquiries, "it is still open"

@@ -47,6 +47,7 @@ from archipel.core.types import (
     Metrics,
     Score,
     Scored,
+    ScoreTable,
     Traffic,
     Train,
     Wake,
@@ -309,7 +310,7 @@ def test_who_is_there_follows_joins_leaves_returns_and_changes_of_role() -> None
 
     def there(event: Joined | Left) -> dict[str, list[str]]:
         hand.do(event)  # `validate` holds it against the members
-        assert list(hand.controller._view("any").active()) == hand.state.there.get("train", [])
+        assert list(hand.controller._context.view("any").active()) == hand.state.there.get("train", [])
         return {role: list(names) for role, names in hand.state.there.items() if names}
 
     assert there(joined("b")) == {"train": ["b"]}
@@ -750,7 +751,7 @@ def test_the_same_sites_asked_by_two_probes_answer_each_with_what_it_asks_for() 
     sure = Scored(4, 0.0, np.array([[2, 0], [0, 2]]), both)
     hand.play(
         (evaluated(4, sure, sure),),
-        (evaluated(3, (3, 1), sure), "refused 3 a", "v1 <- 0", "train 5 a v1"),  # nobody asked for c's histogram
+        (evaluated(3, (3, 1), (3, 1)), "v1 <- 0", "train 5 a v1"),
     )
     assert hand.last(Committed).weights == ((0.75, 0.75),)
 
@@ -769,7 +770,7 @@ def test_a_question_that_is_out_and_its_evidence_are_a_law() -> None:
     with pytest.raises(AssertionError, match=r"update 0 waits for the questions \[0\]"):
         validate(hand.state, hand.models)
     hand.state.inquiries[3] = inquiry
-    update.evidence[0].opinions = (None, None)
+    update.evidence[0].answers = ScoreTable.of((None, None))
     with pytest.raises(AssertionError, match=r"update 0 waits for the questions \[\]"):
         validate(hand.state, hand.models)
 

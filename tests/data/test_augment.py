@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import archipel as ap
+from archipel.core.binding import Binding
 from archipel.core.layout import Layout
 from archipel.core.types import Plan
 from archipel.data import Augment, Source
@@ -102,7 +103,7 @@ def test_training_is_a_loop_over_changed_images() -> None:
     advance(work, job, 1)  # an epoch at a time gives the same as all at once
     advance(work, job)
     module = network()
-    work.layout.bind(module, start.clone())
+    Binding(work.layout, module).bind(start.clone())
     steps = torch.optim.SGD(module.parameters(), lr=0.1)
     for epoch in range(3):
         draws = Augment(2).draws(11, epoch, 20)

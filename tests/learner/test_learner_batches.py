@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -92,9 +90,3 @@ def test_every_order_has_the_same_chance():
         counts[order] = counts.get(order, 0) + 1
     assert len(counts) == 24
     assert scipy.stats.chisquare(list(counts.values())).pvalue > 0.01
-
-
-def test_a_keyed_plan_is_the_same_but_for_its_key():
-    plan = Plan(epochs=2, batch=4, options={"weight_decay": 0.1}, reports=("losses",))
-    assert plan.keyed(7) == replace(plan, key=7)
-    assert pickle.loads(pickle.dumps(plan.keyed(7))) == plan.keyed(7)

@@ -305,7 +305,7 @@ def test_squared_gradient_norms_by_hand():
 
 def loop(work, vector, examples, batch) -> float:
     """The same with autograd, one batch after the other."""
-    work.layout.bind(work.module, vector)
+    work.binding.bind(vector)
     work.module.eval()
     norms = []
     for chosen in examples.split(batch):

@@ -20,7 +20,7 @@ from archipel.core.metrics import metric, pooled
 from archipel.core.parts.merge import CommunityMemory
 from archipel.core.records import Capped, Committed, Record, Scores
 from archipel.core.shares import cap
-from archipel.core.types import Scored
+from archipel.core.types import Scored, ScoreTable
 from archipel.federation.storage.durable_controller import CODEC
 from archipel.federation.storage.journal import Journal
 from archipel.federation.wire import federation_pb2 as pb
@@ -57,17 +57,17 @@ def test_what_is_within_its_share_stays_to_the_bit() -> None:
     claimed = [0.1, 0.7, 0.2]
     assert cap(claimed, 0.8) is claimed
     counts = [Scored(20, 1.0, np.array([[20, 0], [0, 0]])), Scored(20, 2.0, np.array([[0, 20], [0, 0]]))]
-    assert pooled(counts, most_share=0.8).confusion.dtype == np.int64  # type: ignore[union-attr]
+    assert pooled(ScoreTable.of(counts), most_share=0.8).confusion.dtype == np.int64  # type: ignore[union-attr]
 
 
 def test_pooled_counts_by_hand() -> None:
     """One of 30 examples beside 10 may have half: everything counts as if both had 20 of the 40."""
     one = Scored(10, 5.0, np.array([[10, 0], [0, 0]]))
     other = Scored(30, 60.0, np.array([[0, 0], [30, 0]]))
-    both = pooled([one], [other], most_share=0.5)
+    both = pooled(ScoreTable.of([one]), ScoreTable.of([other]), most_share=0.5)
     assert (both.count, both.loss) == (40, 50.0)
     assert metric("accuracy", both) == 0.5
-    assert metric("accuracy", pooled([one, other])) == 0.25
+    assert metric("accuracy", pooled(ScoreTable.of([one, other]))) == 0.25
 
 
 def claims(**counts: int) -> Act:

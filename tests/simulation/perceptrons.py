@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from archipel.core.layout import Layout
-from archipel.core.types import Plan, Score, Tallies
+from archipel.core.types import Plan, Score, ScoreTable
 from archipel.kernels.native.library import library
 from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.probes import Parts
@@ -85,7 +85,7 @@ def in_a_fork(call: Callable[[], Any], seconds: float = 60) -> Any:
         process.join()
 
 
-def tried(at_hand: TrainingContext, parts: Sequence[Tensor], vector: Tensor | None = None) -> Tallies:
+def tried(at_hand: TrainingContext, parts: Sequence[Tensor], vector: Tensor | None = None) -> ScoreTable:
     """A model on these parts, as a simulation tries it."""
     model = at_hand.layout.vector(at_hand.module) if vector is None else vector
     return Native(at_hand).score(model, Parts.of(parts), Score("test")).result()

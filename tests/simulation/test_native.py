@@ -181,7 +181,7 @@ def test_rounding_is_no_coarser_than_torchs() -> None:
     at_hand = case(64, 64, 64, 10)
     plan, who = replace(PLAN, epochs=3, momentum=0.5), learners(at_hand.x, (200,))
     (mine,), (theirs,) = trained(Native(at_hand), who, [plan]), jobs(at_hand, who, [plan])
-    at_hand.layout.bind(at_hand.module, theirs.vector)
+    at_hand.binding.bind(theirs.vector)
     exact = copy.deepcopy(at_hand.module).double()
     steps = torch.optim.SGD(exact.parameters(), lr=plan.rate, momentum=plan.momentum)
     for epoch in range(plan.epochs):

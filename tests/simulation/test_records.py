@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import archipel as ap
+from archipel.core.binding import Binding
 from archipel.core.records import Committed, Divergence, Handed, Membership, Probed, Refused, Returned, Scores, Shadow
 from archipel.core.types import Event, Trained
 from archipel.models import mlp, small_cnn, small_mlp
@@ -454,7 +455,7 @@ def test_with_private_layers_the_score_is_the_learners_mean():
     accuracies = []
     for island in data.learners:
         own = simulator.sites[island.name].learner.with_private(ended.layout, ended.model)
-        simulator.context.layout.bind(module, own)
+        Binding(simulator.context.layout, module).bind(own)
         with torch.no_grad():
             guesses = module.eval()(data.x[island.test]).argmax(dim=1)
         accuracies.append(float((guesses == data.y[island.test]).double().mean()))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import archipel as ap
+from archipel.core.binding import Binding
 from archipel.core.layout import Layout
 from archipel.core.types import Cycle, Plan
 from archipel.simulation.executors.choice import choose
@@ -64,7 +65,7 @@ def test_float_buffers_of_another_type_are_not_rounded():
 
     module = Scaled()
     layout = Layout.of(module)
-    layout.bind(module, layout.vector(module))
+    Binding(layout, module).bind(layout.vector(module))
     assert module.scale.dtype == torch.float64
     assert module.scale.item() == pytest.approx(0.4)
 

@@ -11,9 +11,10 @@ from torch import nn
 
 import archipel as ap
 from archipel.core.layout import Layout
+from archipel.core.parts.weighting import EvidenceRequest
 from archipel.core.records import Committed, Handed, Record, Returned
 from archipel.core.state import Update, View
-from archipel.core.types import HOME, Command, Evaluated, Event, Model, Probe, Score, Traffic
+from archipel.core.types import HOME, Command, Evaluated, Event, Model, Score, Traffic
 from archipel.models import mlp, small_mlp
 from archipel.simulation.network import Wire
 from archipel.simulation.simulate import finished
@@ -463,11 +464,11 @@ class Asking(ap.Weighting):
 
     sites: tuple[str, ...]
 
-    def ask(self, view: View, update: Update) -> list[tuple[str, Probe, Model | None]]:
-        return [(site, Score("test"), None) for site in self.sites]
+    def ask(self, view: View, update: Update) -> list[EvidenceRequest]:
+        return [EvidenceRequest(self.sites, Score("test"))]
 
     def weigh(self, view: View, update: Update) -> float | None:
-        opinions = update.opinions(Score("test"))
+        opinions = update.answers(Score("test"))
         return None if None in opinions else float(len(opinions))
 
 

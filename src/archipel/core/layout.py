@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -38,9 +36,12 @@ class Entry:
         """The module's tensor can be a piece of the vector itself."""
         return self.dtype == torch.float32 and len(self.shape) != 4
 
-
-Home: TypeAlias = tuple[Entry, dict[str, Any], str]
-"""A tensor's place in the vector, and in its module: the dictionary there and its name in it."""
+    def tensor(self, vector: Tensor) -> Tensor:
+        """Return this tensor of a vector: a view into it if the type is the same, else a copy."""
+        view = vector[self.start : self.stop].view(self.shape)
+        if self.dtype == torch.float32:
+            return view
+        return view.to(self.dtype) if self.dtype.is_floating_point else view.round().to(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,45 +245,9 @@ class Layout:
                 vector[entry.start : entry.stop] = tensors[entry.name].detach().reshape(-1).float().cpu()
         return vector
 
-    def bind(self, module: nn.Module, vector: Tensor) -> None:
-        """Make the module's parameters views into this vector: training the one changes the other.
-
-        Weights of convolutions are copies with the channels last, which convolutions on a CPU want; `collect` brings
-        them back.
-        """
-        self.check("Layout.bind", vector)
-        for entry, tensors, name in self._homes(module):
-            tensor = _tensor(vector, entry)
-            if len(entry.shape) == 4:
-                tensor = tensor.clone(memory_format=torch.channels_last)
-            parameter = tensors[name]
-            if isinstance(parameter, nn.Parameter):
-                parameter.data = tensor
-            else:
-                tensors[name] = tensor
-
-    def collect(self, module: nn.Module, vector: Tensor) -> None:
-        """Bring back into the vector what `bind` could not make a view of."""
-        for entry, tensors, name in self._homes(module):
-            if not entry.is_view:
-                vector[entry.start : entry.stop].view(entry.shape).copy_(tensors[name].detach())
-
-    def _homes(self, module: nn.Module) -> list[Home]:
-        """Where the module keeps its tensors; looked up once, for it is bound at every task and every score."""
-        known = _HOMES.get(module)
-        if known is None or known[0] is not self:
-            homes: list[Home] = [
-                (entry, owner._buffers if layer.buffers else owner._parameters, name)
-                for layer in self.layers
-                for entry in layer.entries
-                for owner, name in (_owner(module, entry.name),)
-            ]
-            known = _HOMES[module] = (self, homes)
-        return known[1]
-
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
         """The vector as named tensors, for `torch.func` and `load_state_dict`; float tensors are views."""
-        return {entry.name: _tensor(vector, entry) for layer in self.layers for entry in layer.entries}
+        return {entry.name: entry.tensor(vector) for layer in self.layers for entry in layer.entries}
 
     def check(self, owner: str, vector: Tensor) -> None:
         require(
@@ -292,27 +257,11 @@ class Layout:
         )
 
 
-_HOMES: WeakKeyDictionary[nn.Module, tuple[Layout, list[Home]]] = WeakKeyDictionary()
-
-
 def chunks(pieces: Iterable[slice], size: int) -> Iterator[slice]:
     """These pieces of a vector, cut to chunks of so many numbers at most."""
     for piece in pieces:
         for start in range(piece.start, piece.stop, size):
             yield slice(start, min(start + size, piece.stop))
-
-
-def _tensor(vector: Tensor, entry: Entry) -> Tensor:
-    """A view into the vector; a tensor of another type cannot be one: `collect` brings it back."""
-    view = vector[entry.start : entry.stop].view(entry.shape)
-    if entry.dtype == torch.float32:
-        return view
-    return view.to(entry.dtype) if entry.dtype.is_floating_point else view.round().to(entry.dtype)
-
-
-def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    path, _, leaf = name.rpartition(".")
-    return (module.get_submodule(path) if path else module), leaf
 
 
 def _registration_order(module: nn.Module) -> list[tuple[str, nn.Module]]:

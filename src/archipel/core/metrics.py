@@ -9,54 +9,46 @@ import numpy as np
 import numpy.typing as npt
 
 from archipel.core.checks import one_of, require
+from archipel.core.scored import Counts, Scored, ScoreTable
 from archipel.core.shares import cap
-from archipel.core.types import Counts, Scored, Tallies
 
 Floats = npt.NDArray[np.float64]
 
 
-def pooled(*answers: Sequence[Scored] | Tallies, most_share: float = 1.0) -> Scored:
-    """The answer as if all examples lay in one place; nobody's are more than `most_share` of them."""
-    if most_share < 1:
-        everybody = [answer for group in answers for answer in group]
-        counts = [float(answer.count) for answer in everybody]
-        within = cap(counts, most_share)
-        if within is not counts:
-            return _weighted(everybody, [w / c if c else 0.0 for w, c in zip(within, counts, strict=True)])
-    count, losses = 0, list[float]()
-    confusions, histograms = list[Counts](), list[Counts]()
-    for group in answers:
-        if isinstance(group, Tallies):
-            count += int(group.counts.sum())
-            losses += group.losses.tolist()
-            confusions += [] if group.confusion is None else [group.confusion.sum(axis=0)]
-            histograms += [] if group.histogram is None else [group.histogram.sum(axis=0)]
-        else:
-            count += sum(a.count for a in group)
-            losses += [a.loss for a in group]
-            confusions += [a.confusion for a in group if a.confusion is not None]
-            histograms += [a.histogram for a in group if a.histogram is not None]
+def pooled(*tables: ScoreTable, most_share: float = 1.0) -> Scored:
+    """Return the answer as if all examples lay in one place; nobody's are more than `most_share` of them."""
+    counts: list[int] = [count for table in tables for count in table.counts.tolist()]
+    within = cap(counts, most_share) if most_share < 1 else counts
+    if within is not counts:
+        return _weighted(tables, [w / c if c else 0.0 for w, c in zip(within, counts, strict=True)])
+    confusions = [table.confusion.sum(axis=0) for table in tables if table.confusion is not None]
+    histograms = [table.histogram.sum(axis=0) for table in tables if table.histogram is not None]
     return Scored(
-        count,
-        sum(losses),  # one after the other, whether they came in columns or not
+        sum(counts),
+        sum(loss for table in tables for loss in table.losses.tolist()),
         np.sum(confusions, axis=0) if confusions else None,
         np.sum(histograms, axis=0) if histograms else None,
     )
 
 
-def _weighted(answers: Sequence[Scored], factors: Sequence[float]) -> Scored:
-    """The answers by their factors; they count as many examples together as they did before."""
-    count = sum(answer.count for answer in answers)
-    scale = count / math.fsum(f * answer.count for f, answer in zip(factors, answers, strict=True))
+def _weighted(tables: Sequence[ScoreTable], factors: Sequence[float]) -> Scored:
+    """Return the sum of the rows by their factors; they count as many examples together as they did before."""
+    counts = [count for table in tables for count in table.counts.tolist()]
+    losses = [loss for table in tables for loss in table.losses.tolist()]
+    scale = sum(counts) / math.fsum(f * count for f, count in zip(factors, counts, strict=True))
     scaled = [scale * f for f in factors]
-    confusions = [f * a.confusion for f, a in zip(scaled, answers, strict=True) if a.confusion is not None]
-    histograms = [f * a.histogram for f, a in zip(scaled, answers, strict=True) if a.histogram is not None]
+    row_factors = np.split(np.array(scaled), np.cumsum([len(table) for table in tables])[:-1])
     return Scored(
-        count,
-        sum(f * a.loss for f, a in zip(scaled, answers, strict=True)),
-        np.sum(confusions, axis=0) if confusions else None,
-        np.sum(histograms, axis=0) if histograms else None,
+        sum(counts),
+        sum(f * loss for f, loss in zip(scaled, losses, strict=True)),
+        _weighted_sum([(f, table.confusion) for f, table in zip(row_factors, tables, strict=True)]),
+        _weighted_sum([(f, table.histogram) for f, table in zip(row_factors, tables, strict=True)]),
     )
+
+
+def _weighted_sum(columns: Sequence[tuple[Floats, Counts | None]]) -> Counts | None:
+    rows = [f.reshape(-1, *(1,) * (column.ndim - 1)) * column for f, column in columns if column is not None]
+    return np.concatenate(rows).sum(axis=0) if rows else None
 
 
 def metric(name: str, scored: Scored) -> float:
@@ -170,12 +162,12 @@ METRICS: dict[str, Callable[[Scored], float]] = {
 }
 
 
-def metrics_of(answers: Sequence[Scored], mean: str, most_share: float = 1.0) -> dict[str, float]:
-    """All metrics that these answers allow: of the pooled examples, or the mean of the sites' own."""
+def metrics_of(table: ScoreTable, mean: str, most_share: float = 1.0) -> dict[str, float]:
+    """Return all metrics that these answers allow: of the pooled examples, or the mean of the sites' own."""
     groups = (
-        [pooled(answers, most_share=most_share)]
+        [pooled(table, most_share=most_share)]
         if mean == "examples"
-        else [answer for answer in answers if answer.count]
+        else [answer for answer in table if answer is not None and answer.count]
     )
     found: dict[str, float] = {}
     for name in METRICS:

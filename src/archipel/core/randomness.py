@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import numpy.typing as npt
-from numpy.random.bit_generator import ISeedSequence
 
 
 def derive(*key: int | str) -> int:
@@ -16,15 +14,5 @@ def derive(*key: int | str) -> int:
 
 
 def generator(*key: int | str) -> np.random.Generator:
-    """A generator of its own for this key: drawing from one never moves another."""
-    return np.random.Generator(np.random.Philox(_Key(derive(*key))))  # type: ignore[arg-type]
-
-
-class _Key(ISeedSequence):
-    """Gives Philox its key. Philox(key=...) does the same and asks the system for entropy first, for nothing."""
-
-    def __init__(self, key: int) -> None:
-        self.key = key
-
-    def generate_state(self, n_words: int, dtype: object = np.uint64) -> npt.NDArray[np.uint64]:
-        return np.array((self.key, 0), dtype=np.uint64)
+    """Return a generator of its own for this key: drawing from one never moves another."""
+    return np.random.Generator(np.random.Philox(key=derive(*key)))

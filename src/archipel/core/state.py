@@ -11,7 +11,8 @@ from torch import Tensor
 
 from archipel.core.layout import Layout
 from archipel.core.randomness import generator
-from archipel.core.types import Metrics, Model, Opinions, Plan, Probe, Result, Role
+from archipel.core.scored import ScoreTable
+from archipel.core.types import Metrics, Model, Plan, Probe, Result, Role, Score, SiteAnswers
 from archipel.kernels.interface import Kernels, Rows
 
 
@@ -82,8 +83,7 @@ class Inquiry:
     sites: tuple[str, ...]
     models: tuple[str, ...]
     """Vectors that must stay until it is answered."""
-    bins: int
-    """Bins of the histogram it asks for; 0: none."""
+    probe: Probe
     update: int | None
     """The update it is about; None: the current model is scored for the records."""
     question: int
@@ -98,10 +98,10 @@ class Inquiry:
 
 @dataclass(slots=True)
 class Evidence:
-    """One question about an update, and the opinions once they have come: None where a site has given none."""
+    """One question about an update, and the answers once they have come."""
 
     probe: Probe
-    opinions: Opinions | None = None
+    answers: SiteAnswers | None = None
 
 
 @dataclass(slots=True)
@@ -130,15 +130,15 @@ class Update:
 
     @property
     def ready(self) -> bool:
-        return self.asked and all(item.opinions is not None for item in self.evidence)
+        return self.asked and all(item.answers is not None for item in self.evidence)
 
-    def opinions(self, probe: Probe) -> list[Result | None]:
-        """The answers to this probe, in the order of asking; None where one is missing."""
-        return [opinion for opinions in self.answers(probe) for opinion in opinions]
+    def answers(self, probe: Probe) -> list[Result | None]:
+        """Return the answers to this probe, in the order of asking; None where one is missing."""
+        return [answer for item in self.evidence if item.probe == probe for answer in item.answers or ()]
 
-    def answers(self, probe: Probe) -> list[Opinions]:
-        """The same, question by question."""
-        return [item.opinions for item in self.evidence if item.probe == probe and item.opinions is not None]
+    def scores(self, probe: Score) -> list[ScoreTable]:
+        """Return the answers to this probe in tables, one for each question."""
+        return [item.answers for item in self.evidence if item.probe == probe and isinstance(item.answers, ScoreTable)]
 
 
 @dataclass(slots=True)
@@ -283,7 +283,7 @@ def validate(state: State, models: Models) -> None:
     _law({role: names for role, names in state.there.items() if names} == by_role, "who is there", state.there)
     for update in state.queue:
         out = sorted(i.question for i in state.inquiries.values() if i.update == update.task)
-        open_ = [place for place, item in enumerate(update.evidence) if item.opinions is None]
+        open_ = [place for place, item in enumerate(update.evidence) if item.answers is None]
         _law(open_ == out, f"update {update.task} waits for the questions {open_}", out)
         _law(update.version <= state.version, "an update is newer than the model", update)
     orphans = [i for i in state.inquiries.values() if i.update is not None and i.update not in waiting]

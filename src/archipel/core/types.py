@@ -10,14 +10,14 @@ is out" and cannot hang.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
-import numpy as np
-import numpy.typing as npt
-
 from archipel.core.checks import at_least, between, more_than, one_of, require
+from archipel.core.scored import Counts as Counts
+from archipel.core.scored import Scored as Scored
+from archipel.core.scored import ScoreTable as ScoreTable
 
 if TYPE_CHECKING:
     from archipel.core.records import Record
@@ -38,7 +38,6 @@ Reports: TypeAlias = Literal[
 ]
 AUC_BINS = 1024
 """Bins of a histogram of class scores: AUC is exact up to ties within a bin."""
-Counts: TypeAlias = npt.NDArray[np.int64]
 
 
 # --------------------------------------------------------------------------------------------- what tasks speak of
@@ -124,12 +123,6 @@ class Plan:
             f"Plan: steps={self.steps} and a validation cycle both say when to stop; give one of them.",
         )
 
-    def keyed(self, key: int) -> Plan:
-        """The same plan with a key of its own: it need not be looked at again, which would take its time."""
-        plan = object.__new__(Plan)
-        plan.__dict__.update(self.__dict__, key=key)
-        return plan
-
     def sends(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Which of these layers go back to the controller."""
         if self.uploads is None and not self.private:
@@ -172,20 +165,6 @@ class Consistency:
 Probe: TypeAlias = Score | Consistency
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scored:
-    """Answer to `Score`: counts and sums only, so that answers of several sites add up."""
-
-    count: int
-    """Examples the model was tried on."""
-    loss: float
-    """Sum of the loss over them."""
-    confusion: Counts | None = None
-    """[actual, predicted] counts; None for tasks without classes."""
-    histogram: Counts | None = None
-    """[class, other or own, bin] counts of the class's softmax score."""
-
-
 @dataclass(frozen=True, slots=True)
 class Consistent:
     """Answer to `Consistency`: rc of formula 10 for each layer, in the layout's order."""
@@ -194,32 +173,18 @@ class Consistent:
 
 
 Result: TypeAlias = Scored | Consistent
+"""One site's answer to a probe."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tallies:
-    """Answers of many sites to one `Score` in columns, sites first: they can be looked at and added up all at once.
-
-    One after the other they are what each site says.
-    """
-
-    counts: Counts
-    losses: npt.NDArray[np.float64]
-    confusion: Counts | None
-    histogram: Counts | None
-
-    def __len__(self) -> int:
-        return len(self.counts)
-
-    def __iter__(self) -> Iterator[Scored]:
-        nothing = (None,) * len(self)
-        confusion = nothing if self.confusion is None else self.confusion
-        histogram = nothing if self.histogram is None else self.histogram
-        return map(Scored, self.counts.tolist(), self.losses.tolist(), confusion, histogram)
+SiteAnswers: TypeAlias = ScoreTable | tuple[Consistent | None, ...]
+"""What the sites answered to a `Score`, or to a `Consistency` (None: no answer), in the order they were asked."""
 
 
-Opinions: TypeAlias = tuple[Result | None, ...] | Tallies
-"""What sites say, in their order; None where one says nothing."""
+def collect_answers(probe: Probe, results: Sequence[Result | None]) -> SiteAnswers:
+    """Return the results of single sites as the answers to one probe; a result of another kind counts as missing."""
+    if isinstance(probe, Score):
+        return ScoreTable.of([result if isinstance(result, Scored) else None for result in results])
+    return tuple(result if isinstance(result, Consistent) else None for result in results)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,10 +300,10 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The opinions of the sites that were asked, in their order; None where there will be none (lost, left, late)."""
+    """The answers of the sites that were asked, in their order; some may be missing (lost, left, late)."""
 
     task: int
-    results: Opinions
+    results: SiteAnswers
     traffic: Traffic = Traffic()
 
 

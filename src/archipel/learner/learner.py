@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from archipel.core.binding import Binding
 from archipel.core.checks import require
 from archipel.core.layout import Layout
 from archipel.core.types import Metrics, Plan, Scored
@@ -42,6 +44,11 @@ class TrainingContext:
     classes: int | None
     augment: Augmentation | None = None
     """How training examples are changed at random."""
+
+    @cached_property
+    def binding(self) -> Binding:
+        """The network's parameters as views into a vector."""
+        return Binding(self.layout, self.module)
 
 
 @dataclass(eq=False)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from archipel.core.types import Consistent, Distance, Scored, Tallies
+from archipel.core.types import Consistent, Distance, Scored, ScoreTable
 from archipel.learner.learner import TrainingContext
 
 ROWS = 4096
@@ -46,32 +46,33 @@ def mean_loss(work: TrainingContext, examples: Tensor) -> float:
 
 def score(work: TrainingContext, vector: Tensor, examples: Tensor, bins: int = 0) -> Scored:
     """Counts and sums of a model on these examples."""
-    (scored,) = score_parts(work, vector, Parts.of([examples]), bins)
+    scored = score_parts(work, vector, Parts.of([examples]), bins).row(0)
+    assert scored is not None
     return scored
 
 
-def score_parts(work: TrainingContext, vector: Tensor, parts: Parts, bins: int = 0) -> Tallies:
+def score_parts(work: TrainingContext, vector: Tensor, parts: Parts, bins: int = 0) -> ScoreTable:
     """Score one model on the examples of several sites, in one pass over all of them."""
-    work.layout.bind(work.module, vector)
+    work.binding.bind(vector)
     sizes = parts.sizes
-    tallies = no_tallies(sizes, work.classes, bins)
+    table = empty_table(sizes, work.classes, bins)
     owners = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).split(ROWS)
     for (outputs, targets), owner in zip(_forward(work, parts.examples), owners, strict=True):
-        tally(tallies, work, outputs, targets, owner)
-    return tallies
+        tally(table, work, outputs, targets, owner)
+    return table
 
 
-def no_tallies(sizes: NDArray[np.int64], classes: int | None, bins: int = 0) -> Tallies:
-    """Of parts of these sizes, before the first example is looked at."""
+def empty_table(sizes: NDArray[np.int64], classes: int | None, bins: int = 0) -> ScoreTable:
+    """Return the table of sites with so many examples, before the first is scored."""
     count = len(sizes)
     confusion = None if classes is None else np.zeros((count, classes, classes), dtype=np.int64)
     histogram = None if classes is None or not bins else np.zeros((count, classes, 2, bins), dtype=np.int64)
-    return Tallies(sizes, np.zeros(count), confusion, histogram)
+    return ScoreTable(sizes, np.zeros(count), confusion, histogram)
 
 
-def tally(tallies: Tallies, work: TrainingContext, outputs: Tensor, targets: Tensor, whose: Tensor) -> None:
+def tally(table: ScoreTable, work: TrainingContext, outputs: Tensor, targets: Tensor, whose: Tensor) -> None:
     """Add examples, each to the site whose it is."""
-    losses, confusion, histogram = tallies.losses, tallies.confusion, tallies.histogram
+    losses, confusion, histogram = table.losses, table.confusion, table.histogram
     losses += np.bincount(whose.numpy(), _each(work, outputs, targets).numpy(), minlength=len(losses))
     if confusion is not None:
         classes = confusion.shape[1]
@@ -126,7 +127,7 @@ def consistency(
 
 def layer_outputs(work: TrainingContext, vector: Tensor, stimuli: Tensor) -> list[Tensor]:
     """v_l of formula 5: what each layer puts out on each stimulus, one row a stimulus."""
-    work.layout.bind(work.module, vector)
+    work.binding.bind(vector)
     work.module.eval()
     seen: dict[str, Tensor] = {}
     paths = dict.fromkeys(layer.module for layer in work.layout.layers)
@@ -187,7 +188,7 @@ def squared_gradient_norm(work: TrainingContext, vector: Tensor, examples: Tenso
     """
     if batch is None and _one_by_one_in_parallel(work.module):
         return _per_sample(work, vector, examples)
-    work.layout.bind(work.module, vector)
+    work.binding.bind(vector)
     work.module.eval()
     total, count = 0.0, 0
     for chosen in examples.split(batch or 1):

@@ -17,9 +17,9 @@ from archipel.learner.probes import mean_loss, score, squared_gradient_norm
 
 def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
     """Carry a job on by so many epochs, or to its end."""
-    layout, module, plan = work.layout, work.module, job.plan
+    module, plan = work.module, job.plan
     job.vector = job.vector.clone()
-    layout.bind(module, job.vector)
+    work.binding.bind(job.vector)
     if job.watches and not job.losses:
         job.losses.append(mean_loss(work, job.learner.validation))
     with _trainable(module, work, plan.trains) as parameters:
@@ -33,11 +33,11 @@ def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
             job.epochs += 1
             epochs = None if epochs is None else epochs - 1
             if job.watches:
-                layout.collect(module, job.vector)
+                work.binding.collect(job.vector)
                 job.losses.append(mean_loss(work, job.learner.validation))
         if steps is not None and not job.done:
             job.memory = {str(i): dict(state) for i, state in steps.state_dict()["state"].items()}
-    layout.collect(module, job.vector)
+    work.binding.collect(job.vector)
 
 
 def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metrics:

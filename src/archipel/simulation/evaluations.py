@@ -14,11 +14,13 @@ from archipel.core.state import Models
 from archipel.core.types import (
     HOME,
     Consistency,
+    Consistent,
     Evaluate,
     Evaluated,
-    Opinions,
-    Result,
     Score,
+    Scored,
+    ScoreTable,
+    SiteAnswers,
     Traffic,
 )
 from archipel.learner.learner import TrainingContext
@@ -71,7 +73,7 @@ class Evaluations:
         self.batch = batch
         self.seed = seed
         self.out: dict[int, Evaluating] = {}
-        self._results: dict[int, Pending[Opinions]] = {}
+        self._results: dict[int, Pending[SiteAnswers]] = {}
         self._parts = lru_cache(maxsize=256)(self._parts_of)
 
     def start(self, command: Evaluate) -> Probed | None:
@@ -98,10 +100,12 @@ class Evaluations:
         ended = self.out.pop(task, None)
         if ended is None:
             return None
-        opinions = self._results.pop(task).result()
-        if ended.missing:
-            opinions = tuple(None if i in ended.missing else opinion for i, opinion in enumerate(opinions))
-        return Evaluated(task, opinions, ended.traffic)
+        answers = self._results.pop(task).result()
+        if isinstance(answers, ScoreTable):
+            answers = answers.without(ended.missing)
+        else:
+            answers = tuple(None if i in ended.missing else answer for i, answer in enumerate(answers))
+        return Evaluated(task, answers, ended.traffic)
 
     def leave(self, name: str) -> None:
         """Drop the answers that a site has not given yet, and wait for them no longer."""
@@ -114,21 +118,21 @@ class Evaluations:
 
     # ---------------------------------------------------------------------------------------------------- what is said
 
-    def _result(self, command: Evaluate) -> Pending[Opinions]:
+    def _result(self, command: Evaluate) -> Pending[SiteAnswers]:
         probe, vector = command.probe, self.models.read(command.model.name)
         if isinstance(probe, Consistency):
             return Ready((self._consistency(command, probe),) * len(command.sites))
         if any(self._private(name) for name in command.sites):
-            return Ready(tuple(self._scores_with_private_layers(vector, command.sites, probe)))
+            return Ready(ScoreTable.of([*self._scores_with_private_layers(vector, command.sites, probe)]))
         return self.executor.score(vector, self._parts(command.sites, probe.part), probe, urgent=command.record)
 
-    def _consistency(self, command: Evaluate, probe: Consistency) -> Result:
+    def _consistency(self, command: Evaluate, probe: Consistency) -> Consistent:
         assert command.reference is not None
         device = self.context.x.device
         model, reference = (self.models.read(one.name).to(device) for one in (command.model, command.reference))
         return consistency(self.context, model, reference, self.stimuli, probe.distance)
 
-    def _scores_with_private_layers(self, vector: Tensor, sites: Sequence[str], probe: Score) -> Iterator[Result]:
+    def _scores_with_private_layers(self, vector: Tensor, sites: Sequence[str], probe: Score) -> Iterator[Scored]:
         """Score the model of each site, which has its own private layers."""
         vector = vector.to(self.context.x.device)
         for name in sites:
@@ -191,4 +195,4 @@ class Evaluations:
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
         self.out = saved["out"]
-        self._results = {task: Ready(opinions) for task, opinions in saved["results"].items()}
+        self._results = {task: Ready(answers) for task, answers in saved["results"].items()}

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from archipel.core.algorithm import Algorithm
+from archipel.core.binding import Binding
 from archipel.core.checks import nearest, require
 from archipel.core.layout import Layout
 from archipel.core.parts.ending import Ending
@@ -216,7 +217,7 @@ def _load_weights(module: nn.Module, path: Path) -> None:
         f"model.weights: {path.name} is of another network: the network lacks {sorted(there - here) or 'nothing'}, "
         f"the file lacks {sorted(here - there) or 'nothing'}.",
     )
-    layout.bind(module, layout.joined(tensors))
+    Binding(layout, module).bind(layout.joined(tensors))
 
 
 def _loss(name: str, code: OwnCode) -> Loss:

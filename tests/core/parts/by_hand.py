@@ -10,7 +10,7 @@ import torch
 from archipel.core.layout import Entry, Layer, Layout
 from archipel.core.parts import Merge, Server
 from archipel.core.state import Evidence, Member, State, Update, View
-from archipel.core.types import Metrics, Model, Probe, Result, Role
+from archipel.core.types import Metrics, Model, Probe, Result, Role, collect_answers
 from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
 
@@ -78,9 +78,9 @@ class Bench:
         vector = torch.zeros(self.layout.size) if numbers is None else torch.tensor(numbers, dtype=torch.float32)
         assert len(vector) == self.layout.size
         self.models.write(name, vector)
-        opinions: dict[Probe, tuple[Result | None, ...]] = {}
+        answers: dict[Probe, list[Result | None]] = {}
         for _, probe, result in evidence:
-            opinions[probe] = (*opinions.get(probe, ()), result)
+            answers.setdefault(probe, []).append(result)
         return Update(
             task=task,
             learner=learner,
@@ -93,7 +93,7 @@ class Bench:
             slot=0,
             metrics=metrics or Metrics(),
             stale_versions=stale,
-            evidence=[Evidence(probe, results) for probe, results in opinions.items()],
+            evidence=[Evidence(probe, collect_answers(probe, results)) for probe, results in answers.items()],
         )
 
     def spread(self, weight: float | tuple[float, ...]) -> tuple[float, ...]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import archipel as ap
 from archipel import Layout, MatchedMean, models
+from archipel.core.binding import Binding
 from archipel.core.parts.neurons import hidden_neurons, last_rows
 
 IMAGES = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -39,7 +40,7 @@ def made(name: str) -> tuple[nn.Module, Layout, Tensor]:
 
 
 def outputs(module: nn.Module, layout: Layout, vector: Tensor, examples: Tensor) -> Tensor:
-    layout.bind(module, vector.clone())
+    Binding(layout, module).bind(vector.clone())
     with torch.no_grad():
         return module(examples)
 
@@ -90,13 +91,13 @@ def test_a_neuron_without_weights_stays_without(name: str, optimiser: str) -> No
     used = [neurons.used(vector) for neurons in groups]
     assert used == [list(range(neurons.width // 2)) for neurons in groups]
     before = vector.clone()
-    layout.bind(module, vector)
+    Binding(layout, module).bind(vector)
     steps = getattr(torch.optim, optimiser)(module.parameters(), lr=0.1, weight_decay=0.01)
     for _ in range(5):
         steps.zero_grad()
         nn.functional.cross_entropy(module(examples), torch.tensor([0, 1, 2])).backward()
         steps.step()
-    layout.collect(module, vector)
+    Binding(layout, module).collect(vector)
     assert not torch.equal(vector, before)
     for neurons, own in zip(groups, used, strict=True):
         assert neurons.used(vector) == own

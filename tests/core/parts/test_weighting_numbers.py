@@ -276,7 +276,7 @@ def federation(bench: Bench) -> None:
 def test_dvw_asks_all_other_learners_that_can_tell(bench):
     federation(bench)
     questions = list(ByDistributedValidation().ask(bench.view(), bench.update("c")))
-    assert questions == [(name, SCORE, None) for name in "abdef"]
+    assert questions == [(tuple("abdef"), SCORE, None)]
 
 
 def test_dvw_asks_so_many_drawn_anew_for_each_update(bench):
@@ -285,13 +285,14 @@ def test_dvw_asks_so_many_drawn_anew_for_each_update(bench):
     seen = set()
     for _ in range(60):
         update = bench.update("c")
-        sites = [site for site, _, _ in part.ask(bench.view(), update)]
-        assert sites == [site for site, _, _ in part.ask(bench.view(), update)], "a replay asks the same"
+        ((sites, _, _),) = part.ask(bench.view(), update)
+        assert [(sites, SCORE, None)] == part.ask(bench.view(), update), "a replay asks the same"
         assert len(sites) == 2
-        seen.add(tuple(sites))
+        seen.add(sites)
     # every pair of the five others, in order of their names: 5 x 4 / 2
     assert seen == {(x, y) for x in "abdef" for y in "abdef" if x < y}
-    assert len(list(ByDistributedValidation(evaluators=9).ask(bench.view(), bench.update("c")))) == 5
+    ((everybody, _, _),) = ByDistributedValidation(evaluators=9).ask(bench.view(), bench.update("c"))
+    assert everybody == tuple("abdef")
 
 
 def test_dvw_refuses_nonsense():
@@ -313,7 +314,7 @@ def test_only_weights_by_loss_may_exceed_one():
 
 def test_rce_asks_home_to_compare_with_the_current_model(bench):
     part = ByConsistency("euclidean")
-    assert list(part.ask(bench.view(), bench.update())) == [(HOME, Consistency("euclidean"), bench.state.model)]
+    assert list(part.ask(bench.view(), bench.update())) == [((HOME,), Consistency("euclidean"), bench.state.model)]
     assert part.needs.stimuli
 
 
@@ -362,7 +363,9 @@ def test_product_of_two_validations_pools_each_opinion_once(bench):
     update = bench.update("a", metrics=Metrics(validation=OWN))
     questions = list(part.ask(bench.view(), update))
     update = bench.update(
-        "a", metrics=Metrics(validation=OWN), evidence=[(site, probe, OTHER) for site, probe, _ in questions]
+        "a",
+        metrics=Metrics(validation=OWN),
+        evidence=[(site, probe, OTHER) for sites, probe, _ in questions for site in sites],
     )
     # 12/16 x 32 / sqrt 3840, as above
     assert part.weigh(bench.view(), update) == pytest.approx(0.75 * 32 / math.sqrt(3840), rel=1e-13)

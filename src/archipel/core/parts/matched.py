@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from archipel.core.binding import Binding
 from archipel.core.checks import at_least, more_than, require
 from archipel.core.layout import Layout
 from archipel.core.parts.matching import Prior, match
@@ -241,7 +242,7 @@ def _average(axes: Sequence[Axis], vectors: Sequence[Tensor], table: FloatTable,
 
 
 def _outputs(module: nn.Module, layout: Layout, vector: Tensor, examples: Tensor) -> Tensor:
-    layout.bind(module, vector.to(examples.device))
+    Binding(layout, module).bind(vector.to(examples.device))
     module.eval()
     with torch.no_grad():
         outputs: Tensor = module(examples.clone())
@@ -254,7 +255,7 @@ def _check_empty(
     """Refuse a network in which a neuron without weights gets a gradient."""
     for neurons in groups:
         vector = neurons.only(vector, range(neurons.width // 2))
-    layout.bind(module, vector.to(examples.device))
+    Binding(layout, module).bind(vector.to(examples.device))
     module.eval()
     outputs = module(examples.clone())
     (outputs * torch.linspace(1, 2, outputs.numel(), device=outputs.device).view_as(outputs)).sum().backward()

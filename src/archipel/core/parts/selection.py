@@ -37,6 +37,8 @@ class Uniform(Selection):
     """Each with the same chance, without replacement."""
 
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
+        if len(candidates) == 1:  # as a rule under Stream
+            return list(candidates)
         order = view.generator(draw).permutation(len(candidates))
         return [candidates[i] for i in order[:count]]
 

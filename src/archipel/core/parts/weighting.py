@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
 
 from archipel.core.checks import at_least, more_than, one_of, require, share
 from archipel.core.layout import Layout
 from archipel.core.metrics import METRICS, mean_loss, metric, pooled
 from archipel.core.parts.part import Needs, Part
+from archipel.core.scored import ScoreTable
 from archipel.core.state import Update, View
 from archipel.core.types import (
     AUC_BINS,
@@ -23,16 +26,20 @@ from archipel.core.types import (
     Consistent,
     Distance,
     Model,
-    Opinions,
     Probe,
     Score,
-    Scored,
-    Tallies,
 )
 
 Weight: TypeAlias = float | tuple[float, ...]
-Question: TypeAlias = tuple[str, Probe, Model | None]
-"""Site, probe and, for probes that compare, the reference model."""
+
+
+class EvidenceRequest(NamedTuple):
+    """What sites are asked about an update."""
+
+    sites: tuple[str, ...]
+    probe: Probe
+    reference: Model | None = None
+    """For a probe that compares the update with another model."""
 
 
 class Weighting(Part):
@@ -46,7 +53,7 @@ class Weighting(Part):
         """What it asks other learners about an update; a learner of a real federation refuses all other questions."""
         return ()
 
-    def ask(self, view: View, update: Update) -> Iterable[Question]:
+    def ask(self, view: View, update: Update) -> Iterable[EvidenceRequest]:
         """Return the evidence this weighting needs of an update."""
         return ()
 
@@ -153,47 +160,38 @@ class ByDistributedValidation(Weighting):
     def needs(self) -> Needs:
         return Needs(reports=("validation scores" if self.metric == "auc" else "validation",), validation=True)
 
-    def ask(self, view: View, update: Update) -> Iterable[Question]:
+    def ask(self, view: View, update: Update) -> Iterable[EvidenceRequest]:
         sites = list(view.others_with_validation(update.learner))  # its own opinion travels with the update
         if self.evaluators is not None and self.evaluators < len(sites):
             drawn = view.generator("evaluators", update.task).permutation(len(sites))[: self.evaluators]
             sites = [sites[i] for i in sorted(drawn)]
-        probe = self.probe
-        return [(site, probe, None) for site in sites]
+        return [EvidenceRequest(tuple(sites), self.probe)]
 
     def weigh(self, view: View, update: Update) -> Weight | None:
-        opinions = update.answers(self.probe)
+        tables = update.scores(self.probe)
         own = update.metrics.validation
         if own is not None and own.count > 0:
-            opinions = [(own,), *opinions]
-        answers = [self._that_count(told) for told in opinions]
-        heard = sum(map(len, answers))
-        if not heard or heard < self.quorum * sum(map(len, opinions)):
+            tables = [own.as_table(), *tables]
+        usable = [self._usable(table) for table in tables]
+        answered = sum(table.answered for table in usable)
+        if not answered or answered < self.quorum * sum(map(len, tables)):
             return None
-        together = pooled(*answers, most_share=view.state.most_share)
+        together = pooled(*usable, most_share=view.state.most_share)
         if self.metric == "loss":
             return 1 / max(mean_loss(together), 1e-12)
         value = metric(self.metric, together)
         # a correlation may be negative: such a model is worth nothing, not less
         return None if math.isnan(value) else max(value, 0.0)
 
-    def _that_count(self, opinions: Opinions) -> list[Scored] | Tallies:
-        if isinstance(opinions, Tallies) and self._all_count(opinions):
-            return opinions
-        return [answer for answer in opinions if isinstance(answer, Scored) and self._counts(answer)]
-
-    def _all_count(self, told: Tallies) -> bool:
-        """One look at all of them; losses are looked at one by one."""
-        return self.metric != "loss" and self._suffices(told) and bool(told.counts.all())
-
-    def _counts(self, answer: Scored) -> bool:
-        """Does it hold what the metric needs? If not, it is a missing opinion: else one site could veto everybody."""
-        if answer.count == 0 or self.metric == "loss":
-            return answer.count > 0 and math.isfinite(answer.loss) and answer.loss >= 0
-        return self._suffices(answer)
-
-    def _suffices(self, told: Scored | Tallies) -> bool:
-        return told.confusion is not None and (self.metric != "auc" or told.histogram is not None)
+    def _usable(self, table: ScoreTable) -> ScoreTable:
+        """Drop the answers without what the metric needs, as if missing: else one site could veto all others."""
+        if self.metric == "loss":
+            useless = ~(np.isfinite(table.losses) & (table.losses >= 0) & (table.counts > 0))
+        elif table.confusion is None or (self.metric == "auc" and table.histogram is None):
+            useless = np.ones(len(table), dtype=bool)
+        else:
+            useless = table.counts == 0
+        return table.without(useless.nonzero()[0].tolist())
 
 
 @dataclass(frozen=True)
@@ -212,11 +210,11 @@ class ByConsistency(Weighting):
     def probe(self) -> Consistency:
         return Consistency(self.distance)
 
-    def ask(self, view: View, update: Update) -> Iterable[Question]:
-        return [(HOME, self.probe, view.model)]
+    def ask(self, view: View, update: Update) -> Iterable[EvidenceRequest]:
+        return [EvidenceRequest((HOME,), self.probe, view.model)]
 
     def weigh(self, view: View, update: Update) -> Weight | None:
-        (answer,) = update.opinions(self.probe)
+        (answer,) = update.answers(self.probe)
         return answer.layers if isinstance(answer, Consistent) else None
 
 
@@ -264,7 +262,7 @@ class Product(Weighting):
     def inner(self) -> tuple[Part, ...]:
         return tuple(one for factor in self.factors for one in (factor, *factor.inner()))
 
-    def ask(self, view: View, update: Update) -> Iterable[Question]:
+    def ask(self, view: View, update: Update) -> Iterable[EvidenceRequest]:
         # what two factors ask alike is asked once, and both read the answer
         return dict.fromkeys(q for i, factor in enumerate(self.factors) for q in factor.ask(view.inner(i), update))
 

@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from archipel.core.types import HOME, Evaluate, Evaluated, Result, Score
+from archipel.core.types import HOME, Evaluate, Evaluated, Result, Score, collect_answers
 from archipel.federation.storage.durable_controller import Moved
 from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
@@ -108,6 +108,6 @@ class Opinions:
             for layer, amount in layers.items():
                 ledger = moved.setdefault(kind, {})
                 ledger[layer] = ledger.get(layer, 0) + amount
-        results = tuple(asked.found.get(site) for site in command.sites)
-        event = Evaluated(command.task, results, self.federation.orders.traffic(command.task))
+        answers = collect_answers(command.probe, [asked.found.get(site) for site in command.sites])
+        event = Evaluated(command.task, answers, self.federation.orders.traffic(command.task))
         return self.federation.post(event, moved=moved)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archipel.core.types import Score, Tallies
+from archipel.core.types import Score, ScoreTable
 from archipel.learner.learner import TrainingContext
 from archipel.learner.probes import Parts, score_parts
 from archipel.simulation.executors.forking import close_all, fork, shared_numbers
@@ -54,14 +54,14 @@ class ForkScorer:
         """Parts that the process has, by identity."""
         weakref.finalize(self, close_all, self.connections)
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[Tallies]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
         """Score a model in the process if there is a core and enough to compute; at once if it is urgent."""
         worth = len(parts.examples) * self.context.layout.size > WORTH_A_PROCESS
         if urgent or self.cores < 2 or not worth:
             return Ready(self.score_here(model.to(self.context.x.device), parts, probe.bins))
         return self.ask(model, parts, probe.bins)
 
-    def score_here(self, model: Tensor, parts: Parts, bins: int) -> Tallies:
+    def score_here(self, model: Tensor, parts: Parts, bins: int) -> ScoreTable:
         """Score a model in this process."""
         return score_parts(self.context, model, parts, bins)
 
@@ -149,9 +149,9 @@ class Question:
     bins: int
     length: int
     """Bytes of it in the pipe."""
-    answer: Tallies | None = None
+    answer: ScoreTable | None = None
 
-    def result(self) -> Tallies:
+    def result(self) -> ScoreTable:
         """Wait for the answer."""
         while self.answer is None:
             self.scorer.receive()

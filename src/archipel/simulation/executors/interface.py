@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
-from archipel.core.types import Score, Tallies
+from archipel.core.types import Score, ScoreTable
 from archipel.learner.learner import Job
 from archipel.learner.probes import Parts
 
@@ -54,7 +54,7 @@ class Executor(Protocol):
     def wait(self, job: Job | None = None) -> None:
         """Return when this job, or every job, has been trained as far as was asked for."""
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[Tallies]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
         """Start to score a model on the examples of several sites; urgent: the result is needed at once."""
 
     def close(self) -> None:

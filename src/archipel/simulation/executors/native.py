@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from archipel.core.checks import require
-from archipel.core.types import Plan, Score, Tallies
+from archipel.core.types import Plan, Score, ScoreTable
 from archipel.kernels.native.library import library
 from archipel.kernels.native.perceptron import Linear, NativeNetwork, NativeTraining, NativeTrial, SgdOptions
 from archipel.kernels.threads import threads
@@ -79,9 +79,9 @@ class Native:
                 if training.momentum is not None:
                     one.memory = {"momentum": training.momentum}
                 if training.then is not None:
-                    (one.validation,) = tallies(training.then)
+                    (one.validation,) = score_table(training.then)
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[Tallies]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
         """Score a model in C, also where it is urgent: its sums are its own; torch makes histograms."""
         if probe.bins:
             return Ready(score_parts(self.context, model, parts, probe.bins))
@@ -163,10 +163,10 @@ class NativeScore:
 
     trial: NativeTrial
 
-    def result(self) -> Tallies:
+    def result(self) -> ScoreTable:
         """Wait for the score."""
         self.trial.wait()
-        return tallies(self.trial)
+        return score_table(self.trial)
 
 
 def _descent(plan: Plan) -> SgdOptions:
@@ -174,9 +174,9 @@ def _descent(plan: Plan) -> SgdOptions:
     return SgdOptions(plan.rate, plan.momentum, plan.proximal, decay, bool(plan.options.get("nesterov")))
 
 
-def tallies(trial: NativeTrial) -> Tallies:
+def score_table(trial: NativeTrial) -> ScoreTable:
     """Return what a trial has counted."""
-    return Tallies(trial.sizes, trial.losses, trial.confusion, None)
+    return ScoreTable(trial.sizes, trial.losses, trial.confusion, None)
 
 
 def linear_layers(context: TrainingContext) -> list[Linear] | None:

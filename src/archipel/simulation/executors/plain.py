@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from torch import Tensor
 
-from archipel.core.types import Score, Tallies
+from archipel.core.types import Score, ScoreTable
 from archipel.kernels.threads import threads
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts, score_parts
@@ -39,7 +39,7 @@ class Plain:
     def wait(self, job: Job | None = None) -> None:
         """Return at once: `submit` has trained the jobs."""
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[Tallies]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
         """Score a model, in another process where that is worth it."""
         if self.scorer is None:
             return Ready(score_parts(self.context, model.to(self.context.x.device), parts, probe.bins))

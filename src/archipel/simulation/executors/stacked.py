@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.core.layout import Layout
-from archipel.core.types import Plan, Score, Tallies
+from archipel.core.types import Plan, Score, ScoreTable
 from archipel.kernels.threads import threads
 from archipel.learner.batches import epochs_of, shuffled, steps_of_epoch
 from archipel.learner.learner import Job, TrainingContext
-from archipel.learner.probes import Parts, no_tallies, tally
+from archipel.learner.probes import Parts, empty_table, tally
 from archipel.simulation.executors.fork_pool import ForkPool
 from archipel.simulation.executors.fork_scorer import ForkScorer
 from archipel.simulation.executors.interface import Pending
@@ -71,7 +71,7 @@ class Stacked:
         """Return when this job, or all, have been trained."""
         self.pool.wait(self._advance, job)
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[Tallies]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
         """Score a model, in another process where that is worth it."""
         return self.scorer.score(model, parts, probe, urgent=urgent)
 
@@ -199,9 +199,9 @@ class Stacked:
             context.module.eval()
         with torch.no_grad():
             outputs = self.network.outputs(tensors, context.x[examples])[there]
-        tallies = no_tallies(np.array([len(job.learner.validation) for job in jobs]), context.classes)
-        tally(tallies, context, outputs, context.y[examples[there]], there.nonzero()[:, 0])
-        for job, scored in zip(jobs, tallies, strict=True):
+        table = empty_table(np.array([len(job.learner.validation) for job in jobs]), context.classes)
+        tally(table, context, outputs, context.y[examples[there]], there.nonzero()[:, 0])
+        for job, scored in zip(jobs, table, strict=True):
             job.validation = scored
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from archipel.core.types import Score, Tallies
+from archipel.core.types import Score, ScoreTable
 from archipel.kernels.threads import threads
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts, score_parts
@@ -57,7 +57,7 @@ class Workers:
     def wait(self, job: Job | None = None) -> None:
         """Return at once: `submit` has waited."""
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[Tallies]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
         """Score a model with all threads of torch."""
         return Ready(score_parts(self.context, model.to(self.context.x.device), parts, probe.bins))
 

@@ -1,0 +1,48 @@
+"""Binding: a module's parameters as views into a vector, so that training the one changes the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from archipel.core.layout import Entry, Layout
+
+
+class Binding:
+    """One module, bound to one vector after the other."""
+
+    def __init__(self, layout: Layout, module: nn.Module) -> None:
+        """Find the module's tensors once: it is bound at every task and every score."""
+        self.layout = layout
+        self._tensors: list[tuple[Entry, dict[str, Any], str]] = []
+        """Each tensor's place in the vector, the dictionary that its module keeps it in, and its name there."""
+        for layer in layout.layers:
+            for entry in layer.entries:
+                path, _, name = entry.name.rpartition(".")
+                owner = module.get_submodule(path)
+                self._tensors.append((entry, owner._buffers if layer.buffers else owner._parameters, name))
+
+    def bind(self, vector: Tensor) -> None:
+        """Make the parameters views into this vector.
+
+        Weights of convolutions are copies with the channels last, which convolutions on a CPU want; `collect` brings
+        them back.
+        """
+        self.layout.check("Binding", vector)
+        for entry, tensors, name in self._tensors:
+            tensor = entry.tensor(vector)
+            if len(entry.shape) == 4:
+                tensor = tensor.clone(memory_format=torch.channels_last)
+            parameter = tensors[name]
+            if isinstance(parameter, nn.Parameter):
+                parameter.data = tensor
+            else:
+                tensors[name] = tensor
+
+    def collect(self, vector: Tensor) -> None:
+        """Copy back into the vector what `bind` could not make a view of."""
+        for entry, tensors, name in self._tensors:
+            if not entry.is_view:
+                vector[entry.start : entry.stop].view(entry.shape).copy_(tensors[name].detach())

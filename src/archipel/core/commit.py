@@ -1,0 +1,154 @@
+"""Commits: weigh the updates, merge them, and make the result the next version.
+
+Updates are sorted by slot and learner first: sums must not depend on who came first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from archipel.core.checks import require
+from archipel.core.context import ControllerContext
+from archipel.core.evidence import record_capped
+from archipel.core.parts.merge import Proposal
+from archipel.core.parts.weighting import Weight
+from archipel.core.records import Committed
+from archipel.core.state import Update
+from archipel.core.tasks import recall, unwanted
+from archipel.core.types import Model
+
+
+def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
+    """Make the updates of these tasks a new version; what cannot be applied is refused."""
+    updates, weights = _weigh(context, _take_from_queue(context, tasks))
+    if updates:
+        weights = _within_shares(context, updates, weights)
+        proposal = context.algorithm.merge.merge(context.view("merge"), updates, weights)
+        record_capped(context, "weight", proposal.cut)
+        following = context.algorithm.server.step(context.view("server"), proposal)
+        if following is not None:
+            _set_version(context, updates, weights, proposal, following)
+        else:
+            if proposal.undo is not None:
+                proposal.undo()
+            for update in updates:
+                context.refuse(update.task, update.learner, "the merged model would not be finite")
+    context.sweep()
+
+
+def _take_from_queue(context: ControllerContext, tasks: Sequence[int]) -> list[Update]:
+    state, asked = context.state, set(tasks)
+    chosen = [update for update in state.queue if update.task in asked]
+    state.queue = [update for update in state.queue if update.task not in asked]
+    unused = context.layout.indices(unwanted(context))
+    for update in chosen:  # one that waited for its evidence may be committed in a later round than it arrived in
+        update.layers = tuple(place for place in update.layers if place not in unused)
+    return sorted(chosen, key=lambda update: (update.slot, update.learner))
+
+
+def _weigh(context: ControllerContext, updates: Sequence[Update]) -> tuple[list[Update], list[tuple[float, ...]]]:
+    """Return the updates that have a weight, and for each its weight for every layer."""
+    state, weighting = context.state, context.algorithm.weighting
+    weighed: list[Update] = []
+    weights: list[tuple[float, ...]] = []
+    for update in updates:
+        update.stale_versions = state.version - update.version
+        update.stale_steps = state.committed - update.committed + update.steps
+        weight = weighting.weigh(context.view("weighting"), update)
+        if weight is None:
+            context.refuse(update.task, update.learner, "too little evidence to weigh it")
+        else:
+            weighed.append(update)
+            weights.append(_per_layer(context, weight, update))
+    return weighed, weights
+
+
+def _per_layer(context: ControllerContext, weight: Weight, update: Update) -> tuple[float, ...]:
+    layers = len(context.layout.layers)
+    spread = weight if isinstance(weight, tuple) else (weight,) * layers
+    require(
+        len(spread) == layers and all(math.isfinite(w) and w >= 0 for w in spread),
+        f"{context.algorithm.weighting!r} gave the update of learner {update.learner!r} the weight {weight!r}; "
+        f"a weight is one number, or one for each of the {layers} layers, finite and at least 0.",
+    )
+    return spread
+
+
+def _within_shares(
+    context: ControllerContext, updates: Sequence[Update], weights: list[tuple[float, ...]]
+) -> list[tuple[float, ...]]:
+    """Cut the weights to the largest share that anybody may have, and record whose were cut."""
+    if context.state.most_share >= 1:
+        return weights
+    within = context.algorithm.merge.within_shares(context.view("merge"), updates, weights)
+    for update, before, after in zip(updates, weights, within, strict=True):
+        if after != before:
+            record_capped(context, "weight", update.path)
+    return within
+
+
+def _set_version(
+    context: ControllerContext,
+    updates: Sequence[Update],
+    weights: Sequence[tuple[float, ...]],
+    proposal: Proposal,
+    following: Tensor,
+) -> None:
+    """Store the new version, tell the parts, and recall the tasks that have become too stale."""
+    state = context.state
+    state.version += 1
+    state.fruitless = 0
+    name, changed = f"v{state.version}", set(proposal.layers)
+    manifest = tuple(name if place in changed else stamp for place, stamp in enumerate(state.model.manifest))
+    version = Model(name, manifest)
+    state.starts = {
+        update.learner: _store_start(
+            context, f"{name}.{place}", proposal.starts[update.learner], update, version, following
+        )
+        for place, update in enumerate(updates)
+        if update.learner in proposal.starts
+    }
+    context.models.write(name, following)
+    state.model = version
+    state.committed += sum(update.steps for update in updates)
+    for role, part in context.parts:
+        part.committed(context.view(role), updates)
+    context.record(
+        Committed(
+            version=state.version,
+            rounds=state.rounds,
+            learners=tuple(update.learner for update in updates),
+            paths=tuple(update.path for update in updates),
+            tasks=tuple(update.task for update in updates),
+            weights=tuple(weights),
+            stale_versions=tuple(update.stale_versions for update in updates),
+            stale_steps=tuple(update.stale_steps for update in updates),
+            layers=proposal.layers,
+            traffic=dict(state.traffic),
+        )
+    )
+    for i, planner in enumerate(context.algorithm.planners):
+        for note in planner.notes(context.view(f"planner.{i}")):
+            context.record(note)
+    recall(context)
+
+
+def _store_start(
+    context: ControllerContext, name: str, start: Tensor, update: Update, version: Model, following: Tensor
+) -> Model:
+    """Store the model that a contributor starts from; layers that the learner has already keep their stamps."""
+    stamps = []
+    for place, layer in enumerate(context.layout.layers):
+        piece = slice(layer.start, layer.stop)
+        if torch.equal(start[piece], following[piece]):
+            stamps.append(version.manifest[place])
+        elif torch.equal(start[piece], context.models.read(update.model.name, piece)):
+            stamps.append(update.model.manifest[place])
+        else:
+            stamps.append(name)
+    context.models.write(name, start)
+    return Model(name, tuple(stamps))

@@ -1,0 +1,88 @@
+"""What the steps of the controller share: the algorithm, its state, the store, and the commands issued so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from archipel.core.algorithm import Algorithm
+from archipel.core.layout import Layout
+from archipel.core.parts.ending import Ending
+from archipel.core.parts.evaluation import Evaluation
+from archipel.core.parts.part import Part
+from archipel.core.records import Record, Refused
+from archipel.core.state import Models, State, View, needed_vectors
+from archipel.core.types import Command, Keep, Plan, Traffic
+from archipel.kernels.interface import Kernels
+
+TRAFFIC_KEYS = {
+    kind: [(f"{kind} {way} bytes", f"{kind} {way} models") for way in ("down", "up")]
+    for kind in ("train", "evaluate", "score")
+}
+"""Keys of `State.traffic`, by kind of task."""
+
+
+@dataclass(eq=False)
+class ControllerContext:
+    """Everything a step reads and changes while one event is handled."""
+
+    algorithm: Algorithm
+    layout: Layout
+    models: Models
+    kernels: Kernels
+    ending: Ending
+    evaluation: Evaluation | None
+    state: State
+    commands: list[Command] = field(default_factory=list)
+    """Commands that the event has led to so far."""
+
+    def __post_init__(self) -> None:
+        self.parts: list[tuple[str, Part]] = self.algorithm.parts()
+        self.plan: Plan = replace(self.algorithm.plan, reports=self.algorithm.reports)
+        """The plan that planners start from."""
+        self._views: dict[str, View] = {}
+
+    def view(self, role: str) -> View:
+        """Return the view of the part with this role."""
+        view = self._views.get(role)
+        if view is None or view.state is not self.state:  # a saved state may have replaced it
+            view = self._views[role] = View(self.state, self.layout, self.models, self.kernels, role)
+        return view
+
+    def issue(self, command: Command) -> None:
+        """Add a command for the engine."""
+        self.commands.append(command)
+
+    def record(self, record: Record) -> None:
+        """Have the engine write a record."""
+        self.commands.append(Keep(record))
+
+    def refuse(self, task: int, learner: str, reason: str) -> None:
+        """Record that an answer was not applied."""
+        self.record(Refused(task, learner, reason))
+
+    def next_task(self) -> int:
+        """Return the number of a new task."""
+        self.state.next_task += 1
+        return self.state.next_task - 1
+
+    def count_traffic(self, kind: str, traffic: Traffic) -> None:
+        """Add the bytes and models of one task to the totals of its kind."""
+        totals = self.state.traffic
+        for amount, (bytes_, models) in zip((traffic.down, traffic.up), TRAFFIC_KEYS[kind], strict=True):
+            if amount:
+                totals[bytes_] = totals.get(bytes_, 0) + amount
+                totals[models] = totals.get(models, 0) + traffic.sites
+
+    def end(self, reason: str) -> None:
+        """End the run, for the first reason that is given."""
+        if self.state.ending is None:
+            self.state.ending = reason
+
+    def sweep(self) -> None:
+        """Drop the vectors that are needed no more."""
+        unneeded = set(self.models.names()) - needed_vectors(self.state)
+        for role, part in self.parts:
+            unneeded.difference_update(part.holds(self.view(role)))
+        for name in unneeded:
+            if "/" not in name:
+                self.models.drop(name)

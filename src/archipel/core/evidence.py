@@ -1,0 +1,126 @@
+"""Evidence: what a weighting asks about an update before it is weighed, and the check of every answer.
+
+Answers are summed before they are used, so an invalid one is dropped first: it counts as missing.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import replace
+
+from archipel.core.context import ControllerContext
+from archipel.core.records import Capped
+from archipel.core.scored import ScoreTable
+from archipel.core.shares import cap
+from archipel.core.state import Evidence, Inquiry, Update
+from archipel.core.types import AUC_BINS, Evaluate, Metrics, Model, Probe, Score, SiteAnswers
+
+
+def offer(context: ControllerContext, update: Update) -> None:
+    """Queue an update for commit, and ask for the evidence that its weighting needs."""
+    context.state.queue.append(update)
+    update.asked = True
+    questions: dict[tuple[Probe, Model | None], dict[str, None]] = {}
+    for sites, probe, reference in context.algorithm.weighting.ask(context.view("weighting"), update):
+        if sites:  # a site that is asked the same thing twice would answer the same
+            questions.setdefault((probe, reference), {}).update(dict.fromkeys(sites))
+    for (probe, reference), asked in questions.items():
+        question = Evaluate(context.next_task(), tuple(asked), update.model, probe, reference)
+        ask(context, question, update.task, len(update.evidence))
+        update.evidence.append(Evidence(probe))
+
+
+def ask(
+    context: ControllerContext, question: Evaluate, update: int | None, place: int = 0, validators: int = 0
+) -> None:
+    """Issue a question about an update, or, where `update` is None, about the current model for the records."""
+    state, reference = context.state, question.reference
+    names = (question.model.name,) if reference is None else (question.model.name, reference.name)
+    state.inquiries[question.task] = Inquiry(
+        question.task, question.sites, names, question.probe, update, place, state.version, state.rounds, validators
+    )
+    context.issue(question)
+
+
+def store(context: ControllerContext, inquiry: Inquiry, answers: SiteAnswers) -> bool:
+    """Store the answers to a question about an update; return whether its evidence is complete."""
+    state = context.state
+    update = next((update for update in state.queue if update.task == inquiry.update), None)
+    if update is None:
+        return False
+    if state.most_share < 1 and isinstance(answers, ScoreTable):
+        own = update.metrics.validation
+        counts = [*answers.counts.tolist(), 0 if own is None else own.count]
+        check_shares(context, "opinions", (*inquiry.sites, update.learner), counts)
+    update.evidence[inquiry.question].answers = answers
+    return update.ready
+
+
+# ----------------------------------------------------------------------------------------------------------- checks
+
+
+def check_answers(context: ControllerContext, inquiry: Inquiry, answers: SiteAnswers) -> SiteAnswers:
+    """Return the answers without the invalid ones, and record why each was refused."""
+    if not isinstance(answers, ScoreTable) or not isinstance(inquiry.probe, Score):
+        return answers
+    invalid = _invalid_rows(context, answers, inquiry.probe.bins)
+    for row, reason in invalid.items():
+        context.refuse(inquiry.task, inquiry.sites[row], reason)
+    return answers.without(invalid)
+
+
+def check_metrics(context: ControllerContext, metrics: Metrics) -> Metrics:
+    """Return a learner's metrics without its score of its own model, if that is invalid."""
+    own = metrics.validation
+    if own is None or not _invalid_rows(context, own.as_table(), AUC_BINS):
+        return metrics
+    return replace(metrics, validation=None)
+
+
+def _invalid_rows(context: ControllerContext, table: ScoreTable, bins: int) -> dict[int, str]:
+    """Return the rows whose counts are invalid, and what is wrong with each."""
+    confusion, histogram = table.confusion, table.histogram
+    if confusion is None or len(table) == 0:
+        return {}
+    shape = confusion.shape[1:]
+    if len(shape) != 2 or shape[0] != shape[1] or not shape[0]:
+        return _all_rows(table, f"a confusion matrix of shape {shape}")
+    if context.state.classes is None:
+        context.state.classes = shape[0]
+    classes = context.state.classes
+    if shape[0] != classes:
+        return _all_rows(table, f"a confusion matrix of {shape[0]} classes, the task has {classes}")
+    if histogram is not None and histogram.shape[1:] != (classes, 2, bins):
+        return _all_rows(table, f"a histogram of scores of shape {histogram.shape[1:]}")
+    wrong = confusion.sum(axis=(1, 2)) != table.counts
+    if confusion.min() < 0:
+        wrong |= confusion.min(axis=(1, 2)) < 0
+    invalid = {
+        row: f"a confusion matrix that does not count {table.counts[row]} examples"
+        for row in wrong.nonzero()[0].tolist()
+    }
+    if histogram is not None and histogram.min() < 0:
+        for row in (histogram.min(axis=(1, 2, 3)) < 0).nonzero()[0].tolist():
+            invalid.setdefault(row, "a histogram of scores with negative counts")
+    return invalid
+
+
+def _all_rows(table: ScoreTable, reason: str) -> dict[int, str]:
+    return {row: reason for row in range(len(table)) if row not in table.missing}
+
+
+def check_shares(context: ControllerContext, what: str, sites: Sequence[str], counts: Sequence[int]) -> None:
+    """Record the sites whose examples exceed the largest share that anybody may have of those that are pooled."""
+    claimed = [float(count) for count in counts]
+    within = cap(claimed, context.state.most_share)
+    record_capped(context, what, [site for site, c, w in zip(sites, claimed, within, strict=True) if w < c])
+
+
+def record_capped(context: ControllerContext, what: str, learners: Sequence[str]) -> None:
+    """Record, once for each learner, that it claims more than the largest share of something."""
+    for learner in learners:
+        known = context.state.capped.setdefault(what, [])
+        if learner not in known:
+            insort(known, learner)
+            context.record(Capped(learner, what, context.state.most_share))

@@ -1,0 +1,131 @@
+"""Answers to a `Score`: counts and sums of one site, and a table of many sites'."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+Counts: TypeAlias = npt.NDArray[np.int64]
+N = TypeVar("N", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """Answer to `Score`: counts and sums only, so that answers of several sites add up."""
+
+    count: int
+    """Examples the model was tried on."""
+    loss: float
+    """Sum of the loss over them."""
+    confusion: Counts | None = None
+    """[actual, predicted] counts; None for tasks without classes."""
+    histogram: Counts | None = None
+    """[class, other or own, bin] counts of the class's softmax score."""
+
+    def as_table(self) -> ScoreTable:
+        """Return the table of this answer alone."""
+        return ScoreTable(
+            np.array((self.count,), np.int64),
+            np.array((self.loss,), np.float64),
+            None if self.confusion is None else self.confusion[None],
+            None if self.histogram is None else self.histogram[None],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreTable:
+    """Answers of several sites to one `Score`, a row per site in the order they were asked.
+
+    The row of a site that did not answer holds zeros, so that columns can be summed.
+    """
+
+    counts: Counts
+    losses: npt.NDArray[np.float64]
+    confusion: Counts | None
+    """[site, actual, predicted]."""
+    histogram: Counts | None
+    """[site, class, other or own, bin]."""
+    missing: tuple[int, ...] = ()
+    """Rows of the sites that did not answer, ascending."""
+
+    @staticmethod
+    def of(answers: Sequence[Scored | None]) -> ScoreTable:
+        """Stack answers of equal shapes; None marks a site that did not answer."""
+        return ScoreTable(
+            np.array([0 if answer is None else answer.count for answer in answers], np.int64),
+            np.array([0.0 if answer is None else answer.loss for answer in answers], np.float64),
+            _stacked("confusion matrices", [None if a is None else (a.confusion,) for a in answers]),
+            _stacked("histograms", [None if a is None else (a.histogram,) for a in answers]),
+            tuple(row for row, answer in enumerate(answers) if answer is None),
+        )
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __iter__(self) -> Iterator[Scored | None]:
+        return map(self.row, range(len(self)))
+
+    @property
+    def answered(self) -> int:
+        """How many sites answered."""
+        return len(self.counts) - len(self.missing)
+
+    def row(self, row: int) -> Scored | None:
+        """Return what one site answered; None if it did not."""
+        if row in self.missing:
+            return None
+        confusion = None if self.confusion is None else self.confusion[row]
+        histogram = None if self.histogram is None else self.histogram[row]
+        return Scored(int(self.counts[row]), float(self.losses[row]), confusion, histogram)
+
+    def rows(self, start: int, stop: int) -> ScoreTable:
+        """Return the table of consecutive sites."""
+        part = slice(start, stop)
+        return ScoreTable(
+            self.counts[part],
+            self.losses[part],
+            None if self.confusion is None else self.confusion[part],
+            None if self.histogram is None else self.histogram[part],
+            tuple(row - start for row in self.missing if start <= row < stop),
+        )
+
+    def without(self, rows: Iterable[int]) -> ScoreTable:
+        """Return the table as if these sites had not answered either."""
+        missing = sorted({*self.missing, *rows})
+        if len(missing) == len(self.missing):
+            return self
+        if len(missing) == len(self):
+            return ScoreTable.of((None,) * len(self))
+        return ScoreTable(
+            _cleared(self.counts, missing),
+            _cleared(self.losses, missing),
+            None if self.confusion is None else _cleared(self.confusion, missing),
+            None if self.histogram is None else _cleared(self.histogram, missing),
+            tuple(missing),
+        )
+
+
+def _stacked(what: str, cells: Sequence[tuple[Counts | None] | None]) -> Counts | None:
+    """Return the cells of a column as one array, zeros where a site did not answer; None if nobody fills it."""
+    shapes = dict.fromkeys(cell[0] if cell[0] is None else cell[0].shape for cell in cells if cell is not None)
+    if len(shapes) > 1:
+        raise ValueError(
+            f"ScoreTable: {what} of different shapes, {' and '.join(map(str, shapes))}; an engine refuses an "
+            "answer that does not count the task's classes before it makes a table."
+        )
+    shape = next(iter(shapes), None)
+    if shape is None:
+        return None
+    nothing = np.zeros(shape, np.int64)
+    return np.array([nothing if cell is None else cell[0] for cell in cells], np.int64)
+
+
+def _cleared(column: npt.NDArray[N], rows: list[int]) -> npt.NDArray[N]:
+    """Return a copy of a column with zeros in these rows."""
+    cleared = column.copy()
+    cleared[rows] = 0
+    return cleared

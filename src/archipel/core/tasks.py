@@ -1,0 +1,163 @@
+"""Training tasks: hand them out, check the updates that come back, and queue those that are valid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from archipel.core.context import ControllerContext
+from archipel.core.evidence import check_metrics, offer
+from archipel.core.layout import chunks
+from archipel.core.parts.protocol import Send
+from archipel.core.randomness import derive
+from archipel.core.records import Handed, Returned
+from archipel.core.state import Assignment, Update
+from archipel.core.types import Finish, Model, Train, Trained
+
+CHUNK = 1 << 21
+"""Numbers of an update that are checked at a time: it may be on disk."""
+
+
+def send(context: ControllerContext, decision: Send) -> None:
+    """Hand out a task by the plan that the planners make for this learner."""
+    state = context.state
+    member = state.members[decision.learner]
+    plan = replace(context.plan, key=derive(state.seed, "training", member.name, member.given))
+    for i, planner in enumerate(context.algorithm.planners):
+        plan = planner.plan(context.view(f"planner.{i}"), member, plan)
+    member.given += 1
+    task = context.next_task()
+    state.out[task] = Assignment(
+        task,
+        decision.learner,
+        decision.model,
+        plan,
+        state.version,
+        state.committed,
+        decision.slot,
+        decision.travels,
+    )
+    context.record(Handed(task, decision.learner, state.version, decision.slot))
+    context.issue(Train(task, decision.learner, decision.model, plan))
+
+
+def receive(context: ControllerContext, assignment: Assignment, event: Trained) -> None:
+    """Take a learner's update, or refuse it."""
+    context.count_traffic("train", event.traffic)
+    invalid = _invalid(context, assignment, event)
+    if invalid is not None:
+        context.models.drop(event.model)
+        waste(context, assignment, invalid)
+        return
+    update = _update(context, assignment, event)
+    for role, part in context.parts:
+        part.observe(context.view(role), update)
+    if assignment.travels:
+        context.state.travelling[assignment.slot] = _travelled(context, update)
+        context.sweep()  # the model of the hop before is needed no more
+    else:
+        offer(context, update)
+
+
+def waste(context: ControllerContext, assignment: Assignment, reason: str) -> None:
+    """Record a task that brought no update."""
+    context.algorithm.protocol.wasted(context.view("protocol"))
+    context.refuse(assignment.task, assignment.learner, reason)
+
+
+def recall(context: ControllerContext) -> None:
+    """Have the learners finish whose tasks the algorithm recalls."""
+    part = context.algorithm.recall
+    if part is not None:
+        for assignment in context.state.out.values():
+            if not assignment.finishing and part.due(context.view("recall"), assignment):
+                assignment.finishing = True
+                context.issue(Finish(assignment.task))
+
+
+def _invalid(context: ControllerContext, assignment: Assignment, event: Trained) -> str | None:
+    """Return what is wrong with an update, or None. It is checked before it is weighed, because 0 x NaN is NaN."""
+    plan, layout = assignment.plan, context.layout
+    asked = plan.sends(layout.names)
+    if event.layers != asked and not _suffice(context, event.layers, asked):
+        unknown = [name for name in event.layers if not layout.knows(name)]
+        if unknown:
+            return f"unknown layer {unknown[0]!r}; layers of this model: {', '.join(layout.names)}"
+        return f"sent the layers ({', '.join(event.layers)}), the plan asks for ({', '.join(asked)})"
+    shape = context.models.shape(event.model)
+    if shape != (layout.size,):
+        return f"{shape} numbers, the model has ({layout.size},)"
+    if event.steps < 0:
+        return f"{event.steps} steps"
+    for piece in chunks(layout.slices(layout.indices(event.layers)), CHUNK):
+        if not context.kernels.finite(context.models.read(event.model, piece)):
+            return "holds numbers that are not finite (NaN or infinity); lower the rate or look at the data"
+    norm = event.metrics.gradient_norm
+    if any(report.startswith("gradient norm") for report in plan.reports) and (
+        norm is None or not math.isfinite(norm) or norm < 0
+    ):
+        return f"gradient norm {norm!r}, the plan asks for a finite one"
+    return None
+
+
+def _suffice(context: ControllerContext, sent: Sequence[str], asked: Sequence[str]) -> bool:
+    """Return whether these are the layers that the plan asks for, or all of them but optional ones."""
+    missing = set(asked).difference(sent)
+    alike = len(set(sent)) == len(sent) and set(sent) <= set(asked)
+    return alike and missing <= context.algorithm.optional(context.layout)
+
+
+def unwanted(context: ControllerContext) -> set[str]:
+    """Return the layers that the version to come does not use."""
+    planners = enumerate(context.algorithm.planners)
+    return {name for i, planner in planners for name in planner.unwanted(context.view(f"planner.{i}"))}
+
+
+def _update(context: ControllerContext, assignment: Assignment, event: Trained) -> Update:
+    """Return the update to be weighed; layers that are not used are those of the model that the task carried."""
+    layout, unused = context.layout, unwanted(context)
+    layers = layout.indices([name for name in event.layers if name not in unused] if unused else event.layers)
+    sent = set(layers)
+    missing = [place for place in range(len(layout.layers)) if place not in sent]
+    if missing:
+        context.models.complete(event.model, assignment.model.name, layout.slices(missing))
+    manifest = tuple(event.model if place in sent else stamp for place, stamp in enumerate(assignment.model.manifest))
+    context.record(
+        Returned(
+            event.task,
+            assignment.learner,
+            assignment.version,
+            event.steps,
+            event.metrics.epochs,
+            event.layers,
+            event.metrics.losses,
+            assignment.finishing,
+        )
+    )
+    return Update(
+        task=event.task,
+        learner=assignment.learner,
+        model=Model(event.model, manifest),
+        layers=layers,
+        version=assignment.version,
+        committed=assignment.committed,
+        examples=context.state.members[assignment.learner].examples,
+        steps=event.steps,
+        slot=assignment.slot,
+        metrics=check_metrics(context, event.metrics),
+        path=(assignment.learner,),
+    )
+
+
+def _travelled(context: ControllerContext, update: Update) -> Update:
+    """Add the examples, steps and layers of the slot's path so far (Relay)."""
+    before = context.state.travelling.get(update.slot)
+    if before is None:
+        return update
+    known = update.examples is not None and before.examples is not None
+    update.examples = (update.examples or 0) + (before.examples or 0) if known else None
+    update.steps += before.steps
+    update.layers = tuple(sorted({*update.layers, *before.layers}))
+    update.path = (*before.path, *update.path)
+    return update
