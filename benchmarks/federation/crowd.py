@@ -67,9 +67,9 @@ def certify(folder: Path, learners: Sequence[str]) -> Path:
     """Papers for everybody."""
     papers = folder / "ca"
     authority.create_authority(papers)
-    authority.issue_controller(papers)
+    authority.issue(papers, "controller")
     for name in learners:
-        authority.issue_learner(papers, name)
+        authority.issue(papers, "learner", name)
     return papers
 
 

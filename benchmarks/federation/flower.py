@@ -50,7 +50,7 @@ def rounds(parameters: int, count: int) -> list[float]:
 
 def _certify(folder: Path) -> Path:
     authority.create_authority(folder / "ca")
-    return authority.issue_controller(folder / "ca").folder
+    return authority.issue(folder / "ca", "controller").folder
 
 
 def _write_project(folder: Path, port: int, papers: Path, **config: object) -> None:

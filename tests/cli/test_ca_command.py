@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from archipel.cli.program import app
-from archipel.federation.security.authority import create_authority, issue_learner
-from archipel.federation.security.tls import Certificates, Identity, own_identity
+from archipel.federation.security.authority import create_authority, issue
+from archipel.federation.security.names import Identity
+from archipel.federation.security.tls import Certificates, own_identity
 
 
 @pytest.fixture(autouse=True)
@@ -42,13 +43,14 @@ def program(*arguments: str, before: str = "") -> subprocess.CompletedProcess[st
 
 
 def test_five_commands_make_a_federation() -> None:
-    told = said("init", "ca/")
+    told = said("init", "ca/", "--no-passphrase")
     assert told.startswith("ca/authority: certificate.pem, key.pem; valid until")
-    assert told.endswith("Next: archipel ca controller ca --host NAME archipel ca learner ca hospital-1")
+    assert told.endswith("and here, with the request.pem of each: archipel ca sign ca request.pem")
     told = said("controller", "ca/", "--host", "localhost", "--host", "10.0.0.5")
     assert "It answers to localhost, 10.0.0.5." in told
-    assert "Bring this folder, in secret," in said("learner", "ca/", "hospital-1")
-    assert "Bring this folder, in secret," in said("operator", "ca/", "alice", "--days", "40")
+    travel = "Copy this folder to its machine over a secure channel, then delete it here."
+    assert said("learner", "ca/", "hospital-1").endswith(travel)
+    assert said("operator", "ca/", "alice", "--days", "40").endswith(travel)
     assert Certificates(Path("ca/controller")).title == "controller"
     assert own_identity(Path("ca/hospital-1")) == Identity("learner", "hospital-1")
     assert own_identity(Path("ca/alice")) == Identity("operator", "alice")
@@ -64,39 +66,41 @@ def table(folder: str) -> list[str]:
     """The lines of the list, below its head."""
     result = CliRunner().invoke(app, ["ca", "list", folder], catch_exceptions=False)
     head, *lines = result.stdout.splitlines()
-    assert head.split() == ["who", "kind", "expires", "days", "left"]
+    assert head.split() == ["who", "kind", "expires", "days", "left", "serial", "number"]
     return lines
 
 
 def test_the_list_tells_until_when() -> None:
     create_authority(Path("ca"))
-    issue_learner(Path("ca"), "a", days=10)
-    issue_learner(Path("ca"), "b", days=10, at=datetime.now(UTC) - timedelta(days=20))
+    issue(Path("ca"), "learner", "a", days=10)
+    issue(Path("ca"), "learner", "b", days=10, at=datetime.now(UTC) - timedelta(days=20))
     assert [line.split()[3] for line in table("ca")] == ["3649", "9", "expired"]
     listed = json.loads(said("list", "ca", "--json"))
     assert [one["days_left"] for one in listed] == [3649, 9, -11]
     assert listed[1] == {
         "name": "a",
         "kind": "learner",
+        "serial": listed[1]["serial"],
         "folder": "ca/a",
         "hosts": [],
         "expires": listed[1]["expires"],
         "days_left": 9,
+        "revoked": False,
     }
     assert timedelta(days=9) < datetime.fromisoformat(listed[1]["expires"]) - datetime.now(UTC) < timedelta(days=10)
 
 
 def test_the_same_command_renews() -> None:
-    said("init", "ca")
+    said("init", "ca", "--no-passphrase")
     said("controller", "ca", "--host", "fl.example.org", "--days", "5")
     said("learner", "ca", "a", "--days", "5")
     key = Path("ca/a/key.pem").read_bytes()
-    assert refused("learner", "ca", "a").endswith("or move the folder away for a new key.")
-    assert "bring certificate.pem and authority.pem to where it is used" in said("learner", "ca", "a", "--renew")
+    assert refused("learner", "ca", "a").endswith("nothing in it was changed. Choose another name, or --renew.")
+    assert "Copy this folder to its machine" in said("learner", "ca", "a", "--renew")
     assert "It answers to fl.example.org." in said("controller", "ca", "--renew")
-    assert "before the old one expires" in said("init", "ca", "--renew")
-    assert Path("ca/a/key.pem").read_bytes() == key
-    assert [line.split()[3] for line in table("ca")] == ["3649", "364", "364"]
+    assert "before the authority's old one expires" in said("init", "ca", "--renew")
+    assert Path("ca/a/key.pem").read_bytes() != key
+    assert [line.split()[3] for line in table("ca")] == ["3649", "364", "4", "364", "4"]  # with those before
 
 
 @pytest.mark.parametrize(
@@ -104,10 +108,10 @@ def test_the_same_command_renews() -> None:
     [
         (["learner", "nowhere", "a"], "nowhere: has no authority"),
         (["list", "nowhere"], "nowhere: has no authority"),
-        (["init", "ca"], "ca/authority: is there already"),
+        (["init", "ca"], "ca/authority: exists already"),
         (["learner", "ca", "../a"], "a name should be 1 to 64 letters"),
         (["operator", "ca", "home"], "mean something else here"),
-        (["learner", "ca", "a", "--days", "0"], "--days should be 1 to 36500, got 0"),
+        (["learner", "ca", "a", "--days", "0"], "--days should be 1 to 730, got 0"),
         (["learner", "ca", "a", "--renew"], "ca/a: there is no certificate to renew"),
         (["controller", "ca", "--host", "a:9443"], "--host a:9443: should be a name or an address"),
     ],
@@ -135,7 +139,9 @@ def test_what_is_missing_without_the_extra_is_told() -> None:
 
 @pytest.mark.slow
 def test_it_needs_neither_torch_nor_grpc() -> None:
-    done = program("init", "ca", before="import atexit; atexit.register(lambda: print(*sys.modules))")
+    done = program(
+        "init", "ca", "--no-passphrase", before="import atexit; atexit.register(lambda: print(*sys.modules))"
+    )
     assert done.returncode == 0
     loaded = set(done.stdout.splitlines()[-1].split())
     assert "cryptography" in loaded

@@ -48,6 +48,7 @@ def study(**sections: Any) -> dict[str, Any]:
         "evaluation": {"every": 100, "at": "learners"},
         "federation": {
             "learners": list(NAMES),
+            "operators": [{"name": "alice", "role": "admin"}],
             "example": [6],
             "classes": 2,
             "heartbeat": 0.3,

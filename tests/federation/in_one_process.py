@@ -35,7 +35,7 @@ def study(**sections: Any) -> dict[str, Any]:
         "algorithms": "fedavg",
         "data": {"source": "digits", "split": {"learners": 3}},
         "ending": {"rounds": 3},
-        "federation": {"keep_updates": True, "heartbeat": 0.5, "silence": 5 * LIMIT},
+        "federation": {"operators": ["alice"], "keep_updates": True, "heartbeat": 0.5, "silence": 5 * LIMIT},
     }
     for name, section in sections.items():
         raw[name] = {**raw[name], **section} if isinstance(raw.get(name), dict) else section

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from archipel.federation.learner.link import Link
-from archipel.federation.security.authority import create_authority, issue_controller, issue_learner
+from archipel.federation.security.authority import create_authority, issue
 from archipel.federation.security.tls import channel_credentials
 from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
@@ -139,9 +139,9 @@ def set_up(folder: Path, setting: Setting) -> Stage:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.toml").write_text(setting.study)
     create_authority(folder / "ca")
-    issue_controller(folder / "ca")
+    issue(folder / "ca", "controller")
     for name in setting.names:
-        issue_learner(folder / "ca", name)
+        issue(folder / "ca", "learner", name)
     return Stage(folder, setting, free_port(), host(read_study(folder / "study.toml")))
 
 

@@ -78,6 +78,7 @@ rounds = 4
 
 [federation]
 learners = ["north", "south", "west"]
+operators = ["alice"]
 heartbeat = 0.5
 keep_updates = true
 """
@@ -218,7 +219,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "network.py").write_text(NETWORK)
     for name in ("north", "south", "west", "east"):
         table(folder / f"{name}.csv")
-    for arguments in (["init"], ["controller"], *(["learner", name] for name in ("north", "south", "west", "east"))):
+    said("ca", "init", folder / "ca", "--no-passphrase")
+    for arguments in (["controller"], *(["learner", name] for name in ("north", "south", "west", "east"))):
         said("ca", arguments[0], folder / "ca", *arguments[1:])
     said("ca", "operator", folder / "ca", "alice")
     return folder
@@ -322,7 +324,7 @@ def test_killed_and_started_again(wards: Wards) -> None:
     """Both sides at once, in the middle of a round; without TLS, as one tries it on one machine."""
     wards.hold.touch()
     asks = ["--controller", wards.address, "--insecure"]
-    short = ["--set", "federation={learners=['north','south'],heartbeat=0.5}"]
+    short = ["--set", "federation={learners=['north','south'],operators=['alice'],heartbeat=0.5}"]
 
     def start() -> tuple[Started, Started, Started]:
         listen = ["--listen", f"127.0.0.1:{wards.port}", "--insecure", *short]

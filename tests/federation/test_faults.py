@@ -17,7 +17,7 @@ import pytest
 
 from archipel.core.records import Handed
 from archipel.core.types import Failed, Joined, Left
-from archipel.federation.security.authority import create_authority, issue_controller, issue_learner
+from archipel.federation.security.authority import create_authority, issue
 from archipel.federation.storage.durable_controller import LATE
 from tests.federation.fault_proxy import FaultProxy
 from tests.federation.in_one_process import study
@@ -186,9 +186,9 @@ async def parted_by_the_kernel(raw: dict[str, Any], folder: Path, seconds: float
     with network() as net:
         papers = folder / "ca"
         create_authority(papers)
-        issue_controller(papers, ["localhost", net.address])
+        issue(papers, "controller", hosts=["localhost", net.address])
         for name in ("00", "01", "02"):
-            issue_learner(papers, name)
+            issue(papers, "learner", name)
         async with scene(raw, folder, papers) as one:
             with net.site(folder, raw, "02", one.port, papers / "02"):
                 await part(one, net.cut, net.heal, seconds)

@@ -16,27 +16,14 @@ import pytest
 from cryptography import x509
 
 from archipel import ArchipelWarning
-from archipel.federation.security.authority import (
-    YEAR,
-    create_authority,
-    issue_controller,
-    issue_learner,
-    issue_operator,
-    new_key,
-    pem,
-    read_authority,
-    read_certificate,
-    read_key,
-    sign,
-)
+from archipel.federation.security.authority import create_authority, issue, read_authority
+from archipel.federation.security.certificates import YEAR, new_key, sign
+from archipel.federation.security.gate import CALLER, METADATA, Gate
+from archipel.federation.security.key_files import key_pem, no_passphrase, pem, read_certificate, read_key
+from archipel.federation.security.names import Identity, identity_of
 from archipel.federation.security.tls import (
-    CALLER,
-    METADATA,
     Certificates,
-    Gate,
-    Identity,
     channel_credentials,
-    identity_of,
     insecure_allowed,
     own_identity,
     server_credentials,
@@ -55,13 +42,13 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority with everybody that should get through, and some that should not."""
     folder = tmp_path_factory.mktemp("authority") / "ca"
     create_authority(folder)
-    issue_controller(folder, ["localhost", "127.0.0.1"])
-    issue_learner(folder, "hospital-1")
-    issue_learner(folder, "hospital-2")
-    issue_learner(folder, "stranger")
-    issue_operator(folder, "alice")
-    issue_learner(folder, "expired", at=LONG_AGO)
-    issue_learner(folder, "early", at=NOW + timedelta(days=9))
+    issue(folder, "controller", hosts=["localhost", "127.0.0.1"])
+    issue(folder, "learner", "hospital-1")
+    issue(folder, "learner", "hospital-2")
+    issue(folder, "learner", "stranger")
+    issue(folder, "operator", "alice")
+    issue(folder, "learner", "expired", at=LONG_AGO)
+    issue(folder, "learner", "early", at=NOW + timedelta(days=9))
     return folder
 
 
@@ -70,8 +57,8 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another authority, which gives the same names."""
     folder = tmp_path_factory.mktemp("other") / "ca"
     create_authority(folder)
-    issue_controller(folder, ["localhost"])
-    issue_learner(folder, "hospital-1")
+    issue(folder, "controller", hosts=["localhost"])
+    issue(folder, "learner", "hospital-1")
     return folder
 
 
@@ -146,7 +133,7 @@ class Site:
     def __init__(self, allowed: Callable[[Identity], str | None] = admit, *, insecure: bool = False) -> None:
         self.echo = Echo()
         self.refusals: list[str] = []
-        self.gate = Gate(allowed, self.refusals.append, insecure=insecure)
+        self.gate = Gate(allowed, lambda turned: self.refusals.append(turned.reason), insecure=insecure)
         self.port = 0
 
 
@@ -199,10 +186,10 @@ def root(ca: Path) -> bytes:
 
 def forged(ca: Path, kind: Any, *names: x509.GeneralName) -> tuple[bytes, bytes]:
     """Key and certificate from the right authority that say what they should not."""
-    authority, signer = read_authority(ca)
+    authority, signer = read_authority(ca, no_passphrase)
     key = new_key()
     made = sign(authority, signer, key.public_key(), kind, names, NOW, NOW + timedelta(days=YEAR))
-    return pem(key), pem(made)
+    return key_pem(key), pem(made)
 
 
 def uri(text: str) -> x509.UniformResourceIdentifier:
@@ -290,7 +277,7 @@ def certified_by_a_learner(ca: Path, other: Path) -> grpc.ChannelCredentials | N
     learner, signer = read_certificate(ca / "hospital-1" / "certificate.pem"), read_key(ca / "hospital-1" / "key.pem")
     mine, names = new_key(), [uri("archipel:operator/alice")]
     made = sign(learner, signer, mine.public_key(), "operator", names, NOW, NOW + timedelta(days=1))
-    return grpc.ssl_channel_credentials(root(ca), pem(mine), pem(made) + pem(learner))
+    return grpc.ssl_channel_credentials(root(ca), key_pem(mine), pem(made) + pem(learner))
 
 
 def plaintext(ca: Path, other: Path) -> grpc.ChannelCredentials | None:
@@ -440,10 +427,10 @@ def a_controller_of_another_authority(ca: Path, other: Path) -> grpc.ServerCrede
 
 
 def an_expired_controller(ca: Path, other: Path) -> grpc.ServerCredentials | None:
-    authority, signer = read_authority(ca)
+    authority, signer = read_authority(ca, no_passphrase)
     key, names = new_key(), [uri("archipel:controller"), x509.DNSName("localhost")]
     made = sign(authority, signer, key.public_key(), "controller", names, LONG_AGO, NOW - timedelta(days=1))
-    return grpc.ssl_server_credentials([(pem(key), pem(made))], root(ca), True)
+    return grpc.ssl_server_credentials([(key_pem(key), pem(made))], root(ca), True)
 
 
 def a_controller_without_tls(ca: Path, other: Path) -> grpc.ServerCredentials | None:
@@ -577,7 +564,7 @@ def test_the_insecure_mode_is_for_nothing_else(address: str) -> None:
 def mine(tmp_path: Path) -> Path:
     """A folder of a learner's certificates that may be spoiled."""
     create_authority(tmp_path / "ca")
-    return issue_learner(tmp_path / "ca", "hospital-1").folder
+    return issue(tmp_path / "ca", "learner", "hospital-1").folder
 
 
 def complaint(folder: Path) -> str:
@@ -598,7 +585,7 @@ def test_a_folder_says_whom_it_is_for(ca: Path) -> None:
 
 
 def test_a_folder_that_is_not_there() -> None:
-    assert complaint(Path("nowhere")).startswith("--tls nowhere: is no folder. It should hold certificate.pem, key.pem")
+    assert complaint(Path("nowhere")).startswith("--tls nowhere: is no folder. It should hold key.pem")
 
 
 @pytest.mark.parametrize("name", ["certificate.pem", "key.pem", "authority.pem"])
@@ -615,7 +602,7 @@ def test_files_that_are_missing_or_not_whole(mine: Path, name: str) -> None:
 
 def test_a_key_of_another_certificate(mine: Path, ca: Path) -> None:
     (mine / "key.pem").write_bytes((ca / "hospital-2" / "key.pem").read_bytes())
-    assert complaint(mine).startswith(f"{mine}: key.pem does not fit certificate.pem")
+    assert complaint(mine).startswith(f"{mine}: key.pem and certificate.pem do not match")
 
 
 def test_a_key_that_is_a_certificate_and_the_other_way_round(mine: Path) -> None:
@@ -631,7 +618,7 @@ def test_another_authority(mine: Path, ca: Path) -> None:
 def test_what_has_expired_is_told_with_the_way_out(ca: Path) -> None:
     told = complaint(ca / "expired")
     assert "expired/certificate.pem: expired on" in told
-    assert told.endswith("archipel ca learner CA expired --renew")
+    assert told.endswith("Make a new key (archipel ca request learner expired) and have the authority sign it.")
 
 
 def test_what_is_not_valid_yet_is_told(ca: Path) -> None:
@@ -642,19 +629,21 @@ def test_what_is_not_valid_yet_is_told(ca: Path) -> None:
 
 def test_an_authority_that_has_expired_is_told(tmp_path: Path) -> None:
     create_authority(tmp_path / "ca", days=400, at=LONG_AGO)
-    told = complaint(issue_learner(tmp_path / "ca", "a", at=LONG_AGO).folder)
+    told = complaint(issue(tmp_path / "ca", "learner", "a", at=LONG_AGO).folder)
     assert "authority.pem: expired on" in told
-    assert told.endswith("archipel ca init CA --renew, and then archipel ca learner CA a --renew")
+    assert told.endswith(
+        "(archipel ca init CA --renew). Make a new key (archipel ca request learner a) and have the authority sign it."
+    )
 
 
 @pytest.mark.parametrize(("days", "warned"), [(29, True), (32, False)])
 def test_one_is_told_a_month_before_the_end(tmp_path: Path, days: int, warned: bool) -> None:
     create_authority(tmp_path / "ca")
-    folder = issue_learner(tmp_path / "ca", "a", days=days).folder
+    folder = issue(tmp_path / "ca", "learner", "a", days=days).folder
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         assert own_identity(folder) == Identity("learner", "a")
-    assert [(warning.category, "in 28 days. Renew it" in str(warning.message)) for warning in told] == [
+    assert [(warning.category, "in 28 days. Make a new key" in str(warning.message)) for warning in told] == [
         (ArchipelWarning, True)
     ] * warned
 

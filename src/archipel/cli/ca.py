@@ -1,8 +1,11 @@
-"""`archipel ca`: a small private authority, and certificates by which controller, learners and operators are known."""
+"""`archipel ca`: a small private authority, and certificates for controller, learners and operators."""
 
 from __future__ import annotations
 
+import getpass
+import sys
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +14,24 @@ from rich.table import Table
 
 from archipel.cli.console import AsJson, out, print_json
 from archipel.cli.folding import MARGIN, write
+from archipel.core.checks import require
 
 try:
     from archipel.federation.security import authority
+    from archipel.federation.security.certificates import SOON
+    from archipel.federation.security.key_files import Passphrase
+    from archipel.federation.security.revocation import REVOKED
 except ImportError as error:
     raise ImportError("archipel ca needs cryptography: pip install '.[federation]' in the source folder") from error
+
+
+class Holder(StrEnum):
+    """Who can have a certificate."""
+
+    controller = "controller"
+    learner = "learner"
+    operator = "operator"
+
 
 Folder = Annotated[
     Path, typer.Argument(help="The authority's folder, as in ca/.", metavar="FOLDER", show_default=False)
@@ -26,8 +42,26 @@ Name = Annotated[
         help="At most 64 letters, digits, dots, underscores and hyphens.", metavar="NAME", show_default=False
     ),
 ]
-Days = Annotated[int, typer.Option(help="How long it is valid.")]
-Renew = Annotated[bool, typer.Option("--renew", help="Make a new certificate for the key that is there.")]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host",
+        help="A name or address by which learners dial the controller; may be repeated. Default: localhost and this "
+        "machine's name, or on renewal those of the certificate before.",
+        show_default=False,
+    ),
+]
+Days = Annotated[int, typer.Option(help="How long it is valid, at most 730.")]
+Renew = Annotated[bool, typer.Option("--renew", help="Replace the certificate that is there; the key is a new one.")]
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--passphrase-file",
+        help="File with the passphrase of the authority's key; default: ask for it.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
 
 app = typer.Typer(
     help="A small private authority for a real federation: certificates for controller, learners and operators.",
@@ -36,51 +70,125 @@ app = typer.Typer(
 
 
 @app.command()
-def init(folder: Folder, days: Days = 3650, renew: Renew = False) -> None:
+def init(
+    folder: Folder,
+    days: Annotated[int, typer.Option(help="How long it is valid, at most 3650.")] = 3650,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Make a new certificate for the authority's key, which stays.")
+    ] = False,
+    passphrase_file: PassphraseFile = None,
+    no_passphrase: Annotated[
+        bool, typer.Option("--no-passphrase", help="Leave the key unencrypted, to try things on one machine.")
+    ] = False,
+) -> None:
     """Make an authority: a key that certifies, and its own certificate."""
-    made = authority.create_authority(folder, days=days, renew=renew)
+    require(
+        not (no_passphrase and passphrase_file is not None),
+        "--no-passphrase and --passphrase-file: give one of them.",
+    )
+    ask = asked(passphrase_file, twice=not renew)
+    made = authority.create_authority(folder, days=days, renew=renew, passphrase=None if no_passphrase else ask)
     show_made(made)
     if renew:
-        write("The others get it when they are renewed themselves, which they are to be before the old one expires.")
-    else:
-        write("Whoever has this key can admit anybody: back it up, and keep it away from the machines that run. Next:")
-        for line in (f"archipel ca controller {folder} --host NAME", f"archipel ca learner {folder} hospital-1"):
-            write(line, MARGIN, "cyan")
+        write("Renew the other certificates before the authority's old one expires: they bring the new one along.")
+        return
+    write("Whoever has this key can admit anybody: back it up, and keep it off the machines that run.")
+    write("Next, at the site of the controller and of each learner:")
+    for line in ("archipel ca request controller --host NAME", "archipel ca request learner hospital-1"):
+        write(line, MARGIN, "cyan")
+    write("and here, with the request.pem of each:")
+    write(f"archipel ca sign {folder} request.pem", MARGIN, "cyan")
+
+
+@app.command()
+def request(
+    kind: Annotated[Holder, typer.Argument(help="Whom it is for.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="A learner's or an operator's name.", metavar="NAME")] = "controller",
+    host: Hosts = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to make; default: the name.", show_default=False)
+    ] = None,
+) -> None:
+    """Make a key, at the machine that uses it, and a request for its certificate."""
+    require(
+        (kind is Holder.controller) == (name == "controller"),
+        f"archipel ca request {kind.value} {name}: a learner and an operator have a name, the controller has none.",
+    )
+    place = folder or Path(name)
+    seal = authority.make_request(place, kind.value, name, host or ())
+    write(f"{place}: key.pem, request.pem")
+    write(f"Fingerprint of the key: {seal}")
+    write(
+        f"Send {place}/request.pem to the authority; it is not secret. Tell the fingerprint by another way, such as "
+        f"the phone. key.pem stays here. Put the certificate.pem and authority.pem that come back into {place}."
+    )
+
+
+@app.command()
+def sign(
+    folder: Folder,
+    path: Annotated[Path, typer.Argument(help="The site's request.", metavar="REQUEST", show_default=False)],
+    days: Days = 365,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Replace the certificate of this name; the request has to have a new key.")
+    ] = False,
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(help="What the site told by another way; default: show it, and ask.", show_default=False),
+    ] = None,
+    passphrase_file: PassphraseFile = None,
+) -> None:
+    """Sign a request: the site is known by the name in it from then on."""
+    asked_for = authority.asked_for(path)
+    confirm(asked_for, fingerprint)
+    made = authority.sign_request(folder, path, days=days, renew=renew, passphrase=asked(passphrase_file))
+    show_made(made)
+    write("Send certificate.pem and authority.pem back; they are not secret. The site puts them beside its key.pem.")
 
 
 @app.command()
 def controller(
-    folder: Folder,
-    host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A name or address by which learners dial it; may be repeated. Default: localhost and this machine's "
-            "name, or on renewal those of the certificate before.",
-            show_default=False,
-        ),
-    ] = None,
-    days: Days = 365,
-    renew: Renew = False,
+    folder: Folder, host: Hosts = None, days: Days = 365, renew: Renew = False, passphrase_file: PassphraseFile = None
 ) -> None:
-    """Make the certificate by which learners know the controller."""
-    made = authority.issue_controller(folder, host or (), days=days, renew=renew)
+    """Make the controller's key and certificate here, to try things on one machine."""
+    made = authority.issue(
+        folder, "controller", hosts=host or (), days=days, renew=renew, passphrase=asked(passphrase_file)
+    )
     show_made(made)
     write(f"It answers to {', '.join(made.hosts)}.")
-    show_travel(renew)
+    show_travel()
 
 
 @app.command()
-def learner(folder: Folder, name: Name, days: Days = 365, renew: Renew = False) -> None:
-    """Make the certificate by which the controller knows a learner."""
-    show_made(authority.issue_learner(folder, name, days=days, renew=renew))
-    show_travel(renew)
+def learner(
+    folder: Folder, name: Name, days: Days = 365, renew: Renew = False, passphrase_file: PassphraseFile = None
+) -> None:
+    """Make a learner's key and certificate here, to try things on one machine."""
+    show_made(authority.issue(folder, "learner", name, days=days, renew=renew, passphrase=asked(passphrase_file)))
+    show_travel()
 
 
 @app.command()
-def operator(folder: Folder, name: Name, days: Days = 365, renew: Renew = False) -> None:
-    """Make the certificate by which the controller knows an operator, who may look, pause, resume and withdraw."""
-    show_made(authority.issue_operator(folder, name, days=days, renew=renew))
-    show_travel(renew)
+def operator(
+    folder: Folder, name: Name, days: Days = 365, renew: Renew = False, passphrase_file: PassphraseFile = None
+) -> None:
+    """Make an operator's key and certificate here, to try things on one machine."""
+    show_made(authority.issue(folder, "operator", name, days=days, renew=renew, passphrase=asked(passphrase_file)))
+    show_travel()
+
+
+@app.command()
+def revoke(
+    folder: Folder,
+    who: Annotated[str, typer.Argument(help="A name or a serial number.", metavar="NAME", show_default=False)],
+) -> None:
+    """Revoke the certificates of a name, or one by its serial number."""
+    for one in authority.revoke(folder, who):
+        write(f"revoked: {one.kind} {one.name}, serial number {one.serial}")
+    write(
+        f"Copy {folder / REVOKED} into the controller's state folder, or give it by --revoked. A running "
+        f"controller reads it within seconds and drops whoever is on it."
+    )
 
 
 @app.command("list")
@@ -93,10 +201,12 @@ def list_(folder: Folder, as_json: AsJson = False) -> None:
                 {
                     "name": one.name,
                     "kind": one.kind,
+                    "serial": one.serial,
                     "folder": str(one.folder),
                     "hosts": list(one.hosts),
                     "expires": one.expires.isoformat(),
                     "days_left": one.days_left(),
+                    "revoked": one.revoked,
                 }
                 for one in found
             ]
@@ -104,31 +214,61 @@ def list_(folder: Folder, as_json: AsJson = False) -> None:
         return
     table = Table("who", "kind", "expires", box=None, pad_edge=False)
     table.add_column("days left", justify="right")
+    table.add_column("serial number", no_wrap=True)
     for one in found:
         left = one.days_left()
-        table.add_row(
-            one.name,
-            one.kind,
-            date(one.expires),
-            "expired" if left < 0 else str(left),
-            style="red" if left < 0 else "yellow" if left < authority.SOON else "",
-        )
+        ends = "revoked" if one.revoked else "expired" if left < 0 else str(left)
+        style = "red" if not ends.isdigit() else "yellow" if left < SOON else ""
+        table.add_row(one.name, one.kind, date(one.expires), ends, one.serial, style=style)
     out.print(table)
 
 
 # ----------------------------------------------------------------------------------------------------- on the terminal
 
 
+def asked(file: Path | None, twice: bool = False) -> Passphrase:
+    """Return what gives the passphrase of a key: the first line of a file, or whoever sits at the terminal."""
+
+    def ask(path: Path) -> bytes:
+        if file is not None:
+            return file.read_text(encoding="utf-8").split("\n")[0].encode()
+        require(
+            sys.stdin.isatty(),
+            f"{path}: the key of an authority has a passphrase, and nobody is there to ask. Give --passphrase-file"
+            + (", or --no-passphrase to try things on one machine." if twice else "."),
+        )
+        word = getpass.getpass(f"Passphrase of {path}: ")
+        require(not twice or word == getpass.getpass("Again: "), "The two passphrases differ; nothing was made.")
+        return word.encode()
+
+    return ask
+
+
+def confirm(found: authority.Requested, told: str | None) -> None:
+    """Have somebody compare the fingerprint: whoever carries a request could put another key into it."""
+    who = f"{found.kind} {found.name}" if found.kind != "controller" else "controller"
+    if told is not None:
+        require(
+            told.replace(" ", "").lower() == found.fingerprint.replace(" ", ""),
+            f"--fingerprint {told}: the request for {who} has the fingerprint {found.fingerprint}. Do not sign it.",
+        )
+        return
+    write(f"{who}{', answers to ' + ', '.join(found.hosts) if found.hosts else ''}")
+    write(f"Fingerprint of the key: {found.fingerprint}")
+    require(
+        sys.stdin.isatty(),
+        "Nobody is there to compare the fingerprint. Give the one that the site told: --fingerprint",
+    )
+    require(typer.confirm("Did the site tell you the same one?"), "Not signed.")
+
+
 def show_made(made: authority.Issued) -> None:
     files = sorted(path.name for path in made.folder.iterdir())
-    write(f"{made.folder}: {', '.join(files)}; valid until {date(made.expires)}")
+    write(f"{made.folder}: {', '.join(files)}; valid until {date(made.expires)}; serial number {made.serial}")
 
 
-def show_travel(renewed: bool) -> None:
-    if renewed:
-        write("The key is the old one: bring certificate.pem and authority.pem to where it is used, by any way.")
-    else:
-        write("Bring this folder, in secret, to where it is used; then the key is not needed here any more.")
+def show_travel() -> None:
+    write("Copy this folder to its machine over a secure channel, then delete it here.")
 
 
 def date(moment: datetime) -> str:

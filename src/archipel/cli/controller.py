@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from archipel.cli.console import AllowCode, nearby, out, told
-from archipel.cli.federation import AsJsonLines, Changes, Method, listening
+from archipel.cli.federation import AsJsonLines, Changes, Method, expiry, listening
 from archipel.cli.loading import loading
 from archipel.core.checks import require
 
@@ -32,6 +32,15 @@ def controller(
     ] = None,
     metrics: Annotated[
         str | None, typer.Option(help="Address of the metrics for Prometheus.", metavar="HOST:PORT")
+    ] = None,
+    revoked: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of revoked certificates' serial numbers, read again when it changes; default: revoked.txt in "
+            "the state's folder.",
+            metavar="FILE",
+            show_default=False,
+        ),
     ] = None,
     algorithm: Method = None,
     change: Changes = None,
@@ -56,10 +65,18 @@ def controller(
     say_on_stderr(json_log)
     life = keep(state / "journal.sqlite")
     credentials = listening(listen, papers, insecure)
+    require(revoked is None or revoked.is_file(), f"--revoked {revoked}: there is no such file.")
     meters = None if metrics is None else _place(metrics)
     code: Code = "any" if allow_code else "beside"
     hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code))
     place = results or state / "run"
+
+    def opened() -> Federation:
+        federation = hosting.open(state, revoked)
+        if papers is not None:
+            federation.certificates["controller"] = expires = expiry(papers)
+            federation.meters.certificates.labels("controller").set(expires.timestamp())
+        return federation
 
     def when_over(federation: Federation) -> None:
         run = hosting.run(federation)
@@ -69,7 +86,7 @@ def controller(
 
     with alone_in(closed(state)), threads(hosting.study.simulation.threads):
         federation = run_controller(
-            lambda: hosting.open(state),
+            opened,
             listen,
             credentials,
             when_over,

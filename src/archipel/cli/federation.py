@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from archipel.core.checks import require
 
 try:
     from archipel.federation.security import tls
+    from archipel.federation.security.names import Identity, identity_of
 except ImportError as error:
     raise ImportError("A real federation needs grpcio: pip install '.[federation]' in the source folder") from error
 
@@ -24,7 +26,8 @@ Address = Annotated[
     str, typer.Option("--controller", help="Where the controller listens, as in host:9443.", metavar="HOST:PORT")
 ]
 Papers = Annotated[
-    Path | None, typer.Option("--tls", help="Folder of one's certificate, made with `archipel ca`.", metavar="FOLDER")
+    Path | None,
+    typer.Option("--tls", help="Folder of one's certificate, made with `archipel ca request`.", metavar="FOLDER"),
 ]
 Insecure = Annotated[
     str | None,
@@ -45,7 +48,7 @@ Changes = Annotated[
 AsJsonLines = Annotated[bool, typer.Option("--json-log", help="Log one JSON object a line.")]
 
 
-def identity(papers: Path | None, insecure: str | None, address: str) -> tls.Identity:
+def identity(papers: Path | None, insecure: str | None, address: str) -> Identity:
     """Who one is to the controller."""
     require(
         (papers is None) != (insecure is None),
@@ -55,7 +58,7 @@ def identity(papers: Path | None, insecure: str | None, address: str) -> tls.Ide
         return tls.own_identity(papers)
     assert insecure is not None
     tls.insecure_allowed(address)
-    who = tls.identity_of(insecure)
+    who = identity_of(insecure)
     if who is None:
         raise ValueError(f"--insecure {insecure}: say whom one is, as in learner/hospital-1 or operator/alice.")
     told.print(WARNING)
@@ -73,6 +76,11 @@ def listening(address: str, papers: Path | None, insecure: bool) -> tls.ServerCr
     tls.insecure_allowed(address)
     told.print(WARNING)
     return None
+
+
+def expiry(papers: Path) -> datetime:
+    """Return when one's own certificate expires."""
+    return tls.Certificates(papers).expires
 
 
 def link(address: str, papers: Path | None, insecure: str | None) -> Link:

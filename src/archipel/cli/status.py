@@ -42,6 +42,10 @@ def status(
         cells = (one["name"], one["state"], one["examples"], one["training"] or "", one["evaluating"] or "", seen)
         table.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
     out.print(table)
+    for one in told["certificates"]:
+        if one["soon"]:
+            ends = f"the certificate of {one['who']} expires on {one['expires'][:10]}; have a new one signed before"
+            out.print(f"[yellow]note:[/] {escape(ends)}", highlight=False, soft_wrap=True)
     for one in told["learners"]:
         if one["capped"]:
             claims = f"{one['name']} claims more than anybody's share of: {', '.join(one['capped'])}; it is cut to that"

@@ -32,7 +32,9 @@ from archipel.federation.controller.engine import Federation
 from archipel.federation.controller.terms import Guest, Limits, Terms
 from archipel.federation.learner.agent import Island
 from archipel.federation.learner.policy import ROWS, Policy
-from archipel.federation.security.authority import check_name
+from archipel.federation.security.names import check_name
+from archipel.federation.security.revocation import REVOKED, RevocationList
+from archipel.federation.security.roles import OperatorRole
 from archipel.federation.storage.durable_controller import Book, Course, replay
 from archipel.federation.storage.journal import Journal
 from archipel.federation.storage.stored_models import StoredModels
@@ -45,7 +47,7 @@ from archipel.runs.run_data import Participant
 from archipel.study.build import Settings, build_algorithm, build_data, build_settings, build_source
 from archipel.study.grid import cells
 from archipel.study.inputs import hashes
-from archipel.study.schema import GuestTable, Study
+from archipel.study.schema import GuestTable, OperatorTable, Study
 
 UNLISTED = 100
 """Learners there may be where a learner's own copy of the study lists none."""
@@ -144,8 +146,8 @@ class Hosting:
             state=state,
         )
 
-    def open(self, folder: Path) -> Federation:
-        """The federation in a folder: begun, or taken up where it was."""
+    def open(self, folder: Path, revoked: Path | None = None) -> Federation:
+        """The federation in a folder: begun, or taken up where it was; revoked: a list that lies elsewhere."""
         section = self.study.federation
         folder.mkdir(parents=True, exist_ok=True)
         begun = self._as_begun(folder)
@@ -168,6 +170,7 @@ class Hosting:
             layout=layout_hash(self.layout),
             features=tuple(self.data.x.shape[1:]) if everybodys else None,
             home=home,
+            revoked=RevocationList(revoked or folder / REVOKED),
         )
 
     def _as_begun(self, folder: Path) -> Hosting:
@@ -314,7 +317,18 @@ def _terms(study: Study, data: Islands | None) -> Terms:
         section.opinion_deadline,
         section.norm_bound,
         Limits(**section.limits.model_dump()),
+        _operators(study),
     )
+
+
+def _operators(study: Study) -> dict[str, OperatorRole]:
+    listed: dict[str, OperatorRole] = {}
+    for entry in study.federation.operators:
+        person = entry if isinstance(entry, OperatorTable) else OperatorTable(name=entry)
+        check_name("operator", person.name)
+        require(person.name not in listed, f"federation.operators names {person.name} twice.")
+        listed[person.name] = person.role
+    return listed
 
 
 def _data_is_here(study: Study) -> bool:

@@ -39,6 +39,7 @@ from archipel.core.parts.server import Server
 from archipel.core.parts.weighting import Weighting
 from archipel.core.types import Role
 from archipel.data import Islands, Source, own, sources
+from archipel.federation.security.roles import OperatorRole
 from archipel.simulation.executors.choice import Way
 from archipel.simulation.fleet import Group
 from archipel.study.arguments import (
@@ -276,11 +277,24 @@ class LimitsTable(StudyTable):
     claims; with n learners never below 1/n. 1: no limit. Set it little above what the largest learner should have."""
 
 
+class OperatorTable(StudyTable):
+    """A person who looks after a federation."""
+
+    name: str
+    """As the certificate says."""
+    role: OperatorRole = "operator"
+    """"viewer" looks; "operator" also pauses, resumes and withdraws learners; "admin" also readmits them and rolls the
+    model back."""
+
+
 class FederationSection(StudyTable):
     """Settings of a real federation; a simulation ignores them."""
 
     learners: tuple[str | GuestTable, ...] = ()
     """Who may take part, by the names in their certificates; default: the learners that the data are split over."""
+    operators: tuple[str | OperatorTable, ...] = ()
+    """Who looks after it, by the names in their certificates; a name alone has the role "operator". Nobody by default:
+    learners may still look, and pause or withdraw themselves."""
     wait_for: Annotated[int, Field(ge=1)] | None = None
     """Learners that have to be there before it begins; default: all that train."""
     heartbeat: Annotated[float, Field(gt=0)] = 5.0

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -52,6 +53,7 @@ from archipel.federation.controller.operators import Operators
 from archipel.federation.controller.opinions import Opinions
 from archipel.federation.controller.orders import Orders
 from archipel.federation.controller.terms import Home, Seat, Terms
+from archipel.federation.security.revocation import RevocationList
 from archipel.federation.storage.blobs import Buffer
 from archipel.federation.storage.durable_controller import Book, Entry, Moved, Note, Taken
 from archipel.federation.storage.journal import Answer
@@ -87,6 +89,7 @@ class Federation:
         features: Sequence[int] | None = None,
         home: Home | None = None,
         meters: Meters | None = None,
+        revoked: RevocationList | None = None,
     ) -> None:
         """`study`: hashes that a learner's have to equal; `layout`: hash of the layers; `features`: the shape of an
         example, where features are standardised by everybody's statistics."""
@@ -99,6 +102,9 @@ class Federation:
         """Pieces of models on their way down or up: each is in memory several times over. One that takes longer, as on
         a slow line, keeps its turn from others for so many seconds and no more."""
         self.seats = {name: Seat(name) for name in terms.learners}
+        self.revoked = revoked or RevocationList()
+        self.certificates: dict[str, datetime] = {}
+        """When the certificates of the controller and of whoever called expire."""
         self.restarts = 0
         """Controllers before this one that were killed, and their keeper went on."""
         self.name = self._name()

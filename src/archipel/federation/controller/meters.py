@@ -32,6 +32,12 @@ class Meters:
             ["what"],
             registry=self.registry,
         )
+        self.certificates = Gauge(
+            "archipel_certificate_expiry_timestamp_seconds",
+            "When the certificate of the controller or of a caller expires",
+            ["who"],
+            registry=self.registry,
+        )
         self.bytes = Counter("archipel_bytes", "Bytes of models on the wire", ["way"], registry=self.registry)
         self.restarts = Counter(
             "archipel_restarts", "Times that the controller was killed and started again", registry=self.registry

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from archipel.core.types import Evaluate, Event, Left, Train
 from archipel.federation.controller.terms import Rejected
-from archipel.federation.security.tls import Identity
+from archipel.federation.security import roles
+from archipel.federation.security.certificates import SOON
+from archipel.federation.security.names import Identity
 from archipel.federation.wire import federation_pb2 as pb
 
 if TYPE_CHECKING:
@@ -28,7 +31,8 @@ class Operators:
     def objection(self, who: Identity) -> str | None:
         """Why this caller may not come in, or None."""
         if who.kind == "operator":
-            return None
+            listed = who.name in self.federation.terms.operators
+            return None if listed else f"{who.name} is not on the study's list of operators."
         if who.name not in self.federation.terms.learners:
             return f"{who.name} is not on the study's list of learners."
         if who.name in self.withdrawn:
@@ -40,6 +44,10 @@ class Operators:
         name = wish.learner or who.name
         if who.kind != "operator" and name != who.name:
             raise Rejected(f"{who.name} may pause, resume and withdraw itself, not {name}.")
+        if who.kind == "operator":
+            forbidden = roles.objection(who.name, federation.terms.operators[who.name], wish.action)
+            if forbidden is not None:
+                raise Rejected(forbidden)
         if name not in federation.seats:
             raise Rejected(f"There is no learner {name[:100]}; the study lists {', '.join(federation.seats)[:500]}.")
         if name in self.withdrawn and wish.action != "readmit":
@@ -100,8 +108,18 @@ class Operators:
             "waiting for": None if state.begun else f"{controller.learners} learners",
             "updates waiting": len(state.queue),
             "restarts": federation.restarts,
+            "certificates": self._certificates(who),
             "learners": [self._status_of(n) for n in federation.seats if who.kind == "operator" or n == who.name],
         }
+
+    def _certificates(self, who: Identity) -> list[dict[str, Any]]:
+        """Tell when the certificates that were seen expire, the first one first; a learner sees its own."""
+        now = datetime.now(UTC)
+        return [
+            {"who": whose, "expires": expires.isoformat(), "soon": expires < now + timedelta(days=SOON)}
+            for whose, expires in sorted(self.federation.certificates.items(), key=lambda item: item[1])
+            if who.kind == "operator" or whose in (str(who), "controller")
+        ]
 
     def _capped(self, name: str) -> list[str]:
         """What this learner claims more of than anybody's share."""

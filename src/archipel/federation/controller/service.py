@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from contextvars import ContextVar
+from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -16,7 +17,8 @@ from archipel.federation.controller.descriptors import most_connections
 from archipel.federation.controller.engine import Federation
 from archipel.federation.controller.limiter import Turn, Turns
 from archipel.federation.controller.terms import Busy, Missing, Rejected
-from archipel.federation.security.tls import CALLER, Gate
+from archipel.federation.security.gate import AGES, CALLER, Gate, Turned
+from archipel.federation.security.names import Identity
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.channel import LIMITS, NAME
 from archipel.federation.wire.pieces import Portion, hear_portion, written
@@ -53,14 +55,27 @@ async def serve(
 ) -> tuple[grpc.aio.Server, int]:
     """Listen at an address, and at which port; without credentials only on loopback, which the caller has seen to."""
 
-    def refused(reason: str) -> None:
+    def refused(turned: Turned) -> None:
         federation.meters.refusals.labels("caller").inc()
-        log.warning("a caller was turned away", extra={"reason": reason})
+        peer = turned.peer
+        about = {"caller": str(peer.identity), "serial": peer.serial, "address": peer.address}
+        log.warning("a caller was turned away", extra={"reason": turned.reason, **about})
+
+    def certified(who: Identity, expires: datetime) -> None:
+        federation.certificates[str(who)] = expires
+        federation.meters.certificates.labels(str(who)).set(expires.timestamp())
 
     await federation.open()
-    gate = Gate(federation.operators.objection, on_refusal=refused, insecure=credentials is None)
+    gate = Gate(
+        federation.operators.objection,
+        refused,
+        insecure=credentials is None,
+        revoked=federation.revoked,
+        on_certificate=certified,
+    )
+    federation.later(gate.watch())
     most = most_connections(len(federation.seats))
-    options = [*LIMITS, *THRIFT, ("grpc.max_allowed_incoming_connections", most), HANDSHAKE]
+    options = [*LIMITS, *THRIFT, *AGES, ("grpc.max_allowed_incoming_connections", most), HANDSHAKE]
     server = grpc.aio.server(interceptors=(InTurn(), gate), options=options)
     server.add_generic_rpc_handlers((_handlers(federation),))
     try:

@@ -10,6 +10,7 @@ from typing import Protocol
 from archipel.core.checks import require
 from archipel.core.types import Evaluate, Result, Role, Train
 from archipel.data.standardise import Moments
+from archipel.federation.security.roles import OperatorRole
 from archipel.federation.wire.codec import MOST
 
 
@@ -64,6 +65,8 @@ class Terms:
     norm_bound: float | None = None
     """How far an update may move the model; None: as far as it likes."""
     limits: Limits = Limits()
+    operators: Mapping[str, OperatorRole] = field(default_factory=dict)
+    """Who looks after the federation."""
 
     def __post_init__(self) -> None:
         for what in ("examples", "validation", "test"):
