@@ -221,11 +221,6 @@ def test_no_trick_for_speed_lives_in_the_core() -> None:
 # ----------------------------------------------------------------------------------------------------------- cycles
 
 OWED_CYCLES = {
-    "core": {
-        "core.algorithm",
-        *(f"core.parts.{name}" for name in ("merge", "part", "planning", "protocol", "recall")),
-        *(f"core.parts.{name}" for name in ("selection", "server", "weighting")),
-    },
     "federation": {
         f"federation.controller.{name}" for name in ("answers", "engine", "joining", "operators", "opinions", "orders")
     },

@@ -12,15 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 from archipel.core.checks import at_least, between, more_than, one_of, require
+from archipel.core.records import Record
 from archipel.core.scored import Counts as Counts
 from archipel.core.scored import Scored as Scored
 from archipel.core.scored import ScoreTable as ScoreTable
-
-if TYPE_CHECKING:
-    from archipel.core.records import Record
 
 HOME = "home"
 """The controller's own site: where stimuli and a global test set live, if there is one."""

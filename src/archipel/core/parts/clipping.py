@@ -15,7 +15,6 @@ import math
 import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -23,13 +22,10 @@ from torch import Tensor, nn
 from archipel.core.checks import at_least, require
 from archipel.core.layout import Layout, chunks
 from archipel.core.parts.merge import Mean, Merge, Proposal
-from archipel.core.parts.part import Needs, Part
+from archipel.core.parts.part import Composition, Needs, Part
 from archipel.core.parts.robust import RobustMerge
 from archipel.core.state import Update, View
 from archipel.core.types import Model
-
-if TYPE_CHECKING:
-    from archipel.core.algorithm import Algorithm
 
 RECENT = 100
 """Learners whose latest movements are remembered, so that a commit costs the same however many there are."""
@@ -93,7 +89,7 @@ class NormClipped(Merge):
     def inner(self) -> tuple[Part, ...]:
         return (self.then, *self.then.inner())
 
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         return self.then.conflicts(algorithm)
 
     def check(self, layout: Layout) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,16 +22,13 @@ from archipel.core.layout import Layout
 from archipel.core.parts.matching import Prior, match
 from archipel.core.parts.merge import Merge, Proposal
 from archipel.core.parts.neurons import Axis, FloatTable, Neurons, hidden_neurons, last_rows
-from archipel.core.parts.part import Needs
+from archipel.core.parts.part import Composition, Needs
 from archipel.core.parts.planning import Decay, Planner, Proximal, ValidationCycle
 from archipel.core.parts.protocol import Rounds
 from archipel.core.parts.server import Replace
 from archipel.core.randomness import generator
 from archipel.core.state import Member, Update, View
 from archipel.core.types import Plan
-
-if TYPE_CHECKING:
-    from archipel.core.algorithm import Algorithm
 
 ANY_LAYERS = (Decay, Proximal, ValidationCycle)
 """Planners that leave it to others which layers train and travel."""
@@ -47,7 +43,7 @@ def layer_in_turn(layout: Layout, version: int) -> int:
 class LayerByLayer(Planner):
     """FedMA: in round n of a sweep the layers before layer n are frozen, and only the others travel."""
 
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         if not any(isinstance(merge, MatchedMean) for merge in (algorithm.merge, *algorithm.merge.inner())):
             return (
                 f"LayerByLayer needs a merge that settles layers in turn; use MatchedMean(), not {algorithm.merge!r}."
@@ -99,7 +95,7 @@ class MatchedMean(Merge):
 
     # ------------------------------------------------------------------------------------------- what it can work with
 
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         if not isinstance(algorithm.protocol, Rounds):
             return f"MatchedMean needs all learners at the same layer; use Rounds(), not {algorithm.protocol!r}."
         if algorithm.server != Replace():

@@ -10,19 +10,16 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from archipel.core.checks import share
 from archipel.core.layout import Layout
-from archipel.core.parts.part import Needs, Part
+from archipel.core.parts.part import Composition, Needs, Part
 from archipel.core.shares import cap
 from archipel.core.state import Update, View
-
-if TYPE_CHECKING:
-    from archipel.core.algorithm import Algorithm
 
 GIANT = 2.0**20
 """A term so much larger than all others takes 20 of the 53 bits that float64 has for them."""
@@ -89,7 +86,7 @@ class Mix(Merge):
     def __post_init__(self) -> None:
         share("Mix", "alpha", self.alpha)
 
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         if algorithm.weighting.at_most_one:
             return None
         return (

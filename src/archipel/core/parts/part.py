@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from torch import Tensor, nn
 
 from archipel.core.layout import Layout
 from archipel.core.state import Update, View
-from archipel.core.types import Reports
-
-if TYPE_CHECKING:
-    from archipel.core.algorithm import Algorithm
+from archipel.core.types import Plan, Reports
 
 
 @dataclass(frozen=True)
@@ -59,7 +56,7 @@ class Part:
         """Return the parts inside this one."""
         return ()
 
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         """Return why this part cannot work in this algorithm, with the way out, or None."""
         return None
 
@@ -81,3 +78,49 @@ class Part:
     def holds(self, view: View) -> Collection[str]:
         """Return the names of updates' vectors that this part still needs."""
         return ()
+
+
+class CommitPattern(Protocol):
+    """What parts may ask of a protocol."""
+
+    @property
+    def updates_per_commit(self) -> int | None:
+        """How many updates a commit usually holds; None: as many as take part."""
+
+    @property
+    def commits_while_training(self) -> bool:
+        """Whether versions are committed while tasks are out, so that a task can grow stale."""
+
+
+class WeightRange(Protocol):
+    """What parts may ask of a weighting."""
+
+    @property
+    def at_most_one(self) -> bool:
+        """Whether its weights never exceed 1, so that they can be mixing coefficients."""
+
+
+class Composition(Protocol):
+    """What a part may look at of the algorithm that it belongs to."""
+
+    @property
+    def protocol(self) -> CommitPattern: ...
+
+    @property
+    def weighting(self) -> WeightRange: ...
+
+    @property
+    def merge(self) -> Part: ...
+
+    @property
+    def server(self) -> Part: ...
+
+    @property
+    def planners(self) -> tuple[Part, ...]: ...
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def reports(self) -> tuple[Reports, ...]:
+        """What every learner reports with its update."""

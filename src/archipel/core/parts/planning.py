@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from archipel.core.checks import at_least, more_than, one_of, require, share
 from archipel.core.layout import Layout
 from archipel.core.parts.divergence import first_divergent, layer_divergence
-from archipel.core.parts.part import Needs, Part
+from archipel.core.parts.part import Composition, Needs, Part
 from archipel.core.records import Divergence, Record
 from archipel.core.state import Member, Update, View
 from archipel.core.types import Cycle, Plan
 
-if TYPE_CHECKING:
-    from archipel.core.algorithm import Algorithm
-
 
 class Planner(Part):
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         if sum(type(planner) is type(self) for planner in algorithm.planners) > 1:
             return f"planners hold {type(self).__name__} more than once; one of them would be lost."
         return None
@@ -52,7 +49,7 @@ class Planner(Part):
         return []
 
 
-def _conflict_over_epochs(planner: Planner, algorithm: Algorithm) -> str | None:
+def _conflict_over_epochs(planner: Planner, algorithm: Composition) -> str | None:
     """Return why a planner that sets a task's epochs cannot do so here, or None."""
     mine, steps = type(planner).__name__, algorithm.plan.steps
     if steps is not None:
@@ -110,7 +107,7 @@ class ValidationCycle(Planner):
 
     needs = Needs(validation=True)
 
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         return super().conflicts(algorithm) or _conflict_over_epochs(self, algorithm)
 
     def __post_init__(self) -> None:
@@ -289,7 +286,7 @@ class DivideAndConquer(Planner):
     def needs(self) -> Needs:
         return Needs(at_least=1 if self.split is not None else 2)
 
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         per_commit = algorithm.protocol.updates_per_commit
         if per_commit is not None and per_commit < self.needs.at_least:
             return (

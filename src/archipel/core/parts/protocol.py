@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from archipel.core.checks import at_least, more_than, one_of, share
-from archipel.core.parts.part import Part
+from archipel.core.parts.part import Composition, Part
 from archipel.core.state import Update, View
 from archipel.core.types import Model
-
-if TYPE_CHECKING:
-    from archipel.core.algorithm import Algorithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +301,7 @@ class Relay(Protocol):
         at_least(1, "Relay", hops=self.hops)
         at_least(1, "Relay", at_least=self.at_least)
 
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         if not algorithm.merge.needs.single_models:
             return None
         merge, protocol = type(algorithm.merge).__name__, type(self).__name__

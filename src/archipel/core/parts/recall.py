@@ -5,20 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from archipel.core.checks import at_least
-from archipel.core.parts.part import Needs, Part
+from archipel.core.parts.part import Composition, Needs, Part
 from archipel.core.state import Assignment, Update, View
-
-if TYPE_CHECKING:
-    from archipel.core.algorithm import Algorithm
 
 
 class Recall(Part):
     needs = Needs(reports=("progress",))
 
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         if algorithm.protocol.commits_while_training:
             return None
         return (

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,13 +24,10 @@ from torch import Tensor
 from archipel.core.checks import at_least, between, more_than
 from archipel.core.layout import chunks
 from archipel.core.parts.merge import Merge, Proposal
-from archipel.core.parts.part import Needs
+from archipel.core.parts.part import Composition, Needs
 from archipel.core.parts.weighting import Equally
 from archipel.core.state import Update, View
 from archipel.kernels.interface import Rows
-
-if TYPE_CHECKING:
-    from archipel.core.algorithm import Algorithm
 
 Matrix: TypeAlias = npt.NDArray[np.float64]
 Vector: TypeAlias = npt.NDArray[np.float64]
@@ -47,7 +44,7 @@ class RobustMerge(Merge):
         """Ask for three updates: among two nobody is in the minority."""
         return Needs(at_least=3)
 
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         together = algorithm.protocol.updates_per_commit
         if together is None or together >= self.needs.at_least:
             return None
@@ -77,7 +74,7 @@ class RobustMerge(Merge):
 class CoordinateMerge(RobustMerge):
     """A merge of each coordinate by its order statistics, which weights have no meaning for."""
 
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         if isinstance(algorithm.weighting, Equally):
             return super().conflicts(algorithm)
         return (

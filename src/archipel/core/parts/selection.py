@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from archipel.core.checks import one_of, require
-from archipel.core.parts.part import Needs, Part
+from archipel.core.parts.part import Composition, Needs, Part
 from archipel.core.state import Update, View
-
-if TYPE_CHECKING:
-    from archipel.core.algorithm import Algorithm
 
 
 class Selection(Part):
@@ -69,7 +66,7 @@ class ByImportance(Selection):
     def needs(self) -> Needs:
         return Needs(reports=("gradient norm per sample" if self.score == "sample" else "gradient norm per batch",))
 
-    def conflicts(self, algorithm: Algorithm) -> str | None:
+    def conflicts(self, algorithm: Composition) -> str | None:
         norms = [report for report in algorithm.reports if report.startswith("gradient norm")]
         if len(norms) <= 1:
             return None
