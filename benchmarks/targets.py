@@ -112,7 +112,8 @@ def aggregation(cases: Sequence[Mapping[str, Any]]) -> list[Verdict]:
 
 def shown(times: Spread) -> str:
     """A median and its spread."""
-    return f"{times.middle:.2f} [{times.low:.2f} to {times.high:.2f}]"
+    single = times.low == times.high
+    return f"{times.middle:.2f}" if single else f"{times.middle:.2f} [{times.low:.2f} to {times.high:.2f}]"
 
 
 def _rows(laps: Mapping[str, Mapping[int, Line]], contenders: Sequence[str]) -> dict[str, Mapping[int, Line]]:

@@ -78,7 +78,7 @@ class RunData:
     """Which combination of held-out learners it had: a repetition, as a seed is."""
 
     def of(self, kind: type[R]) -> list[tuple[float, R]]:
-        """Return (time, record) of one kind: run.of(Committed)."""
+        """Return Return (time, record) of one kind: run.of(Committed)."""
         return [(stamped.time, stamped.record) for stamped in self.records if isinstance(stamped.record, kind)]
 
     @property

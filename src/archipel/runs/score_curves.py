@@ -82,6 +82,7 @@ def curves(run: RunData) -> dict[str, dict[float, float]]:
 
 def caption(ways: Mapping[str, str], several: bool) -> str:
     """Return the caption; `several` if a method has several runs."""
+    """Return the caption; `several` if a method has several runs."""
     names = {way: ", ".join(method for method in ways if ways[method] == way) for way in dict.fromkeys(ways.values())}
     what = "; ".join(f"{way} ({names[way]})" for way in names) if len(names) > 1 else next(iter(names))
     return (

@@ -80,6 +80,7 @@ class Codec:
 
     def load(self, path: Path) -> Any:
         """Return the value in a file; refuse a damaged one."""
+        """Return the value in a file; refuse a damaged one."""
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)

@@ -74,6 +74,7 @@ def embedded() -> str:
 
 def write_study(raw: Raw, path: Path) -> None:
     """Write a study as TOML."""
+    """Write a study as TOML."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, tomlkit.dumps(raw))
 

@@ -251,6 +251,7 @@ def _check_methods(jobs: Sequence[GridCell]) -> None:
 
 def _check_same_study(study: Study, folder: Path) -> None:
     """Refuse to resume another study, or one whose files have changed."""
+    """Refuse to resume another study, or one whose files have changed."""
     way_out = f"Give another folder, or go on with that one as it was: archipel run --resume {folder}"
     begun = tomllib.loads((folder / "study.toml").read_text(encoding="utf-8"))
     require(begun == study.raw, f"{folder} holds the results of another study. {way_out}")
@@ -308,5 +309,6 @@ def _differences(history: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def write_json(path: Path, value: object) -> None:
+    """Write a JSON file atomically."""
     """Write a JSON file atomically."""
     write_text(path, json.dumps(value, indent=2) + "\n")

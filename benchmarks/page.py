@@ -1,0 +1,99 @@
+"""Write the measured tables of docs/explanation/performance.md from benchmarks/measured: `python -m benchmarks.page`.
+
+Everything between two markers of the page, `<!-- NAME -->` and `<!-- end -->`, is replaced. No figure is typed by hand,
+and a test compares the page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measures import spread
+from benchmarks.results import Sorted
+from benchmarks.targets import Verdict, aggregation, verdicts
+
+ROOT = Path(__file__).parent.parent
+MEASURED = ROOT / "benchmarks" / "measured"
+PAGE = ROOT / "docs" / "explanation" / "performance.md"
+MARKED = re.compile(r"(<!-- (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+RATES = (("W2", "first second"), ("W2", "warm"), ("W1", "warm"), ("W3", "warm"))
+"""Workloads and measures of the table of updates a second."""
+
+
+STORED = {
+    "whole-avx512": "660bf60, 2026-11-16, two repeats",
+    "A1-avx512": "accbfe6, 2026-11-16, three repeats",
+    "whole-avx2": "b650f0d, 2026-11-17, one repeat",
+    "A1-avx2": "b650f0d, 2026-11-17, five repeats",
+}
+"""The commit that stored each outcome, since these do not say which commit they measured."""
+
+
+def page() -> str:
+    """Return the page with the tables of the stored outcomes."""
+    return MARKED.sub(lambda found: f"{found[1]}{tables(found[2])}\n{found[3]}", PAGE.read_text())
+
+
+def tables(name: str) -> str:
+    """Return the two tables of a machine, from its run of everything and its run of A1."""
+    files = (f"whole-{name}", f"A1-{name}")
+    whole, merges = (json.loads((MEASURED / f"{file}.json").read_text()) for file in files)
+    found = Sorted(whole)
+    facts = whole["machine"]
+    lines = [
+        "",
+        f"{facts['cores']} cores, Python {facts['python']}, torch {facts['torch']}.",
+        "",
+        *(f"* `python -m benchmarks --show benchmarks/measured/{file}.json`: commit {STORED[file]}" for file in files),
+        "",
+        "| workload | target | measured | |",
+        "| --- | --- | --- | --- |",
+        *(_row(verdict) for verdict in verdicts(found.comparable, ())),
+        *(_row(verdict) for verdict in _grouped(aggregation(merges["A1"]))),
+        "",
+        "Updates a second:",
+        "",
+        "| | " + " | ".join(f"{workload}, {measure}" for workload, measure in RATES) + " |",
+        "| --- |" + " --- |" * len(RATES),
+        *_rates(found),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _row(verdict: Verdict) -> str:
+    reached = {True: "reached", False: "**not reached**", None: "open"}[verdict.reached]
+    return f"| {verdict.workload} | {verdict.says} | {verdict.measured} | {reached} |"
+
+
+def _grouped(found: Sequence[Verdict]) -> Iterator[Verdict]:
+    """Join the verdicts on several sizes: "10 x 1e+07: mean of triad at least 0.9" and others of the same target."""
+    groups: dict[str, list[tuple[str, Verdict]]] = {}
+    for verdict in found:
+        size, separate, says = verdict.says.partition(": ")
+        groups.setdefault(says if separate else verdict.says, []).append((size if separate else "", verdict))
+    for says, members in groups.items():
+        measured = ", ".join(f"{size}: {one.measured}" if size else one.measured for size, one in members)
+        yield Verdict(members[0][1].workload, says, measured, all(one.reached for _, one in members))
+
+
+def _rates(found: Sorted) -> Iterator[str]:
+    names: Mapping[str, Any] = found.comparable["W2"]
+    for name in names:
+        rows = (found.comparable[workload].get(name) for workload, _ in RATES)
+        shown = (
+            _rate(spread(lines, measure).middle) if lines else "–"
+            for lines, (_, measure) in zip(rows, RATES, strict=True)
+        )
+        yield f"| {name} | " + " | ".join(shown) + " |"
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
