@@ -1,6 +1,9 @@
 """What is saved comes back the same, and what cannot be saved is refused when it is saved."""
 
 import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +16,13 @@ from archipel.storage.dataclass_codec import Codec
 CODEC = Codec(types, records, state)
 
 
-def through(tmp_path, value):
+def through(tmp_path: Path, value: Any) -> Any:
     path = tmp_path / "saved.safetensors"
     CODEC.save(path, value)
     return CODEC.load(path)
 
 
-def test_plain_data_come_back_with_their_kinds(tmp_path):
+def test_plain_data_come_back_with_their_kinds(tmp_path: Path) -> None:
     value = {"a": [1, 2.5, None, True, "x"], "b": (1, (2, [3])), 7: {"c": ()}, "d": [], "e": -0.0}
     back = through(tmp_path, value)
     assert back == value
@@ -28,14 +31,14 @@ def test_plain_data_come_back_with_their_kinds(tmp_path):
     assert math.copysign(1, back["e"]) == -1
 
 
-def test_floats_come_back_to_the_bit_and_so_do_nan_and_infinity(tmp_path):
+def test_floats_come_back_to_the_bit_and_so_do_nan_and_infinity(tmp_path: Path) -> None:
     value = [0.1 + 0.2, 1e-320, math.inf, -math.inf, math.nan]
     back = through(tmp_path, value)
     assert back[:4] == value[:4]
     assert math.isnan(back[4])
 
 
-def test_dataclasses_tensors_and_arrays(tmp_path):
+def test_dataclasses_tensors_and_arrays(tmp_path: Path) -> None:
     scored = Scored(3, 1.5, np.array([[1, 0], [2, 0]]))
     event = Trained(4, "t4", ("fc",), 9, Metrics(1.0, (0.5, 0.4), scored))
     plan = Plan(cycle=Cycle(1.0, 2), options={"weight_decay": 1e-4}, uploads=("fc",))
@@ -46,17 +49,18 @@ def test_dataclasses_tensors_and_arrays(tmp_path):
     assert torch.equal(back["tensor"], tensor)
     assert back["tensor"].dtype == torch.float64
     assert back["event"].metrics.losses == (0.5, 0.4)
+    assert scored.confusion is not None
     assert np.array_equal(back["event"].metrics.validation.confusion, scored.confusion)
 
 
-def test_two_views_of_one_tensor_are_both_saved(tmp_path):
+def test_two_views_of_one_tensor_are_both_saved(tmp_path: Path) -> None:
     whole = torch.arange(6.0)
     back = through(tmp_path, [whole[:3], whole[2:]])
     assert back[0].tolist() == [0, 1, 2]
     assert back[1].tolist() == [2, 3, 4, 5]
 
 
-def test_what_cannot_be_saved_is_refused_with_its_place(tmp_path):
+def test_what_cannot_be_saved_is_refused_with_its_place(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"value\['memory'\]\[0\].*set.*plain|dicts, lists") as caught:
         CODEC.save(tmp_path / "x.safetensors", {"memory": [{1, 2}]})
     assert "value['memory'][0]" in str(caught.value)
@@ -64,7 +68,7 @@ def test_what_cannot_be_saved_is_refused_with_its_place(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b"", lambda b: b"nonsense" * 100])
-def test_a_damaged_file_is_a_clear_error(tmp_path, damage):
+def test_a_damaged_file_is_a_clear_error(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     path = tmp_path / "saved.safetensors"
     CODEC.save(path, {"a": torch.ones(100)})
     path.write_bytes(damage(path.read_bytes()))
@@ -72,11 +76,11 @@ def test_a_damaged_file_is_a_clear_error(tmp_path, damage):
         CODEC.load(path)
 
 
-def test_a_cut_off_save_leaves_the_old_file(tmp_path, monkeypatch):
+def test_a_cut_off_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "saved.safetensors"
     CODEC.save(path, "old")
 
-    def cut(*_):
+    def cut(*_: object) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr("archipel.storage.dataclass_codec.os.replace", cut)

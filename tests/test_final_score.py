@@ -48,7 +48,7 @@ def way(moment: float) -> float:
     return sum(moment >= change for change in (1, 2, 3, 4, 4.5)) / 10
 
 
-def test_five_commits_and_five_thousand_of_the_same_models_have_the_same_final_score_by_time():
+def test_five_commits_and_five_thousand_of_the_same_models_have_the_same_final_score_by_time() -> None:
     seldom = run_of(
         [(at, 0) for at in (1.0, 2.0, 3.0, 4.0, 4.5)],
         {version: way(at) for version, at in enumerate((0.0, 1.0, 2.0, 3.0, 4.0, 4.5))},
@@ -67,7 +67,7 @@ def test_five_commits_and_five_thousand_of_the_same_models_have_the_same_final_s
     assert often.final_score == pytest.approx(seldom.final_score, abs=1e-12)
 
 
-def test_five_commits_and_five_thousand_of_the_same_models_have_the_same_final_score_by_rounds():
+def test_five_commits_and_five_thousand_of_the_same_models_have_the_same_final_score_by_rounds() -> None:
     scores = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
     seldom = run_of([(0.0, count) for count in range(1, 6)], dict(enumerate(scores)), budget="rounds", rounds=5)
     # a thousand commits in each round; the one that completes it is counted with it, those before it are not yet
@@ -86,7 +86,7 @@ def test_five_commits_and_five_thousand_of_the_same_models_have_the_same_final_s
 # --------------------------------------------------------------------------------------------------- by hand numbers
 
 
-def test_a_version_counts_as_long_as_it_was_the_current_one():
+def test_a_version_counts_as_long_as_it_was_the_current_one() -> None:
     run = run_of([(50.0, 1), (85.0, 2), (95.0, 3)], {0: 0.0, 1: 0.4, 2: 0.6, 3: 0.8}, budget="seconds", seconds=100.0)
     assert run.final_score == pytest.approx((5 * 0.4 + 10 * 0.6 + 5 * 0.8) / 20)
     assert run.score == 0.8
@@ -94,19 +94,19 @@ def test_a_version_counts_as_long_as_it_was_the_current_one():
     assert final_score(run, "rounds", 2) == 0.6, "another budget of the same run"
 
 
-def test_a_version_that_was_not_scored_counts_with_the_score_before_it():
+def test_a_version_that_was_not_scored_counts_with_the_score_before_it() -> None:
     commits = [(10.0 * number, number) for number in range(1, 11)]
     run = run_of(commits, {0: 0.0, 3: 0.3, 9: 0.9}, budget="seconds", seconds=100.0)
     assert run.final_score == pytest.approx((0.3 + 0.9) / 2)
     assert replace(run, budget="rounds", rounds=10).final_score == 0.9, "rounds 9 and 10"
 
 
-def test_a_relay_counts_between_its_aggregations():
+def test_a_relay_counts_between_its_aggregations() -> None:
     run = run_of([(0.0, 100), (0.0, 200), (0.0, 300)], {1: 0.3, 2: 0.6, 3: 0.9}, budget="rounds", rounds=300)
     assert run.final_score == pytest.approx((59 * 0.6 + 0.9) / 60)
 
 
-def test_versions_of_one_round_share_it():
+def test_versions_of_one_round_share_it() -> None:
     # two commits a round, the second of which completes it
     run = run_of(
         [(0.0, count // 2) for count in range(1, 11)],
@@ -117,7 +117,7 @@ def test_versions_of_one_round_share_it():
     assert final_stretch(run) == [(0.9, 0.5), (1.0, 0.5)]
 
 
-def test_a_round_that_was_begun_belongs_to_the_budget():
+def test_a_round_that_was_begun_belongs_to_the_budget() -> None:
     """As where it ended by commits."""
     run = run_of([(0.0, 0), (0.0, 0), (0.0, 1), (0.0, 1)], {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.4}, budget="rounds", rounds=1)
     assert run.final_score == 0.4
@@ -125,20 +125,20 @@ def test_a_round_that_was_begun_belongs_to_the_budget():
     assert first.final_score == pytest.approx(0.2)
 
 
-def test_the_last_fifth_of_the_rounds_is_rounded_up():
+def test_the_last_fifth_of_the_rounds_is_rounded_up() -> None:
     for rounds, counted in ((1, 1), (5, 1), (6, 2), (20, 4), (21, 5)):
         run = written([0.0, *(float(version) for version in range(1, rounds + 1))])
         assert run.final_score == pytest.approx(rounds - (counted - 1) / 2)
 
 
-def test_scores_may_come_in_another_order_than_versions():
+def test_scores_may_come_in_another_order_than_versions() -> None:
     run = run_of([(90.0, 1), (95.0, 2)], {2: 0.5, 1: 0.3, 0: 0.1}, budget="seconds", seconds=100.0)
     assert run.final_score == pytest.approx((10 * 0.1 + 5 * 0.3 + 5 * 0.5) / 20)
     first_scored_late = run_of([(90.0, 1), (95.0, 2)], {2: 0.5}, budget="seconds", seconds=100.0)
     assert first_scored_late.final_score == 0.5
 
 
-def test_single_scores_and_none():
+def test_single_scores_and_none() -> None:
     for budget in ("seconds", "rounds"):
         assert run_of([], {0: 0.1}, budget=budget).final_score == 0.1
         assert run_of([], {0: 0.1}, budget=budget, seconds=9.0, rounds=9).final_score == 0.1
@@ -146,7 +146,7 @@ def test_single_scores_and_none():
 
 
 @pytest.mark.parametrize("lost", [math.nan, math.inf])
-def test_a_score_that_is_not_finite_counts_only_in_the_stretch(lost: float):
+def test_a_score_that_is_not_finite_counts_only_in_the_stretch(lost: float) -> None:
     early = run_of([(70.0, 1), (75.0, 2)], {1: lost, 2: 0.5}, budget="seconds", seconds=100.0)
     assert early.final_score == 0.5
     late = run_of([(70.0, 1), (90.0, 2)], {1: 0.5, 2: lost}, budget="seconds", seconds=100.0)
@@ -168,11 +168,11 @@ def test_a_score_that_is_not_finite_counts_only_in_the_stretch(lost: float):
         (ap.Ending(bytes=100), "seconds"),
     ],
 )
-def test_the_ending_says_what_the_budget_is(ending: ap.Ending, budget: Budget):
+def test_the_ending_says_what_the_budget_is(ending: ap.Ending, budget: Budget) -> None:
     assert ending.budget == budget
 
 
-def test_runs_stopped_early_are_measured_over_what_they_used():
+def test_runs_stopped_early_are_measured_over_what_they_used() -> None:
     data = ap.data.digits().split(learners=6, sizes=(120,) * 6)
     run = ap.simulate(ap.fedavg(epochs=2, batch=16, rate=0.1), data, ending=ap.Ending(rounds=30, target=0.7))
     assert "target 0.7 reached" in run.reason
@@ -184,7 +184,7 @@ def test_runs_stopped_early_are_measured_over_what_they_used():
 @pytest.mark.parametrize(("reason", "budget"), [("4 local rounds made", "rounds"), ("time is up", "seconds")])
 def test_runs_saved_before_there_were_budgets_are_scored_from_their_records(
     reason: str, budget: Budget, tmp_path: Path
-):
+) -> None:
     run = written([0.0, 0.1, 0.2, 0.3, 0.4], reason=reason, budget=budget)
     run.save(tmp_path)
     told = json.loads((tmp_path / "run.json").read_text())
@@ -198,7 +198,7 @@ def test_runs_saved_before_there_were_budgets_are_scored_from_their_records(
 # ----------------------------------------------------------------------------------------------- at the best validation
 
 
-def test_the_version_that_validates_best_is_tested():
+def test_the_version_that_validates_best_is_tested() -> None:
     test, validation = {0: 0.1, 1: 0.5, 2: 0.6, 3: 0.9}, {0: 0.1, 1: 0.7, 2: 0.7, 3: 0.3}
     run = run_of([(1.0, 1), (2.0, 2), (3.0, 3)], test, budget="rounds", rounds=3, validation=validation)
     assert run.validated_score == 0.5, "of equal ones the earliest"
@@ -207,7 +207,7 @@ def test_the_version_that_validates_best_is_tested():
     assert losses.validated_score == 0.1
 
 
-def test_without_validation_learners_nothing_is_chosen_by_them():
+def test_without_validation_learners_nothing_is_chosen_by_them() -> None:
     run = run_of([(1.0, 1)], {0: 0.1, 1: 0.5}, budget="rounds", rounds=1)
     assert math.isnan(run.validated_score)
     assert "validation" not in run.summary()
@@ -215,12 +215,12 @@ def test_without_validation_learners_nothing_is_chosen_by_them():
     assert lost.validated_score == 0.5
 
 
-def test_one_run_is_scored_at_validation_and_test_learners(tmp_path: Path):
+def test_one_run_is_scored_at_validation_and_test_learners(tmp_path: Path) -> None:
     islands = ap.data.digits().split(5).folds()[0].islands
 
     def scored(evaluation: ap.Evaluation | None) -> ap.Run:
-        settings = {} if evaluation is None else {"evaluation": evaluation}
-        return ap.simulate(ap.fedavg(batch=16, rate=0.1), islands, ending=ap.Ending(rounds=5), **settings)
+        method, ending = ap.fedavg(batch=16, rate=0.1), ap.Ending(rounds=5)
+        return ap.simulate(method, islands, ending=ending, evaluation=evaluation)
 
     both = scored(None)
     tested = scored(ap.Evaluation(at="held-out test", validation=False))

@@ -34,7 +34,7 @@ FIRST_LINE = (
 
 
 @pytest.mark.slow
-def test_the_first_program_prints_a_summary():
+def test_the_first_program_prints_a_summary() -> None:
     told = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", FIRST_PROGRAM], capture_output=True, text=True, check=False
     )
@@ -49,13 +49,13 @@ def test_the_first_program_prints_a_summary():
     assert f"ended because 20 local rounds made; executed {CHOSEN}; model " in lines[3]
 
 
-def test_the_first_program_is_short():
+def test_the_first_program_is_short() -> None:
     assert "ap.simulate(" in FIRST_PROGRAM
     assert "print(run.summary())" in FIRST_PROGRAM
     assert len(FIRST_PROGRAM.splitlines()) <= 10
 
 
-def test_everything_the_first_program_names_is_documented():
+def test_everything_the_first_program_names_is_documented() -> None:
     for thing in (ap.simulate, ap.async_dvw, ap.data.digits, ap.data.Source.split, ap.Fleet, ap.Run.summary):
         assert thing.__doc__, thing
 
@@ -96,13 +96,13 @@ def easy() -> ap.data.Islands:
     return ap.data.digits().split(learners=6, sizes=(120,) * 6)
 
 
-def test_every_method_is_tried():
+def test_every_method_is_tried() -> None:
     assert sorted(EASY) == sorted(ap.algorithms.__all__)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EASY)
-def test_every_method_beats_chance_on_easy_data(name):
+def test_every_method_beats_chance_on_easy_data(name: str) -> None:
     algorithm = EASY[name]()
     run = ap.simulate(algorithm, easy(), fleet=ap.Fleet(fast=3, slow=3), ending=ap.Ending(rounds=6))
     assert algorithm.name.startswith(name)
@@ -113,7 +113,7 @@ def test_every_method_beats_chance_on_easy_data(name):
 
 
 @pytest.mark.parametrize("name", EASY)
-def test_every_method_runs_as_its_constructor_makes_it(name):
+def test_every_method_runs_as_its_constructor_makes_it(name: str) -> None:
     """With the defaults, whatever they are good for: a few commits that move the model."""
     algorithm = getattr(ap, name)()
     run = ap.simulate(algorithm, easy(), ending=ap.Ending(rounds=1))

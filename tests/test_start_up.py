@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -83,7 +84,7 @@ def test_type_checkers_see_the_names_that_there_are() -> None:
 
 
 def test_a_star_import_gives_all_of_them() -> None:
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     exec("from archipel import *", names)
     assert names.keys() - {"__builtins__"} == set(ap.__all__)
 
@@ -103,7 +104,7 @@ def test_a_name_is_the_same_thing_twice() -> None:
 @pytest.mark.slow
 def test_an_unknown_name_is_an_error_that_names_the_nearest() -> None:
     with pytest.raises(AttributeError, match="module 'archipel' has no attribute 'simulat'"):
-        ap.simulat  # noqa: B018
+        ap.simulat  # type: ignore[attr-defined]  # noqa: B018
     done = subprocess.run([sys.executable, "-c", "import archipel; archipel.simulat"], capture_output=True, text=True)
     assert done.stderr.endswith("has no attribute 'simulat'. Did you mean: 'simulate'?\n")
     with pytest.raises(ImportError):

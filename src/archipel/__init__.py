@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # type checkers take it for true; typing is not imported, as Ctrl-C is not handled yet
 
 if TYPE_CHECKING:
+    __all__: list[str]
     from archipel import algorithms as algorithms
     from archipel import data as data
     from archipel import models as models

@@ -227,7 +227,7 @@ def test_commits_keep_the_community_model() -> None:
         commits.one()
     weights = {0: 8 % 3, 1: 5 % 3, 2: 6 % 3, 3: 7 % 3}  # of each learner's last turn
     rows = {k: federation.models.read(federation.updates[k].model.name).double() for k in weights}
-    expected = sum((1.0 + weights[k]) * rows[k] for k in weights)
+    expected = torch.stack([(1.0 + weights[k]) * rows[k] for k in weights]).sum(0)
     assert torch.allclose(federation.models.read("merge/sum"), expected)
 
 
@@ -251,7 +251,7 @@ def test_the_command_tells_and_keeps_what_it_finds(
     workload = WORKLOADS["tiny"]
     updates = workload.rounds * workload.per_round
 
-    def one(entry: Entry, *_: object) -> dict[str, Any]:
+    def one(entry: Entry, *_: Any) -> dict[str, Any]:
         if entry.contender == "centralised":
             return {"failed": "no more memory"}
         seconds = 2.0 if entry.contender == "archipel" else 3.0

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -91,7 +92,7 @@ def test_a_misspelt_name_gets_the_nearest() -> None:
         (ap.Plan(options={"weight_decay": 0.1}), "Plan(options={'weight_decay': 0.1})"),
     ],
 )
-def test_expressions_leave_defaults_out(part: object, text: str) -> None:
+def test_expressions_leave_defaults_out(part: Any, text: str) -> None:
     assert expression(part) == text
     assert eval(text, {name: getattr(ap, name) for name in ap.__all__}) == part
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -31,7 +32,7 @@ PATIENT = "63.0,1.0,1.0,145.0,233.0,1.0,2.0,150.0,0.0,2.3,3.0,0.0,6.0,{}\n"
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Places without a file, and no network."""
 
-    def offline(url: str, *_: object, **__: object) -> None:
+    def offline(url: str, *_: Any, **__: Any) -> None:
         raise OSError("no network in tests")
 
     monkeypatch.setenv("ARCHIPEL_DATA", str(tmp_path))
@@ -219,7 +220,7 @@ def server(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *args: object) -> None:
+        def log_message(self, *args: Any) -> None:
             pass
 
     publisher = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

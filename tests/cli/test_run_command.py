@@ -193,7 +193,9 @@ def test_a_signal_to_all_processes_stops_cleanly_from_the_first_moment_on(
     study = ["-a", "fedasync", "-a", "fed2a", "-j", "2"]
     with held("run", *study, "-o", "cut", cwd=tmp_path) as (process, at_work):
         # python handles Ctrl-C from its start on, but SIGTERM only once the study does
-        ready = lambda: handles(process.pid, signal.SIGTERM) and at_work() >= runs  # noqa: E731
+        def ready() -> bool:
+            return handles(process.pid, signal.SIGTERM) and at_work() >= runs
+
         until(lambda: ready() or process.poll() is not None, f"a study with {runs} runs at work")
         os.killpg(process.pid, sign)
         _, err = process.communicate(timeout=600)

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.real_files import REAL
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder for data and an empty cache, without Debian's packages and without a network."""
 
-    def offline(url: str, *_: object, **__: object) -> None:
+    def offline(url: str, *_: Any, **__: Any) -> None:
         raise OSError("no network in tests")
 
     data = tmp_path / "data"

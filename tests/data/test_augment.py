@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ import archipel as ap
 from archipel.core.binding import Binding
 from archipel.core.layout import Layout
 from archipel.core.types import Plan
-from archipel.data import Augment, Source
+from archipel.data import Augment, Islands, Source
 from archipel.learner.batches import batches
 from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.training import advance
@@ -73,7 +75,7 @@ def test_draws_follow_from_key_epoch_and_position() -> None:
         (lambda: Augment().check(pictures().long(), "bytes"), r"be of floating point, got .* and torch.int64"),
     ],
 )
-def test_augmentation_refuses_nonsense(make, message) -> None:
+def test_augmentation_refuses_nonsense(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -81,7 +83,7 @@ def test_augmentation_refuses_nonsense(make, message) -> None:
 # ---------------------------------------------------------------------------------------------------- in training
 
 
-def digits(learners: int = 3):
+def digits(learners: int = 3) -> Islands:
     data = ap.data.digits().split(learners=learners, sizes=(30,) * learners)
     return replace(data, x=data.x.reshape(-1, 1, 8, 8)).augmented(pad=2)
 
@@ -121,7 +123,7 @@ def test_training_is_a_loop_over_changed_images() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [ap.fedavg(epochs=2, batch=8), ap.async_fedavg(epochs=2, batch=8)])
 def test_every_execution_gives_the_same_bits(algorithm: ap.Algorithm) -> None:
-    def run(way: str) -> ap.Run:
+    def run(way: Any) -> ap.Run:
         return ap.simulate(algorithm, digits(), model=network, ending=ap.Ending(commits=4), execution=way)
 
     plain, workers = run("plain"), run("workers")

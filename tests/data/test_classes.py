@@ -1,11 +1,14 @@
 """Who holds which classes: laws over many splits, and the paper's cases by hand."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from archipel.data.classes import allocate, class_table, deal
+from archipel.data.classes import class_table, deal
+from archipel.data.transport import allocate
 
 CIFAR10 = np.full(10, 5000)
 FMNIST = np.full(10, 6000)
@@ -24,13 +27,13 @@ seeds = st.integers(0, 1000)
 
 
 def held(table: np.ndarray) -> list[int]:
-    return (table > 0).sum(1).tolist()
+    return list(map(int, (table > 0).sum(1)))
 
 
 @pytest.mark.slow
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 6), shapes, seeds)
 @settings(max_examples=25, deadline=None)
-def test_balanced_classes(learners: int, classes: int, x: int, sizes: str, seed: int):
+def test_balanced_classes(learners: int, classes: int, x: int, sizes: str, seed: int) -> None:
     assume(x <= classes)
     supply = np.full(classes, 60)
     table = class_table(supply, learners, sizes, x, seed)
@@ -46,7 +49,7 @@ def test_balanced_classes(learners: int, classes: int, x: int, sizes: str, seed:
 @pytest.mark.slow
 @given(st.lists(st.integers(1, 80), min_size=1, max_size=6), st.data(), shapes, seeds)
 @settings(max_examples=25, deadline=None)
-def test_any_supply_and_one_number_per_learner(supply: list[int], data: st.DataObject, sizes: str, seed: int):
+def test_any_supply_and_one_number_per_learner(supply: list[int], data: st.DataObject, sizes: str, seed: int) -> None:
     counts = data.draw(st.lists(st.integers(1, len(supply)), min_size=1, max_size=6))
     assume(sum(counts) <= sum(supply))
     assume(min(supply) >= len(counts))  # every class has room for everybody
@@ -60,7 +63,7 @@ def test_any_supply_and_one_number_per_learner(supply: list[int], data: st.DataO
 @pytest.mark.slow
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 8), shapes, seeds)
 @settings(max_examples=25, deadline=None)
-def test_iid_uses_everything_in_proportion(supply: list[int], learners: int, sizes: str, seed: int):
+def test_iid_uses_everything_in_proportion(supply: list[int], learners: int, sizes: str, seed: int) -> None:
     assume(sum(supply) >= learners)
     table = class_table(np.array(supply), learners, sizes, "iid", seed)
     assert table.sum(0).tolist() == supply
@@ -74,7 +77,9 @@ def test_iid_uses_everything_in_proportion(supply: list[int], learners: int, siz
     st.data(),
 )
 @settings(max_examples=25, deadline=None)
-def test_an_allocation_is_found_whenever_there_is_one(rows: list[list[bool]], supply: list[int], data: st.DataObject):
+def test_an_allocation_is_found_whenever_there_is_one(
+    rows: list[list[bool]], supply: list[int], data: st.DataObject
+) -> None:
     # Hall's condition, over all groups of learners: together they ask for no more than their classes hold
     mask = np.array(rows)
     sizes = np.array(data.draw(st.lists(st.integers(0, 5), min_size=len(rows), max_size=len(rows))))
@@ -93,7 +98,7 @@ def test_an_allocation_is_found_whenever_there_is_one(rows: list[list[bool]], su
 @pytest.mark.slow
 @given(st.integers(1, 8), st.integers(1, 3), shapes, seeds)
 @settings(max_examples=12, deadline=None)
-def test_examples_are_dealt_once_at_most(learners: int, x: int, sizes: str, seed: int):
+def test_examples_are_dealt_once_at_most(learners: int, x: int, sizes: str, seed: int) -> None:
     labels = np.arange(150) % 3
     parts = deal(labels, learners, sizes, x, seed)
     dealt = np.concatenate(parts)
@@ -117,13 +122,13 @@ def test_examples_are_dealt_once_at_most(learners: int, x: int, sizes: str, seed
         (CIFAR100, (84, 76, 68, 64, 55, *[50] * 5), [84, 76, 68, 64, 55, *[50] * 5]),
     ],
 )
-def test_power_law_as_in_metis_uses_all_the_data(supply: np.ndarray, goal: object, expected: list[int]):
+def test_power_law_as_in_metis_uses_all_the_data(supply: np.ndarray, goal: Any, expected: list[int]) -> None:
     table = class_table(supply, 10, "powerlaw", goal, seed=0)
     assert held(table) == expected
     assert table.sum(1).tolist() == POWERLAW
 
 
-def test_equal_learners_use_every_class_equally_often():
+def test_equal_learners_use_every_class_equally_often() -> None:
     for seed in range(5):
         for x in (1, 2, 3, 5):
             table = class_table(CIFAR10, 10, "uniform", x, seed)
@@ -131,34 +136,34 @@ def test_equal_learners_use_every_class_equally_often():
             assert np.abs(table[table > 0] - 5000 / x).max() < 2
 
 
-def test_sizes_that_do_not_fit_are_scaled_down_together():
+def test_sizes_that_do_not_fit_are_scaled_down_together() -> None:
     # the head wants 4/7 of 70, but its one class holds 10
     table = class_table(np.full(7, 10), 3, "powerlaw", (1, 1, 1), seed=0)
     assert table.sum(1).tolist() == [10, 4, 2]
 
 
-def test_too_few_places_for_all_classes_share_their_part_of_the_data():
+def test_too_few_places_for_all_classes_share_their_part_of_the_data() -> None:
     assert class_table(CIFAR10, 2, "uniform", 2, seed=0).sum(1).tolist() == [10_000, 10_000]
 
 
-def test_numbers_are_honoured_and_the_rest_is_left():
+def test_numbers_are_honoured_and_the_rest_is_left() -> None:
     table = class_table(np.full(5, 20), 3, (30, 7, 3), (2, 3, 1), seed=0)
     assert table.sum(1).tolist() == [30, 7, 3]
     assert held(table) == [2, 3, 1]
 
 
-def test_a_rare_class_is_held_by_no_more_learners_than_it_has_examples():
+def test_a_rare_class_is_held_by_no_more_learners_than_it_has_examples() -> None:
     table = class_table(np.array([100, 1, 1]), 2, "uniform", 2, seed=0)
     assert held(table) == [2, 2]
     assert (table.sum(0) > 0).all()
 
 
-def test_the_seed_chooses_the_classes():
+def test_the_seed_chooses_the_classes() -> None:
     tables = {class_table(CIFAR10, 10, "powerlaw", 3, seed).tobytes() for seed in range(5)}
     assert len(tables) == 5
 
 
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "sizes=[45, 5] do not fit into [1, 1] classes each, with [40, 40]": (
         np.array([40, 40]),
         2,
@@ -181,7 +186,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_the_impossible_is_refused_with_what_would_be_possible(message: str):
+def test_the_impossible_is_refused_with_what_would_be_possible(message: str) -> None:
     supply, learners, sizes, classes = REFUSED[message]
     with pytest.raises(ValueError, match="split: ") as error:
         class_table(supply, learners, sizes, classes, seed=0)
@@ -193,7 +198,7 @@ def test_the_impossible_is_refused_with_what_would_be_possible(message: str):
     [(FMNIST, (1500, 2500), (2, 6)), (CIFAR10, (1600, 2400), (2, 6)), (GERMANTS, (900, 1500), (4, 12))],
     ids=["FMNIST", "CIFAR-10", "GermanTS"],
 )
-def test_fed2a_ranges(supply: np.ndarray, sizes: tuple[int, int], classes: tuple[int, int]):
+def test_fed2a_ranges(supply: np.ndarray, sizes: tuple[int, int], classes: tuple[int, int]) -> None:
     # section 4.1: 30 clients; what the middle of the range asks for is all that there is, and more
     for seed in range(3):
         table = class_table(supply, 30, "{}-{}".format(*sizes), "{}-{}".format(*classes), seed)
@@ -205,7 +210,7 @@ def test_fed2a_ranges(supply: np.ndarray, sizes: tuple[int, int], classes: tuple
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 9), st.sampled_from([None, "uniform", "powerlaw"]), seeds)
 @settings(max_examples=25, deadline=None)
-def test_disjoint_classes_are_shared_by_nobody(learners: int, x: int, more: int, sizes: str | None, seed: int):
+def test_disjoint_classes_are_shared_by_nobody(learners: int, x: int, more: int, sizes: str | None, seed: int) -> None:
     supply = np.random.default_rng(seed).integers(x, 60, learners * x + more)
     table = class_table(supply, learners, sizes, f"disjoint({x})", seed)
     assert held(table) == [x] * learners
@@ -216,7 +221,7 @@ def test_disjoint_classes_are_shared_by_nobody(learners: int, x: int, more: int,
         assert table.sum(1).max() - table.sum(1).min() <= 1
 
 
-def test_hdafl_disjoint_by_hand():
+def test_hdafl_disjoint_by_hand() -> None:
     # 62 classes, two each: 31 learners, the first holds classes 0 and 1
     table = class_table(np.arange(10, 72), 31, None, "disjoint(2)", seed=0)
     assert table.sum(1).tolist() == [21 + 4 * learner for learner in range(31)]
@@ -234,7 +239,7 @@ def test_hdafl_disjoint_by_hand():
 @settings(max_examples=25, deadline=None)
 def test_dirichlet_classes_use_every_example_once(
     supply: list[int], learners: int, sizes: str, concentration: float, seed: int
-):
+) -> None:
     assume(sum(supply) >= learners)
     labels = np.repeat(np.arange(len(supply)), supply)
     parts = deal(labels, learners, sizes, f"dirichlet({concentration})", seed)
@@ -243,13 +248,13 @@ def test_dirichlet_classes_use_every_example_once(
     assert [len(part) for part in parts] == iid.sum(1).tolist()  # the same sizes, whatever the classes
 
 
-def test_a_dirichlet_with_numbers_takes_its_part_of_every_class():
+def test_a_dirichlet_with_numbers_takes_its_part_of_every_class() -> None:
     table = class_table(np.array([100, 50, 50]), 3, (60, 30, 10), "dirichlet(0.5)", seed=1)
     assert table.sum(1).tolist() == [60, 30, 10]
     assert table.sum(0).tolist() == [50, 25, 25]
 
 
-def test_a_smaller_dirichlet_is_further_from_iid():
+def test_a_smaller_dirichlet_is_further_from_iid() -> None:
     scores = []
     for concentration in (0.05, 0.5, 5, 1000):
         table = class_table(FMNIST, 50, "uniform", f"dirichlet({concentration})", seed=0)
@@ -259,8 +264,9 @@ def test_a_smaller_dirichlet_is_further_from_iid():
     assert scores[-1] < 0.05
 
 
-def test_settings_as_text_are_those_of_python():
-    for text, value in {"3": 3, "8x1,4x1,3x8": (8, 4, *[3] * 8), "1": 1, "3,3,3,3,3,3,3,3,3,2": (*[3] * 9, 2)}.items():
+def test_settings_as_text_are_those_of_python() -> None:
+    settings: dict[str, Any] = {"3": 3, "8x1,4x1,3x8": (8, 4, *[3] * 8), "1": 1, "3,3,3,3,3,3,3,3,3,2": (*[3] * 9, 2)}
+    for text, value in settings.items():
         one, other = (class_table(CIFAR10, 10, "uniform", classes, seed=0) for classes in (text, value))
         assert one.tolist() == other.tolist()
     counts = held(class_table(CIFAR10, 10, "uniform", "2-6", seed=0))
@@ -268,7 +274,7 @@ def test_settings_as_text_are_those_of_python():
     assert held(class_table(CIFAR10, 10, "uniform", "2-6", seed=1)) != counts
 
 
-REFUSED_TOO = {
+REFUSED_TOO: dict[str, Any] = {
     "classes='dirichlet' is not known. Did you mean 'dirichlet(0.1)'?": ("uniform", "dirichlet"),
     "classes='disjont(2)' is not known. Did you mean 'disjoint(2)'?": ("uniform", "disjont(2)"),
     "classes='disjoint(1.5)' is not known": ("uniform", "disjoint(1.5)"),
@@ -286,7 +292,8 @@ REFUSED_TOO = {
 
 
 @pytest.mark.parametrize("message", REFUSED_TOO)
-def test_settings_that_cannot_be_are_refused(message: str):
+def test_settings_that_cannot_be_are_refused(message: str) -> None:
+    sizes, classes = REFUSED_TOO[message]
     with pytest.raises(ValueError, match="split: ") as error:
-        class_table(np.full(4, 20), 2, *REFUSED_TOO[message], seed=0)
+        class_table(np.full(4, 20), 2, sizes, classes, seed=0)
     assert message in str(error.value)

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import importlib.util
 import io
 import sys
 import threading
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +59,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
             end = state.cut.pop(0) if state.cut else len(body)
             self.wfile.write(body[start:end])
 
-        def log_message(self, *args: object) -> None:
+        def log_message(self, *args: Any) -> None:
             pass
 
     monkeypatch.delenv("ARCHIPEL_DATA", raising=False)
@@ -81,7 +83,7 @@ def toy(site: Site, **changes: str) -> DataFiles:
     return DataFiles("toy", ((file,),))
 
 
-def test_a_download_is_kept_and_not_asked_for_again(site: Site, capsys: pytest.CaptureFixture[str]):
+def test_a_download_is_kept_and_not_asked_for_again(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     first = fetch(toy(site))
     assert first.read() == BODY
     assert cache() == ["toy", "toy/toy.bin"]
@@ -95,7 +97,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_shows_a_bar(site: Site, monkeypatch: pytest.MonkeyPatch):
+def test_a_terminal_shows_a_bar(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(downloading, "BLOCK", len(BODY) // 2)
@@ -105,13 +107,13 @@ def test_a_terminal_shows_a_bar(site: Site, monkeypatch: pytest.MonkeyPatch):
     assert shown[-1] == f"toy.bin [{'#' * 30}] 0.0 of 0.0 MB"
 
 
-def test_a_download_that_breaks_off_is_resumed_by_the_same_call(site: Site):
+def test_a_download_that_breaks_off_is_resumed_by_the_same_call(site: Site) -> None:
     site.cut = [1000, 7000]
     assert fetch(toy(site)).read() == BODY
     assert site.asked == [("/toy.bin", None), ("/toy.bin", "bytes=1000-"), ("/toy.bin", "bytes=7000-")]
 
 
-def test_a_download_that_was_given_up_is_resumed_by_the_next_call(site: Site):
+def test_a_download_that_was_given_up_is_resumed_by_the_next_call(site: Site) -> None:
     site.cut = [1000] * downloading.TRIES
     with pytest.raises(FileNotFoundError, match=r"broke off after 1000 of 10240 bytes; call again to resume it"):
         fetch(toy(site))
@@ -122,14 +124,14 @@ def test_a_download_that_was_given_up_is_resumed_by_the_next_call(site: Site):
     assert cache() == ["toy", "toy/toy.bin"]
 
 
-def test_a_server_that_knows_no_ranges_sends_everything_again(site: Site):
+def test_a_server_that_knows_no_ranges_sends_everything_again(site: Site) -> None:
     site.ranges, site.cut = False, [1000]
     assert fetch(toy(site)).read() == BODY
     assert site.asked == [("/toy.bin", None), ("/toy.bin", "bytes=1000-")]
 
 
 @pytest.mark.parametrize("length", [3000, len(BODY), len(BODY) + 5])
-def test_the_part_of_another_version_is_thrown_away(site: Site, length: int):
+def test_the_part_of_another_version_is_thrown_away(site: Site, length: int) -> None:
     part = fetching.cache() / "toy" / "toy.bin.part"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"x" * length)
@@ -137,21 +139,21 @@ def test_the_part_of_another_version_is_thrown_away(site: Site, length: int):
     assert cache() == ["toy", "toy/toy.bin"]
 
 
-def test_a_wrong_checksum_leaves_nothing(site: Site):
+def test_a_wrong_checksum_leaves_nothing(site: Site) -> None:
     site.files["/toy.bin"] = BODY[::-1]
     with pytest.raises(ValueError, match=r"gave something else than the official toy.bin, and nothing was kept"):
         fetch(toy(site))
     assert cache() == ["toy"]
 
 
-def test_a_truncated_gzip_leaves_nothing(site: Site):
+def test_a_truncated_gzip_leaves_nothing(site: Site) -> None:
     site.files["/toy.gz"] = gzip.compress(BODY)[:-9]
     with pytest.raises(ValueError, match=r"nothing was kept: .*toy.gz.part is truncated or damaged"):
         fetch(toy(site, name="toy.gz"))
     assert cache() == ["toy"]
 
 
-def test_the_checksum_of_a_gzip_is_that_of_its_contents(site: Site):
+def test_the_checksum_of_a_gzip_is_that_of_its_contents(site: Site) -> None:
     for level in (1, 9):
         site.files["/toy.gz"] = gzip.compress(BODY, level)
         found = fetch(toy(site, name="toy.gz"))
@@ -159,13 +161,13 @@ def test_the_checksum_of_a_gzip_is_that_of_its_contents(site: Site):
         found.paths[0].unlink()
 
 
-def test_the_next_address_is_asked_when_one_says_no(site: Site):
+def test_the_next_address_is_asked_when_one_says_no(site: Site) -> None:
     file = File("toy.bin", (f"{site.address}/gone", f"{site.address}/toy.bin"), DIGEST)
     assert fetch(DataFiles("toy", ((file,),))).read() == BODY
     assert [path for path, _ in site.asked] == ["/gone", "/toy.bin"]
 
 
-def test_the_publishers_list_of_sums(site: Site):
+def test_the_publishers_list_of_sums(site: Site) -> None:
     right, wrong = hashlib.sha256(BODY).hexdigest(), "0" * 64
     file = File("toy.bin", (f"{site.address}/toy.bin",), sums=f"{site.address}/SHA256SUMS.txt")
     site.files["/SHA256SUMS.txt"] = f"{wrong} other.bin\n{wrong} toy.bin\n".encode()
@@ -176,7 +178,7 @@ def test_the_publishers_list_of_sums(site: Site):
     assert cache() == ["toy", "toy/toy.bin"]
 
 
-def test_two_at_once_download_once(site: Site):
+def test_two_at_once_download_once(site: Site) -> None:
     target = fetching.cache() / "toy" / "toy.bin"
     file = toy(site).forms[0][0]
     threads = [threading.Thread(target=retrieve, args=(file, target)) for _ in range(4)]
@@ -189,7 +191,7 @@ def test_two_at_once_download_once(site: Site):
     assert cache() == ["toy", "toy/toy.bin"]
 
 
-def test_without_a_network_one_error_says_which_file_to_put_where(site: Site, tmp_path: Path):
+def test_without_a_network_one_error_says_which_file_to_put_where(site: Site, tmp_path: Path) -> None:
     wanted = DataFiles(
         "toy",
         (
@@ -221,8 +223,8 @@ def test_without_a_network_one_error_says_which_file_to_put_where(site: Site, tm
     assert cache() == ["toy", "toy/a.pkl", "toy/b.bin"]
 
 
-def test_without_pooch_the_error_names_the_extra(site: Site, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(fetching.importlib.util, "find_spec", lambda name: None)
+def test_without_pooch_the_error_names_the_extra(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         FileNotFoundError, match=r"needs pooch: pip install '\.\[data\]' in the source .*\.\nPut the files into"
     ):
@@ -233,7 +235,7 @@ def test_without_pooch_the_error_names_the_extra(site: Site, monkeypatch: pytest
     assert fetch(toy(site)).read() == BODY
 
 
-def test_an_error_of_the_server_keeps_the_part(site: Site):
+def test_an_error_of_the_server_keeps_the_part(site: Site) -> None:
     site.cut = [1000] * downloading.TRIES
     with pytest.raises(FileNotFoundError):
         fetch(toy(site))
@@ -243,14 +245,14 @@ def test_an_error_of_the_server_keeps_the_part(site: Site):
     assert (fetching.cache() / "toy" / "toy.bin.part").read_bytes() == BODY[:1000]
 
 
-def test_a_file_that_cannot_be_downloaded_is_only_looked_for(site: Site):
+def test_a_file_that_cannot_be_downloaded_is_only_looked_for(site: Site) -> None:
     with pytest.raises(FileNotFoundError, match=r"Wanted: c.npz. Looked in:"):
         fetch(DataFiles("toy", ((File("c.npz"),),)))
     assert site.asked == []
     assert cache() == []
 
 
-def test_places_in_order(alone: Path, tmp_path: Path):
+def test_places_in_order(alone: Path, tmp_path: Path) -> None:
     wanted = DataFiles("toy", ((File("toy.bin.gz"),),))
     mine, cached, debian = alone / "toy", tmp_path / "cache/archipel/toy", tmp_path / "debian/toy"
     for folder in (debian, cached, mine):
@@ -262,7 +264,7 @@ def test_places_in_order(alone: Path, tmp_path: Path):
     assert fetch(wanted).read() == b"not compressed"
 
 
-def test_a_place_with_a_part_of_the_files_is_passed_over(alone: Path, tmp_path: Path):
+def test_a_place_with_a_part_of_the_files_is_passed_over(alone: Path, tmp_path: Path) -> None:
     wanted = DataFiles("toy", ((File("a"), File("b")), (File("c*"),)))
     (alone / "toy").mkdir()
     (alone / "toy" / "a").touch()
@@ -275,7 +277,7 @@ def test_a_place_with_a_part_of_the_files_is_passed_over(alone: Path, tmp_path: 
     assert fetch(wanted).paths == (alone / "toy" / "c17",)
 
 
-def test_a_wrong_file_of_the_users_is_refused_unless_wanted(alone: Path):
+def test_a_wrong_file_of_the_users_is_refused_unless_wanted(alone: Path) -> None:
     wanted = DataFiles("toy", ((File("toy.bin", digest=DIGEST),),))
     (alone / "toy").mkdir()
     (alone / "toy" / "toy.bin").write_bytes(b"something else")
@@ -286,7 +288,7 @@ def test_a_wrong_file_of_the_users_is_refused_unless_wanted(alone: Path):
     assert fetch(wanted, verify=False).read() == b"something else"
 
 
-def test_a_data_folder_that_is_none(alone: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_data_folder_that_is_none(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARCHIPEL_DATA", str(alone / "nowhere"))
     with pytest.raises(FileNotFoundError, match=r"nowhere is not a folder. Set it to the folder that holds a folder"):
         fetch(DataFiles("toy", ((File("toy.bin"),),)))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +33,9 @@ def roles(fold: Fold) -> dict[str, set[str]]:
 @pytest.mark.slow
 @given(st.integers(3, 23), st.integers(3, 7), st.integers(0, 50), st.data())
 @settings(max_examples=25, deadline=None)
-def test_every_learner_is_tested_on_as_often_as_every_other(learners: int, count: int, seed: int, data: st.DataObject):
+def test_every_learner_is_tested_on_as_often_as_every_other(
+    learners: int, count: int, seed: int, data: st.DataObject
+) -> None:
     if learners < count:
         learners += count
     rotations = data.draw(st.integers(1, count - 1))
@@ -60,7 +63,7 @@ def test_every_learner_is_tested_on_as_often_as_every_other(learners: int, count
 
 
 @pytest.mark.slow
-def test_radfeds_five_folds_are_twenty_combinations_in_order():
+def test_radfeds_five_folds_are_twenty_combinations_in_order() -> None:
     folds = of(100).folds()
     combinations = [(fold.test, fold.validation) for fold in folds]
     assert combinations[:5] == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 2)]
@@ -69,30 +72,30 @@ def test_radfeds_five_folds_are_twenty_combinations_in_order():
 
 
 @pytest.mark.parametrize(("learners", "sizes"), [(143, "85/29/29"), (164, "98/33/33")])
-def test_shakespeare_and_eicu_are_divided_as_in_the_paper(learners: int, sizes: str):
+def test_shakespeare_and_eicu_are_divided_as_in_the_paper(learners: int, sizes: str) -> None:
     first = of(learners).folds(rotations=1)[0]
     assert repr(first) == f"<Fold test=0 validation=1: {sizes} learners of 'pairs'>"
 
 
-def test_one_rotation_takes_the_next_fold():
+def test_one_rotation_takes_the_next_fold() -> None:
     folds = of(7).folds(rotations=1)
     assert [(fold.test, fold.validation) for fold in folds] == [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)]
     every_fourth = of(7).folds()[::4]
     assert [roles(fold) for fold in folds] == [roles(fold) for fold in every_fourth]
 
 
-def test_another_seed_deals_otherwise():
+def test_another_seed_deals_otherwise() -> None:
     assert roles(of(40).folds(seed=0)[0]) != roles(of(40).folds(seed=1)[0])
 
 
-def test_the_data_are_not_copied_and_the_islands_stay():
+def test_the_data_are_not_copied_and_the_islands_stay() -> None:
     islands = of(5)
     fold = islands.folds()[0]
     assert fold.islands.x is islands.x
     assert {learner.role for learner in islands.learners} == {"train"}
 
 
-def test_a_held_out_learner_is_tried_on_all_it_has():
+def test_a_held_out_learner_is_tried_on_all_it_has() -> None:
     islands = digits().split(5)
     for fold in islands.with_own_test().folds(rotations=1):
         for before, learner in zip(islands.learners, fold.islands.learners, strict=True):
@@ -101,7 +104,7 @@ def test_a_held_out_learner_is_tried_on_all_it_has():
                 assert torch.equal(learner.train, before.train)
 
 
-BROKEN = {
+BROKEN: dict[str, Any] = {
     "count=6, but there are only 5 learners. Ask for fewer folds": (6, 0, None),
     "count should be at least 3 (one to test, one to validate, one to train), got 2": (2, 0, None),
     "count should be a whole number, got 2.5": (2.5, 0, None),
@@ -112,23 +115,23 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_impossible_folds_are_refused(message: str):
+def test_impossible_folds_are_refused(message: str) -> None:
     with pytest.raises(ValueError, match="folds: ") as error:
         of(5).folds(*BROKEN[message])
     assert message in str(error.value)
 
 
-def test_folds_of_a_fold_are_refused():
+def test_folds_of_a_fold_are_refused() -> None:
     with pytest.raises(ValueError, match=r"learner '\d+' is held out already, its role is '(test|validation)'"):
         of(5).folds()[0].islands.folds()
 
 
-def test_numpy_numbers_are_numbers():
-    assert len(of(5).folds(np.int64(5), np.int64(0), np.int64(1))) == 5
+def test_numpy_numbers_are_numbers() -> None:
+    assert len(of(5).folds(np.int64(5), np.int64(0), np.int64(1))) == 5  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("at", ["held-out validation", "held-out test"])
-def test_a_fold_is_simulated_with_its_held_out_learners(at: str):
+def test_a_fold_is_simulated_with_its_held_out_learners(at: Any) -> None:
     fold = digits().split(5).folds()[6]
     run = ap.simulate(
         ap.fedavg(batch=16, rate=0.1),

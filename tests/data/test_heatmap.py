@@ -3,6 +3,7 @@
 import builtins
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ SPLIT = digits().split(4, "powerlaw", 3)
 
 
 @pytest.mark.slow
-def test_png_and_svg(tmp_path: Path):
+def test_png_and_svg(tmp_path: Path) -> None:
     written = heat_map(SPLIT, tmp_path / "new folder" / "classes")
     assert [path.name for path in written] == ["classes.png", "classes.svg"]
     assert written[0].read_bytes().startswith(b"\x89PNG\r\n")
@@ -23,7 +24,7 @@ def test_png_and_svg(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_same_islands_are_the_same_bytes(tmp_path: Path):
+def test_the_same_islands_are_the_same_bytes(tmp_path: Path) -> None:
     first, second = heat_map(SPLIT, tmp_path / "a"), heat_map(digits().split(4, "powerlaw", 3), tmp_path / "b")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
@@ -36,7 +37,7 @@ def words(islands: Islands, path: Path, **arguments: str) -> set[str]:
 
 
 @pytest.mark.slow
-def test_axes_have_names_and_units(tmp_path: Path):
+def test_axes_have_names_and_units(tmp_path: Path) -> None:
     shown = words(SPLIT, tmp_path / "a.svg")
     assert {"learner", "class", "examples", "training examples (grey: none)", "digits: 4 learners, 10 classes"} <= shown
     assert {learner.name for learner in SPLIT.learners} <= shown
@@ -47,7 +48,7 @@ def test_axes_have_names_and_units(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_many_learners_and_classes_stay_legible(tmp_path: Path):
+def test_many_learners_and_classes_stay_legible(tmp_path: Path) -> None:
     many = Source(torch.zeros(3000, 1), torch.arange(3000) % 60, 60, "many").split(120, classes=5)
     shown = words(many, tmp_path / "many.svg")
     assert {"000", "005", "115"} <= shown
@@ -56,7 +57,7 @@ def test_many_learners_and_classes_stay_legible(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_natural_learners_are_named(tmp_path: Path):
+def test_natural_learners_are_named(tmp_path: Path) -> None:
     source = Source(
         torch.zeros(40, 1),
         torch.arange(40) % 2,
@@ -69,11 +70,11 @@ def test_natural_learners_are_named(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_one_class_and_one_learner_can_be_drawn(tmp_path: Path):
+def test_one_class_and_one_learner_can_be_drawn(tmp_path: Path) -> None:
     heat_map(Source(torch.zeros(9, 1), torch.zeros(9).long(), 1, "one").split(1), tmp_path / "one.png")
 
 
-def test_what_cannot_be_drawn_is_refused(tmp_path: Path):
+def test_what_cannot_be_drawn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'a.pdf' should end in .png or .svg"):
         heat_map(SPLIT, tmp_path / "a.pdf")
     with pytest.raises(ValueError, match="values should be one of examples, share, got 'shares'"):
@@ -82,10 +83,10 @@ def test_what_cannot_be_drawn_is_refused(tmp_path: Path):
         heat_map(from_arrays(torch.ones(9, 1), torch.linspace(0, 1, 9)).split(2), tmp_path / "a.png")
 
 
-def test_without_matplotlib_one_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_without_matplotlib_one_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real_import = builtins.__import__
 
-    def without(name: str, *rest: object, **more: object) -> object:
+    def without(name: str, *rest: Any, **more: Any) -> object:
         if name.startswith("matplotlib"):
             raise ImportError(name)
         return real_import(name, *rest, **more)

@@ -16,7 +16,7 @@ from tests.real_files import cache
 
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.as_tensor])
-def test_arrays_become_float32_and_int64(convert: object):
+def test_arrays_become_float32_and_int64(convert: Any) -> None:
     source = from_arrays(convert(np.arange(6.0).reshape(3, 2)), convert(np.array([0, 2, 1], dtype=np.int32)))
     assert (source.x.dtype, source.y.dtype, source.classes) == (torch.float32, torch.int64, 3)
     assert source.x.tolist() == [[0, 1], [2, 3], [4, 5]]
@@ -24,7 +24,7 @@ def test_arrays_become_float32_and_int64(convert: object):
     assert (source.x.dtype, source.y.dtype, source.classes) == (torch.float32, torch.float32, None)
 
 
-def test_a_source_keeps_its_data_when_the_array_changes():
+def test_a_source_keeps_its_data_when_the_array_changes() -> None:
     x, y = np.zeros((2, 1), dtype=np.float32), np.array([0, 1])
     source = from_arrays(x, y)
     x[:], y[:] = 9, 9
@@ -48,7 +48,7 @@ BAD_ARRAYS = {
 
 
 @pytest.mark.parametrize("message", BAD_ARRAYS)
-def test_bad_arrays_are_refused(message: str):
+def test_bad_arrays_are_refused(message: str) -> None:
     with pytest.raises(ValueError, match="from_arrays: ") as error:
         from_arrays(*BAD_ARRAYS[message])
     assert message in str(error.value)
@@ -66,7 +66,7 @@ LABELS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("labels", LABELS)
-def test_sites_of_arrays(labels: str):
+def test_sites_of_arrays(labels: str) -> None:
     source = from_arrays(np.zeros((4, 1)), np.arange(4) % 2, sites=LABELS[labels])
     assert source.sites is not None
     assert source.sites.dtype == torch.int64
@@ -74,7 +74,7 @@ def test_sites_of_arrays(labels: str):
     assert source.site_names == (("Ward A", "Ward B", "Ward C") if "str" in labels else ("9", "10", "200"))
 
 
-def test_an_array_of_sites_makes_natural_islands():
+def test_an_array_of_sites_makes_natural_islands() -> None:
     sites = np.random.default_rng(0).integers(0, 7, 4840)
     source = from_arrays(np.zeros((4840, 2)), np.arange(4840) % 3, sites=sites)
     islands = source.natural(test="none")
@@ -93,13 +93,13 @@ BAD_SITES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("message", BAD_SITES)
-def test_bad_sites_of_arrays(message: str):
+def test_bad_sites_of_arrays(message: str) -> None:
     with pytest.raises(ValueError, match="from_arrays: ") as error:
         from_arrays(np.zeros((3, 1)), np.arange(3), sites=BAD_SITES[message])
     assert message in str(error.value)
 
 
-def test_a_source_refuses_an_array_of_sites_and_names_the_way_out():
+def test_a_source_refuses_an_array_of_sites_and_names_the_way_out() -> None:
     x, y, sites = torch.zeros(4840, 1), torch.arange(4840) % 2, np.arange(4840)
     with pytest.raises(
         ValueError, match=r"must be a torch tensor .* got a numpy ndarray.*from_arrays\(x, y, sites="
@@ -108,7 +108,7 @@ def test_a_source_refuses_an_array_of_sites_and_names_the_way_out():
     assert "got int64 of shape" not in str(error.value)
 
 
-def test_tokens_stay_whole_numbers():
+def test_tokens_stay_whole_numbers() -> None:
     source = from_arrays(np.array([[1, 2], [3, 4]], np.int32), np.array([0, 1]), tokens=True)
     assert (source.x.dtype, source.x.tolist()) == (torch.int64, [[1, 2], [3, 4]])
     for x in (np.array([[0.5], [1]]), np.array([[-1], [1]]), np.array([[True], [False]])):
@@ -135,7 +135,7 @@ class Stream(IterableDataset[int]):
         return iter(range(3))
 
 
-def test_a_torch_dataset(alone: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_torch_dataset(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = torch.rand(30, 2, 5, dtype=torch.float64), torch.arange(30) % 4
     for large in (lazy.LARGE, 100):
         monkeypatch.setattr(lazy, "LARGE", large)
@@ -149,7 +149,7 @@ def test_a_torch_dataset(alone: Path, monkeypatch: pytest.MonkeyPatch):
     assert cache() == ["decoded"]
 
 
-def test_tokens_stay_whole_and_bytes_do_not():
+def test_tokens_stay_whole_and_bytes_do_not() -> None:
     tokens = ap.data.from_dataset(Pairs((torch.tensor([1, 2]), 0), (torch.tensor([3, 4]), 1)))
     assert (tokens.x.dtype, tokens.x.tolist()) == (torch.int64, [[1, 2], [3, 4]])
     pixels = ap.data.from_dataset(Pairs((np.zeros(2, np.uint8), 0), (np.ones(2, np.uint8), 1)))
@@ -174,12 +174,12 @@ def test_tokens_stay_whole_and_bytes_do_not():
         (lambda: Pairs((torch.tensor([1.0, np.nan]), 1)), r"some x are NaN or infinite"),
     ],
 )
-def test_bad_torch_datasets(dataset: Callable[[], Any], error: str):
+def test_bad_torch_datasets(dataset: Callable[[], Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         ap.data.from_dataset(dataset())
 
 
-def test_bad_sites_of_a_torch_dataset():
+def test_bad_sites_of_a_torch_dataset() -> None:
     pairs = Pairs((torch.ones(2), 0), (torch.ones(2), 1))
     with pytest.raises(ValueError, match=r"one label for each of the 2 examples, got 1 labels. Give the site of every"):
         ap.data.from_dataset(pairs, sites=["a"])

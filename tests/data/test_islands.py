@@ -1,6 +1,7 @@
 """The laws of islands, each broken once."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -29,13 +30,13 @@ def islands() -> Islands:
     )
 
 
-def test_sizes_and_classes_are_counted():
+def test_sizes_and_classes_are_counted() -> None:
     assert islands().sizes() == [3, 3]
     assert islands().class_table().tolist() == [[2, 1], [1, 2]]
     assert repr(islands()) == "<Islands 'ten': 2 learners, 6 training, 3 test, 1 stimuli>"
 
 
-def test_pooled_is_one_learner_with_everything():
+def test_pooled_is_one_learner_with_everything() -> None:
     pooled = islands().pooled()
     (learner,) = pooled.learners
     assert (learner.name, learner.role) == ("00", "train")
@@ -46,12 +47,12 @@ def test_pooled_is_one_learner_with_everything():
     assert pooled.stimuli.tolist() == [9]
 
 
-def test_pooling_copies_no_data():
+def test_pooling_copies_no_data() -> None:
     whole = islands()
     assert whole.pooled().x.data_ptr() == whole.x.data_ptr()
 
 
-def test_pooled_leaves_held_out_learners_alone():
+def test_pooled_leaves_held_out_learners_alone() -> None:
     whole = islands()
     held_out = Island("00", at(0, 1, 2), at(), role="test")
     mixed = replace(whole, learners=(held_out, *whole.learners[1:], Island("02", at(8), at())), test=at())
@@ -59,14 +60,15 @@ def test_pooled_leaves_held_out_learners_alone():
     assert mixed.pooled().learners[1].train.tolist() == [3, 4, 5, 8]
 
 
-def test_a_task_without_classes_has_no_class_table():
+def test_a_task_without_classes_has_no_class_table() -> None:
     with pytest.raises(ValueError, match=r"'ten' has no classes. Use sizes\(\)"):
         replace(islands(), classes=None).class_table()
 
 
 first, second = islands().learners
 
-BROKEN = {
+SPARE: dict[str, Any] = {"role": "spare"}
+BROKEN: dict[str, Any] = {
     "index 10, but there are 10 examples": {"test": at(10)},
     "index -1": {"stimuli": at(-1)},
     "index 6 more than once": {"test": at(6, 6)},
@@ -80,7 +82,7 @@ BROKEN = {
     "example 9 is in the test set and among the stimuli": {"test": at(9)},
     "learner '01' has no training examples: leave it out": {"learners": (first, replace(second, train=at()))},
     "two learners are called '00'": {"learners": (first, replace(second, name="00"))},
-    "unknown role 'spare'. Known roles: train, validation, test": {"learners": (first, replace(second, role="spare"))},
+    "unknown role 'spare'. Known roles: train, validation, test": {"learners": (first, replace(second, **SPARE))},
     "none of the 1 learners trains": {"learners": (replace(first, role="test"),)},
     "x has 10 examples, y has 9": {"y": torch.zeros(9, dtype=torch.int64)},
     "label 2 is outside the 2 classes 0 to 1": {"y": torch.full((10,), 2)},
@@ -89,7 +91,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_a_broken_law_is_refused(message: str):
+def test_a_broken_law_is_refused(message: str) -> None:
     with pytest.raises(ValueError, match="Islands") as error:
         replace(islands(), **BROKEN[message])
     assert message in str(error.value)
@@ -107,7 +109,9 @@ def test_a_broken_law_is_refused(message: str):
     st.integers(0, 50),
 )
 @settings(max_examples=25, deadline=None)
-def test_own_tests_move_examples_and_lose_none(learners: int, sizes: str, classes: str | int, part: float, seed: int):
+def test_own_tests_move_examples_and_lose_none(
+    learners: int, sizes: str, classes: str | int, part: float, seed: int
+) -> None:
     y = torch.arange(120) % 6
     before = from_arrays(torch.zeros(120, 1), y).split(learners, sizes, classes, seed=seed, stimuli=1)
     after = before.with_own_test(part, seed)
@@ -126,44 +130,44 @@ def test_own_tests_move_examples_and_lose_none(learners: int, sizes: str, classe
         assert (whole.train.tolist(), whole.test.tolist()) == (old.train.tolist(), [])
 
 
-def test_another_seed_carves_otherwise():
+def test_another_seed_carves_otherwise() -> None:
     islands = digits().split(3)
     one, other = (islands.with_own_test(seed=seed).learners[0].test.tolist() for seed in (0, 1))
     assert one != other
     assert len(one) == len(other) == round(0.2 * 480)
 
 
-def test_a_single_example_is_kept():
+def test_a_single_example_is_kept() -> None:
     whole = replace(islands(), learners=(Island("00", at(3), at(6)), Island("01", at(0, 1, 2), at())))
     single, three = whole.with_own_test().learners
     assert (single.train.tolist(), single.test.tolist()) == ([3], [])
     assert (len(three.train), len(three.test)) == (2, 1)  # of class 0 there are two
 
 
-def test_held_out_learners_are_not_divided():
+def test_held_out_learners_are_not_divided() -> None:
     learners = (Island("00", at(0, 1, 2), at(6, 7)), Island("01", at(5, 4, 3), at(7), "test"))
     after = replace(islands(), learners=learners).with_own_test()
     assert after.learners[1] is learners[1]
 
 
-def test_a_task_without_classes_is_divided_as_one():
+def test_a_task_without_classes_is_divided_as_one() -> None:
     after = replace(islands(), y=torch.rand(10), classes=None).with_own_test(0.5)
     assert [(len(learner.train), len(learner.test)) for learner in after.learners] == [(1, 2), (1, 2)]
 
 
-def test_shared_tests_do_not_become_training_examples():
+def test_shared_tests_do_not_become_training_examples() -> None:
     # without a test set at HOME, example 7 is tested on by both and 6 by one learner only
     whole = replace(islands(), test=at()).without_own_test()
     assert [learner.train.tolist() for learner in whole.learners] == [[0, 1, 2, 6], [3, 4, 5]]
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.2, float("nan")])
-def test_a_fraction_is_a_part(fraction: float):
+def test_a_fraction_is_a_part(fraction: float) -> None:
     with pytest.raises(ValueError, match=rf"with_own_test: fraction={fraction} is not a fraction"):
         islands().with_own_test(fraction)
 
 
-def test_own_tests_are_simulated():
+def test_own_tests_are_simulated() -> None:
     data = digits().split(4, classes=3).with_own_test().standardised("local")
     run = ap.simulate(ap.hdafl(batch=16, rate=0.1, epochs=2), data, ending=ap.Ending(rounds=8))
     scores = run.scores[-1][1]

@@ -40,7 +40,7 @@ def patients(folder: Path, text: str = TABLE, **arguments: Any) -> Source:
     )
 
 
-def test_a_table_with_sites(tmp_path: Path):
+def test_a_table_with_sites(tmp_path: Path) -> None:
     source = patients(tmp_path)
     assert source.x.dtype == torch.float32
     assert source.x.tolist() == [[30, 1, 0, 60.5], [40, 0, 1, 80], [50, 0, 1, 75], [60, 1, 0, 65], [70, 1, 0, 55]]
@@ -51,26 +51,26 @@ def test_a_table_with_sites(tmp_path: Path):
     assert source.test is None
 
 
-def test_chosen_columns_and_listed_categories(tmp_path: Path):
+def test_chosen_columns_and_listed_categories(tmp_path: Path) -> None:
     source = patients(tmp_path, features=["sex", "age"], categories={"sex": ("m", "x", "f")}, site=None)
     assert source.x.tolist() == [[0, 0, 1, 30], [1, 0, 0, 40], [1, 0, 0, 50], [0, 0, 1, 60], [0, 0, 1, 70]]
     assert (source.sites, source.site_names) == (None, ())
     assert source.categories["sex"].tolist() == [2, 0, 0, 2, 2]
 
 
-def test_labels_that_are_numbers_are_ordered_by_value(tmp_path: Path):
+def test_labels_that_are_numbers_are_ordered_by_value(tmp_path: Path) -> None:
     rows = "x,y\n" + "".join(f"{number},{label}\n" for number, label in enumerate(["10", "2", "2.0", "-1", "10"]))
     source = ap.data.from_csv(csv(tmp_path, rows), label="y")
     assert (source.y.tolist(), source.classes) == ([2, 1, 1, 0, 2], 3)
 
 
-def test_a_regression(tmp_path: Path):
+def test_a_regression(tmp_path: Path) -> None:
     source = patients(tmp_path, label="weight", regression=True, categories=["sex", "disease"])
     assert (source.classes, source.y.dtype, source.y.tolist()) == (None, torch.float32, [60.5, 80, 75, 65, 55])
     assert source.x.shape == (5, 5)
 
 
-def test_other_delimiters_quotes_and_marks(tmp_path: Path):
+def test_other_delimiters_quotes_and_marks(tmp_path: Path) -> None:
     text = '\ufeffage; "name";y\n1;"a; b";0\n\n2;"c";1\n'
     source = ap.data.from_csv(csv(tmp_path, text), label="y", delimiter=";", categories=["name"])
     assert source.x.tolist() == [[1, 1, 0], [2, 0, 1]]
@@ -125,18 +125,18 @@ def test_other_delimiters_quotes_and_marks(tmp_path: Path):
         (TABLE.splitlines()[0], {}, r"'patients' has no rows"),
     ],
 )
-def test_bad_tables(tmp_path: Path, text: str, arguments: dict[str, Any], error: str):
+def test_bad_tables(tmp_path: Path, text: str, arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         patients(tmp_path, text, **arguments)
 
 
-def test_listed_categories_may_differ_between_sites(tmp_path: Path):
+def test_listed_categories_may_differ_between_sites(tmp_path: Path) -> None:
     text = TABLE.replace("f,65", "female,65").replace("f,55", "female,55")
     source = patients(tmp_path, text, categories={"sex": ("f", "female", "m")})
     assert source.categories["sex"].tolist() == [0, 2, 2, 1, 1]
 
 
-def test_sites_that_seem_to_measure_in_other_units(tmp_path: Path):
+def test_sites_that_seem_to_measure_in_other_units(tmp_path: Path) -> None:
     text = TABLE.replace("60.5", "60500").replace("80", "80000")
     with pytest.warns(
         ap.ArchipelWarning,
@@ -167,7 +167,9 @@ def labelled(folder: Path, labels: Sequence[str], **arguments: Any) -> Source:
         (["0", "?x", "1"], [1, 0, "?x"], [1, 2, 0]),
     ],
 )
-def test_listed_classes_are_numbered_as_listed(tmp_path: Path, labels: list[str], classes: Any, numbers: list[int]):
+def test_listed_classes_are_numbered_as_listed(
+    tmp_path: Path, labels: list[str], classes: Any, numbers: list[int]
+) -> None:
     source = labelled(tmp_path, labels, classes=classes)
     assert (source.y.tolist(), source.y.dtype, source.classes) == (numbers, torch.int64, len(classes))
 
@@ -208,12 +210,12 @@ def test_listed_classes_are_numbered_as_listed(tmp_path: Path, labels: list[str]
         (["1"], {"classes": [], "regression": True}, r"classes=\[\] with regression=True: a regression has no classes"),
     ],
 )
-def test_bad_classes(tmp_path: Path, labels: list[str], arguments: dict[str, Any], error: str):
+def test_bad_classes(tmp_path: Path, labels: list[str], arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         labelled(tmp_path, labels, **arguments)
 
 
-def test_rows_are_counted_over_all_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_rows_are_counted_over_all_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "ROWS", 3)
     labels = ["a", "b"] * 5
     labels[7] = labels[8] = "c"
@@ -225,8 +227,13 @@ def test_rows_are_counted_over_all_blocks(tmp_path: Path, monkeypatch: pytest.Mo
         labelled(tmp_path, labels, ranges={"x": (0, 5)})
 
 
-def test_tables_that_never_met_agree(tmp_path: Path):
-    told = {"features": ["age", "sex"], "categories": {"sex": ("f", "m")}, "site": None, "classes": ("no", "yes")}
+def test_tables_that_never_met_agree(tmp_path: Path) -> None:
+    told: dict[str, Any] = {
+        "features": ["age", "sex"],
+        "categories": {"sex": ("f", "m")},
+        "site": None,
+        "classes": ("no", "yes"),
+    }
     whole = patients(tmp_path, **told)
     lines = TABLE.splitlines(keepends=True)
     # the first site has no f and only ill patients, and keeps its columns in another order
@@ -238,7 +245,7 @@ def test_tables_that_never_met_agree(tmp_path: Path):
     assert [part.classes for part in parts] == [2, 2]
 
 
-def test_a_class_without_rows_can_be_split_and_trained_on(tmp_path: Path):
+def test_a_class_without_rows_can_be_split_and_trained_on(tmp_path: Path) -> None:
     source = labelled(tmp_path, ["b", "d"] * 20, classes=["a", "b", "c", "d", "e"])
     for islands in (source.split(2), source.split(2, test="own"), source.split(2, classes="dirichlet(1)")):
         assert islands.class_table().shape == (2, 5)
@@ -260,7 +267,7 @@ def measured(folder: Path, text: str = MEASURED, **arguments: Any) -> Source:
     return ap.data.from_csv(csv(folder, text), label="y", **arguments)
 
 
-def test_values_inside_their_ranges_change_nothing(tmp_path: Path):
+def test_values_inside_their_ranges_change_nothing(tmp_path: Path) -> None:
     bare = measured(tmp_path)
     # the ends belong to it; infinity is no end; whole numbers, lists as TOML has them
     for ranges in ({}, {"height": (30, 250), "weight": [3, 99.0]}, {"height": (0, np.inf), "weight": (-np.inf, 99)}):
@@ -269,7 +276,7 @@ def test_values_inside_their_ranges_change_nothing(tmp_path: Path):
         assert torch.equal(source.y, bare.y)
 
 
-def test_a_range_is_compared_before_values_are_rounded(tmp_path: Path):
+def test_a_range_is_compared_before_values_are_rounded(tmp_path: Path) -> None:
     text = "v,y\n0.1,0\n0.3,1\n"
     assert float(np.float32(0.1)) > 0.1
     assert measured(tmp_path, text, ranges={"v": (0.1, 0.3)}).x.shape == (2, 1)
@@ -306,13 +313,13 @@ def test_a_range_is_compared_before_values_are_rounded(tmp_path: Path):
         ([5, -1, 1e300], [0, np.inf], r"'v' in 1 of 3 rows is not from 0 to inf \(first in row 2: -1\)"),
     ],
 )
-def test_values_outside_their_range(tmp_path: Path, values: list[float], limits: list[float], error: str):
+def test_values_outside_their_range(tmp_path: Path, values: list[float], limits: list[float], error: str) -> None:
     text = "v,y\n" + "".join(f"{value},{row % 2}\n" for row, value in enumerate(values))
     with pytest.raises(ValueError, match=error):
         measured(tmp_path, text, ranges={"v": limits})
 
 
-def test_one_error_for_all_ranges(tmp_path: Path):
+def test_one_error_for_all_ranges(tmp_path: Path) -> None:
     limits = {"weight": (50, 200), "height": (0, 300), "temperature": (36.5, 43)}
     with pytest.raises(
         ValueError,
@@ -354,7 +361,7 @@ def test_one_error_for_all_ranges(tmp_path: Path):
         ),
     ],
 )
-def test_bad_ranges(tmp_path: Path, arguments: dict[str, Any], error: str):
+def test_bad_ranges(tmp_path: Path, arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         measured(tmp_path, **arguments)
 
@@ -363,7 +370,7 @@ def test_bad_ranges(tmp_path: Path, arguments: dict[str, Any], error: str):
 @settings(max_examples=40, deadline=None)
 def test_a_range_refuses_what_is_outside_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, values: list[float], low: float, width: float
-):
+) -> None:
     high = low + width
     text = "v,y\n" + "".join(f"{value!r},{row % 2}\n" for row, value in enumerate(values))
     outside = [row for row, value in enumerate(values, 1) if not low <= value <= high]
@@ -380,7 +387,7 @@ def test_a_range_refuses_what_is_outside_and_nothing_else(
     assert f"(first in row {outside[0]}: {values[outside[0] - 1]!r}".removesuffix(".0") in str(refused.value)
 
 
-def test_a_study_says_classes_and_ranges(tmp_path: Path):
+def test_a_study_says_classes_and_ranges(tmp_path: Path) -> None:
     csv(tmp_path, MEASURED)
     (tmp_path / "study.toml").write_text(
         """
@@ -418,7 +425,7 @@ def test_a_study_says_classes_and_ranges(tmp_path: Path):
 @settings(max_examples=40, deadline=None)
 def test_a_table_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float, str, int, str]], block: int
-):
+) -> None:
     path = tmp_path_factory.mktemp("table") / "t.csv"
     path.write_text("v,k,y,s\n" + "".join(",".join(str(value) for value in row) + "\n" for row in rows))
     with pytest.MonkeyPatch.context() as patch:
@@ -439,7 +446,9 @@ def test_a_table_is_read_as_it_was_written(
     assert [source.site_names[number] for number in source.sites.tolist()] == [row[3] for row in rows]
 
 
-def test_a_large_table_stays_on_disk_and_leaves_nothing(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_large_table_stays_on_disk_and_leaves_nothing(
+    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = "a,b,y\n" + "".join(f"{row},{row % 7},{row % 2}\n" for row in range(500))
     small = ap.data.from_csv(csv(tmp_path, text), "y")
     monkeypatch.setattr(lazy, "LARGE", 1000)
@@ -453,13 +462,13 @@ def test_a_large_table_stays_on_disk_and_leaves_nothing(alone: Path, tmp_path: P
 # Parquet
 
 
-def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"from_parquet needs pyarrow: pip install '\.\[parquet\]'"):
         ap.data.from_parquet(tmp_path / "patients.parquet", "disease")
 
 
-def test_parquet(tmp_path: Path):
+def test_parquet(tmp_path: Path) -> None:
     arrow = pytest.importorskip("pyarrow")
     parquet = importlib.import_module("pyarrow.parquet")
     columns = {

@@ -23,7 +23,7 @@ def sites(folder: Path, **arrays: tuple[Any, Any]) -> Path:
     return folder
 
 
-def test_a_folder_of_npz(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_folder_of_npz(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     x = {name: random.normal(size=(count, 3, 2)) for name, count in (("north", 4), ("east", 6))}
     folder = sites(tmp_path / "islands", **{name: (values, np.arange(len(values)) % 3) for name, values in x.items()})
@@ -60,13 +60,13 @@ GOOD = (np.ones((4, 2)), np.arange(4))
         ((np.array([None] * 4), np.arange(4)), r"b.npz cannot be read: Object arrays cannot be loaded"),
     ],
 )
-def test_bad_folders_of_npz(alone: Path, tmp_path: Path, second: tuple[Any, Any], error: str):
+def test_bad_folders_of_npz(alone: Path, tmp_path: Path, second: tuple[Any, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         ap.data.from_npz_folder(sites(tmp_path / "islands", a=GOOD, b=second))
     assert cache() == ["decoded"]
 
 
-def test_folders_with_too_little(alone: Path, tmp_path: Path):
+def test_folders_with_too_little(alone: Path, tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"nowhere should hold an .npz for each of two or more sites, got no such folder"
     ):
@@ -100,7 +100,12 @@ class Rows:
         return {name: values[rows] for name, values in self.columns.items()}
 
 
-COLUMNS = {"age": [30, 40, 50, 60], "sex": ["f", "m", "m", "f"], "label": [1, 0, 1, 1], "ward": ["a", "a", "b", "b"]}
+COLUMNS: dict[str, Any] = {
+    "age": [30, 40, 50, 60],
+    "sex": ["f", "m", "m", "f"],
+    "label": [1, 0, 1, 1],
+    "ward": ["a", "a", "b", "b"],
+}
 
 
 def packages() -> list[Callable[..., Any]]:
@@ -112,7 +117,7 @@ def packages() -> list[Callable[..., Any]]:
 
 
 @pytest.mark.parametrize("make", packages())
-def test_a_hugging_face_table(make: Callable[..., Any]):
+def test_a_hugging_face_table(make: Callable[..., Any]) -> None:
     source = ap.data.from_hf(make(**COLUMNS), site="ward", categories=["sex"], name="patients")
     assert source.x.tolist() == [[30, 1, 0], [40, 0, 1], [50, 0, 1], [60, 1, 0]]
     assert (source.y.tolist(), source.classes, source.name) == ([1, 0, 1, 1], 2, "patients")
@@ -122,8 +127,8 @@ def test_a_hugging_face_table(make: Callable[..., Any]):
 
 
 @pytest.mark.parametrize("make", packages())
-def test_what_is_said_of_a_hugging_face_table_holds(make: Callable[..., Any]):
-    told = {"site": "ward", "categories": {"sex": ["m", "f"]}}
+def test_what_is_said_of_a_hugging_face_table_holds(make: Callable[..., Any]) -> None:
+    told: dict[str, Any] = {"site": "ward", "categories": {"sex": ["m", "f"]}}
     source = ap.data.from_hf(make(**COLUMNS), **told, classes=[2, 1, 0], ranges={"age": (30, 60)})
     assert (source.y.tolist(), source.classes) == ([1, 2, 1, 1], 3)
     assert source.x.tolist() == [[30, 0, 1], [40, 1, 0], [50, 1, 0], [60, 0, 1]]
@@ -144,7 +149,7 @@ def test_what_is_said_of_a_hugging_face_table_holds(make: Callable[..., Any]):
 
 
 @pytest.mark.parametrize("make", packages())
-def test_hugging_face_arrays(make: Callable[..., Any]):
+def test_hugging_face_arrays(make: Callable[..., Any]) -> None:
     arrays = [[[number, 0.5], [2, 3]] for number in range(4)]
     dataset = make(image=arrays, label=COLUMNS["label"], ward=COLUMNS["ward"])
     source = ap.data.from_hf(dataset, site="ward")
@@ -167,7 +172,7 @@ class Picture:
         return self.pixels
 
 
-def test_hugging_face_pictures():
+def test_hugging_face_pictures() -> None:
     colour = np.arange(4 * 5 * 3).reshape(4, 5, 3)
     source = ap.data.from_hf(Rows(image=[Picture(colour), Picture(colour + 1)], label=[0, 1]))
     assert source.x.shape == (2, 3, 4, 5)
@@ -178,7 +183,7 @@ def test_hugging_face_pictures():
         ap.data.from_hf(Rows(image=[Picture(colour), Picture(np.ones((4, 5)))], label=[0, 1]))
 
 
-def test_what_is_no_hugging_face_dataset():
+def test_what_is_no_hugging_face_dataset() -> None:
     for wrong in ({"train": Rows(**COLUMNS)}, [1, 2]):
         with pytest.raises(ValueError, match=r"a datasets.Dataset is needed, got (dict|list). Of a DatasetDict take"):
             ap.data.from_hf(wrong)

@@ -41,20 +41,20 @@ def transported(margins: TableMargins) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("blocks", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_no_table_is_better_than_the_optimum(seed: int, blocks: bool):
+def test_no_table_is_better_than_the_optimum(seed: int, blocks: bool) -> None:
     margins, wanted = problem(seed, blocks=blocks)
     table = optimum(margins, wanted, np.random.default_rng(seed))
     equations, right = transported(margins)
     assert equations @ table.ravel() == pytest.approx(right, abs=1e-5)
     assert table.min() >= 0
     # by convexity no table's loss is lower than this one's by more than what a straight line to it could gain
-    slope = sum(2 * gap @ indicator(one).T for gap, one in zip(gaps(table, wanted), wanted, strict=True))
+    slope = np.sum([2 * gap @ indicator(one).T for gap, one in zip(gaps(table, wanted), wanted, strict=True)], axis=0)
     best = linprog(slope.ravel(), A_eq=equations, b_eq=right)
     assert best.success
     assert slope.ravel() @ table.ravel() - best.fun <= 0.01 * loss(table, wanted)
 
 
-def test_formula_1_is_solved_by_the_first_projection(monkeypatch: pytest.MonkeyPatch):
+def test_formula_1_is_solved_by_the_first_projection(monkeypatch: pytest.MonkeyPatch) -> None:
     margins, wanted = problem(0, categories=1)
     exact = optimum(margins, wanted[:1], np.random.default_rng(0))
     monkeypatch.setattr(module, "STEPS", 1)
@@ -64,7 +64,7 @@ def test_formula_1_is_solved_by_the_first_projection(monkeypatch: pytest.MonkeyP
 @pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 4), st.integers(1, 5), st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_margins_are_exact(seed: int, learners: int, classes: int, categories: int, blocks: bool):
+def test_margins_are_exact(seed: int, learners: int, classes: int, categories: int, blocks: bool) -> None:
     margins, wanted = problem(seed, learners, classes, categories, blocks)
     table = reconcile(margins, wanted, np.random.default_rng(seed))
     assert table.min() >= 0
@@ -75,7 +75,7 @@ def test_margins_are_exact(seed: int, learners: int, classes: int, categories: i
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("categories", "blocks"), [(1, False), (6, False), (6, True)])
-def test_the_solution_is_random_and_near_the_optimum(categories: int, blocks: bool):
+def test_the_solution_is_random_and_near_the_optimum(categories: int, blocks: bool) -> None:
     margins, wanted = problem(5, learners=20, classes=4, categories=categories, blocks=blocks)
     wanted = wanted[:1] if categories == 1 else wanted
     best = optimum(margins, wanted, np.random.default_rng(0))
@@ -93,7 +93,7 @@ def test_the_solution_is_random_and_near_the_optimum(categories: int, blocks: bo
     assert loss(whole[0].astype(float), wanted) ** 0.5 <= 1.2 * least
 
 
-def test_one_learner_gets_everything():
+def test_one_learner_gets_everything() -> None:
     margins, wanted = problem(0, learners=1)
     assert reconcile(margins, wanted, np.random.default_rng(0)).tolist() == [margins.columns.tolist()]
 
@@ -112,7 +112,7 @@ def test_one_learner_gets_everything():
 )
 def test_table_one_from_the_draws_of_its_authors(
     seed: int, supply: list[int], concentration: float, sizes: tuple[int, ...], c_score: float
-):
+) -> None:
     random, columns = np.random.RandomState(seed), np.array(supply)
     shares, classes = random.dirichlet(np.ones(100)), random.dirichlet(np.full(len(supply), concentration), 100)
     rows = np.round(shares * columns.sum()).astype(np.int64)

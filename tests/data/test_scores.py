@@ -23,7 +23,7 @@ def islands_with(table: list[list[int]]) -> Islands:
     return Islands(torch.zeros(len(y), 1), y, learners, NONE, NONE, len(table[0]), "by hand")
 
 
-def test_c_score_by_hand():
+def test_c_score_by_hand() -> None:
     assert c_score(islands_with([[5, 5], [1, 1]])) == 0
     # R = (1/2, 1/2); r = (1, 0) and (0, 1): 1 each
     assert c_score(islands_with([[4, 0], [0, 4]])) == 1
@@ -32,7 +32,7 @@ def test_c_score_by_hand():
     assert c_score(islands_with([[3, 0], [3, 0], [0, 2]])) == pytest.approx((0.5 + 0.5 + 1.5) / 3)
 
 
-def test_size_statistics_by_hand():
+def test_size_statistics_by_hand() -> None:
     found = size_statistics(islands_with([[2, 0], [4, 0], [0, 9]]))
     assert (found.min, found.max, found.mean) == (2, 9, 5)
     assert found.stdev == pytest.approx((26 / 3) ** 0.5)
@@ -41,7 +41,7 @@ def test_size_statistics_by_hand():
     )
 
 
-def test_distances_by_hand():
+def test_distances_by_hand() -> None:
     islands = islands_with([[4, 0], [0, 4], [2, 2]])
     assert class_distances(islands, "earth_mover").tolist() == [[0, 1, 0.5], [1, 0, 0.5], [0.5, 0.5, 0]]
     half = (1 - 0.5**0.5) ** 0.5
@@ -50,7 +50,7 @@ def test_distances_by_hand():
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3).filter(any), min_size=2, max_size=6))
 @settings(max_examples=40)
-def test_distances_are_distances(table: list[list[int]]):
+def test_distances_are_distances(table: list[list[int]]) -> None:
     islands = islands_with(table)
     for name in ("earth_mover", "hellinger"):
         found = class_distances(islands, name)
@@ -61,7 +61,7 @@ def test_distances_are_distances(table: list[list[int]]):
     assert 0 <= c_score(islands) < 2
 
 
-def test_an_unknown_distance_and_a_task_without_classes_are_refused():
+def test_an_unknown_distance_and_a_task_without_classes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"one of earth_mover, hellinger, got 'helinger'\. Did you mean 'hellinger'\?"):
         class_distances(digits().split(3), "helinger")
     with pytest.raises(ValueError, match="'arrays' has no classes"):
@@ -100,7 +100,7 @@ SEEDS = 20
 @pytest.mark.parametrize(
     ("name", "classes", "paper"), [("MNIST-1", "dirichlet(1)", 0.70), ("MNIST-0.1", "dirichlet(0.1)", 1.29)]
 )
-def test_table_one_of_mnist(real: Path, name: str, classes: str, paper: float):
+def test_table_one_of_mnist(real: Path, name: str, classes: str, paper: float) -> None:
     rows = table_one(light(ap.data.mnist()), classes, None, SEEDS)
     show(name, rows)
     assert (rows[:, 2] == 700).all()
@@ -118,7 +118,7 @@ def test_table_one_of_mnist(real: Path, name: str, classes: str, paper: float):
         ("COVFEAT, 39 columns", "columns", 0.68),
     ],
 )
-def test_table_one_of_covertype(real: Path, name: str, features: str | None, paper: float):
+def test_table_one_of_covertype(real: Path, name: str, features: str | None, paper: float) -> None:
     forest = ap.data.covertype(classes=(1, 2))
     source = light(forest)
     if features == "columns":
@@ -134,7 +134,7 @@ def test_table_one_of_covertype(real: Path, name: str, features: str | None, pap
 
 @pytest.mark.slow
 @needs("covertype")
-def test_all_of_covertype_is_split(real: Path):
+def test_all_of_covertype_is_split(real: Path) -> None:
     forest = ap.data.covertype()
     islands = forest.split(100, "dirichlet(1)", "dirichlet(0.1)", features="dirichlet(0.1)", test="none")
     assert sum(islands.sizes()) == 581_012

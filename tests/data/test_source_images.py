@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,11 +77,11 @@ def mnist_files(**changes: bytes) -> dict[str, bytes]:
 
 
 @needs("mnist")
-def test_mnist(real: Path):
+def test_mnist(real: Path) -> None:
     source = ap.data.mnist()
     assert source.x.shape == (70_000, 1, 28, 28)
     assert source.x.dtype == torch.float32
-    assert (source.x[::100].min(), source.x[::100].max()) == (0, 1)
+    assert (float(source.x[::100].min()), float(source.x[::100].max())) == (0, 1)
     assert (source.classes, source.name, source.sites) == (10, "mnist", None)
     assert source.test is not None
     assert (int(source.test[0]), int(source.test[-1]), len(source.test)) == (60_000, 69_999, 10_000)
@@ -91,7 +92,7 @@ def test_mnist(real: Path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not (DEBIAN / "fashion-mnist").is_dir(), reason="no Debian package dataset-fashion-mnist")
-def test_fmnist(alone: Path, monkeypatch: pytest.MonkeyPatch):
+def test_fmnist(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "DEBIAN", DEBIAN)
     source = ap.data.fmnist()
     assert source.x.shape == (70_000, 1, 28, 28)
@@ -99,7 +100,7 @@ def test_fmnist(alone: Path, monkeypatch: pytest.MonkeyPatch):
     assert source.y[:5].tolist() == [9, 0, 0, 3, 0]
 
 
-def test_a_small_set_in_mnists_format(alone: Path):
+def test_a_small_set_in_mnists_format(alone: Path) -> None:
     write(alone / "fmnist", mnist_files())
     source = ap.data.fmnist(verify=False)
     assert source.x.shape == (17, 1, 28, 28)
@@ -110,7 +111,7 @@ def test_a_small_set_in_mnists_format(alone: Path):
     assert source.test.tolist() == [12, 13, 14, 15, 16]
 
 
-def test_files_that_are_not_the_official_ones(alone: Path):
+def test_files_that_are_not_the_official_ones(alone: Path) -> None:
     write(alone / "mnist", mnist_files())
     with pytest.raises(ValueError, match=r"train-images-idx3-ubyte.gz is not the official file.*pass verify=False"):
         ap.data.mnist()
@@ -131,20 +132,20 @@ IMAGES = "train-images-idx3-ubyte.gz"
         (gzip.compress(idx(MNIST[IMAGES][:11])), r"images of shape \(11, 28, 28\) and labels of shape \(12,\)"),
     ],
 )
-def test_damaged_idx_files(alone: Path, content: bytes, error: str):
+def test_damaged_idx_files(alone: Path, content: bytes, error: str) -> None:
     write(alone / "mnist", mnist_files(**{IMAGES: content}))
     with pytest.raises(ValueError, match=error):
         ap.data.mnist(verify=False)
     assert cache() == ["decoded"]
 
 
-def test_idx_of_any_shape():
+def test_idx_of_any_shape() -> None:
     for shape in [(0,), (7,), (2, 3), (4, 1, 5)]:
         array = pixels(*shape)
         assert np.array_equal(idx_array(idx(array), "made here"), array)
 
 
-def test_without_files_and_network_one_error(alone: Path):
+def test_without_files_and_network_one_error(alone: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"(?s)mnist: its files are not.*Looked in:.*no network.*Put the files"):
         ap.data.mnist()
     assert cache() == ["mnist"]
@@ -166,7 +167,7 @@ def emnist_files(split: str, first: int = 0) -> tuple[dict[str, bytes], NDArray[
 
 
 @pytest.mark.parametrize("split", list(CLASSES))
-def test_emnist_is_upright_and_numbered_from_0(alone: Path, split: str):
+def test_emnist_is_upright_and_numbered_from_0(alone: Path, split: str) -> None:
     files, images = emnist_files(split, first=1 if split == "letters" else 0)
     write(alone / "emnist", files)
     source = ap.data.emnist(split)
@@ -177,7 +178,7 @@ def test_emnist_is_upright_and_numbered_from_0(alone: Path, split: str):
     assert source.test.tolist() == list(range(14, 20))
 
 
-def test_emnist_from_its_archive(alone: Path):
+def test_emnist_from_its_archive(alone: Path) -> None:
     files, images = emnist_files("balanced")
     archive = zipped({f"gzip/{name}": data for name, data in files.items()})
     write(alone / "emnist", {"gzip.zip": archive})
@@ -192,7 +193,7 @@ def test_emnist_from_its_archive(alone: Path):
         ap.data.emnist("balanced", verify=False)
 
 
-def test_an_unknown_split_of_emnist():
+def test_an_unknown_split_of_emnist() -> None:
     with pytest.raises(ValueError, match=r"split should be one of byclass, .* got 'byclas'. Did you mean 'byclass'\?"):
         ap.data.emnist("byclas")
 
@@ -207,7 +208,8 @@ def records(count: int, *labels: NDArray[np.uint8]) -> tuple[bytes, NDArray[np.u
 
 
 def cifar10_files() -> tuple[dict[str, bytes], NDArray[np.uint8]]:
-    files, images = {}, []
+    files: dict[str, bytes] = {}
+    images: list[NDArray[np.uint8]] = []
     for name in (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"):
         files[name], part = records(4, np.arange(4, dtype=np.uint8) + len(images))
         images.append(part)
@@ -215,7 +217,7 @@ def cifar10_files() -> tuple[dict[str, bytes], NDArray[np.uint8]]:
 
 
 @pytest.mark.parametrize("form", ["loose", "unpacked", "archive"])
-def test_cifar10_in_its_binary_version(alone: Path, form: str):
+def test_cifar10_in_its_binary_version(alone: Path, form: str) -> None:
     files, images = cifar10_files()
     if form == "archive":
         inside = {f"cifar-10-batches-bin/{name}": data for name, data in files.items()}
@@ -232,7 +234,7 @@ def test_cifar10_in_its_binary_version(alone: Path, form: str):
     assert source.test.tolist() == [20, 21, 22, 23]
 
 
-def test_cifar100_has_fine_and_coarse_labels(alone: Path):
+def test_cifar100_has_fine_and_coarse_labels(alone: Path) -> None:
     coarse, fine = np.arange(20, dtype=np.uint8), np.arange(20, dtype=np.uint8) * 5
     train, images = records(15, coarse, fine)
     write(alone / "cifar100", {"train.bin": train, "test.bin": records(5, coarse, fine)[0]})
@@ -254,14 +256,14 @@ def test_cifar100_has_fine_and_coarse_labels(alone: Path):
         ("test_batch.bin", b"\12" + bytes(3072), r"test_batch.bin holds the label 10, but there are 10 classes"),
     ],
 )
-def test_damaged_cifar(alone: Path, name: str, content: bytes, error: str):
+def test_damaged_cifar(alone: Path, name: str, content: bytes, error: str) -> None:
     write(alone / "cifar10", cifar10_files()[0] | {name: content})
     with pytest.raises(ValueError, match=error):
         ap.data.cifar10()
     assert cache() == ["decoded"]
 
 
-def test_damaged_archives_of_cifar(alone: Path):
+def test_damaged_archives_of_cifar(alone: Path) -> None:
     archive = packed(cifar10_files()[0])
     write(alone / "cifar10", {"cifar-10-binary.tar.gz": archive[: len(archive) // 2]})
     with pytest.raises(ValueError, match=r"cifar-10-binary.tar.gz is truncated or damaged"):
@@ -272,13 +274,13 @@ def test_damaged_archives_of_cifar(alone: Path):
 
 
 @pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-batches-py/data_batch_1"])
-def test_pickles_are_refused(alone: Path, name: str):
+def test_pickles_are_refused(alone: Path, name: str) -> None:
     write(alone / "cifar10", {name: b"cos\nsystem\n(S'false'\ntR."})
     with pytest.raises(FileNotFoundError, match=r"is a Python pickle.* Use https://.*/cifar-10-binary.tar.gz instead"):
         ap.data.cifar10()
 
 
-def test_cifar10_from_an_npz(alone: Path):
+def test_cifar10_from_an_npz(alone: Path) -> None:
     images, labels = pixels(6, 32, 32, 3), np.arange(6, dtype=np.uint8)
     (alone / "cifar10").mkdir()
     path = alone / "cifar10" / "cifar10_some.npz"
@@ -325,7 +327,7 @@ def png(image: NDArray[np.uint8], filters: Sequence[int]) -> bytes:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_png_with_every_filter(channels: int):
+def test_png_with_every_filter(channels: int) -> None:
     image = pixels(25, 6, channels)
     data = png(image, [row * row // 3 % 5 for row in range(25)])
     assert np.array_equal(image_array(data, "made here", "PNG"), image)
@@ -339,20 +341,20 @@ def test_png_with_every_filter(channels: int):
             image_array(wrong, "made here", "PNG")
 
 
-def test_other_kinds_of_pixels_are_refused():
+def test_other_kinds_of_pixels_are_refused() -> None:
     stream = io.BytesIO()
     Image.new("RGBA", (3, 2)).save(stream, "PNG")
     with pytest.raises(ValueError, match=r"made here is an image of mode RGBA. Only 8-bit grey and RGB"):
         image_array(stream.getvalue(), "made here", "PNG")
 
 
-def test_without_pillow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+def test_without_pillow_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r"made here is a PNG image.* needs Pillow: pip install '\.\[data\]'"):
         image_array(png(pixels(2, 2, 3), [0, 0]), "made here", "PNG")
 
 
-def test_cifar10_from_the_npm_package(alone: Path):
+def test_cifar10_from_the_npm_package(alone: Path) -> None:
     images, labels = pixels(6, 2, 32, 32, 3), np.arange(12) % 10
     names = [*(f"package/data_batch_{number}.png" for number in range(1, 6)), "package/test_batch.png"]
     files = {name: png(part.reshape(2, 1024, 3), [1, 4]) for name, part in zip(names, images, strict=True)}
@@ -370,7 +372,7 @@ def test_cifar10_from_the_npm_package(alone: Path):
 
 @pytest.mark.slow
 @needs("cifar10")
-def test_cifar10(real: Path):
+def test_cifar10(real: Path) -> None:
     source = ap.data.cifar10()
     assert source.x.shape == (24_000, 3, 32, 32)
     assert torch.bincount(source.y[:20_000]).tolist() == [2000] * 10
@@ -396,7 +398,7 @@ HEAD = "Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId\n"
 
 def gtsrb_files() -> dict[str, bytes]:
     """Two tracks of two frames for every class, and three test images."""
-    files = {}
+    files: dict[str, bytes] = {}
     for label in range(43):
         folder = f"GTSRB/Final_Training/Images/{label:05}"
         names = [f"{track:05}_{frame:05}.ppm" for track in range(2) for frame in range(2)]
@@ -413,7 +415,7 @@ def gtsrb_files() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("form", ["folders", "archives"])
-def test_gtsrb_in_its_official_form(alone: Path, form: str):
+def test_gtsrb_in_its_official_form(alone: Path, form: str) -> None:
     files = gtsrb_files()
     if form == "folders":
         write(alone / "gtsrb", files)
@@ -444,7 +446,7 @@ def test_gtsrb_in_its_official_form(alone: Path, form: str):
     assert source.sites[-3:].tolist() == [86, 86, 86]
 
 
-def test_damaged_traffic_signs(alone: Path):
+def test_damaged_traffic_signs(alone: Path) -> None:
     files = gtsrb_files()
     sign = "GTSRB/Final_Training/Images/00007/00001_00000.ppm"
     write(alone / "gtsrb", files | {sign: files[sign][:-1]})
@@ -462,7 +464,7 @@ def test_damaged_traffic_signs(alone: Path):
 
 @pytest.mark.slow
 @needs("gtsrb")
-def test_gtsrb(real: Path):
+def test_gtsrb(real: Path) -> None:
     source = ap.data.gtsrb()
     assert source.x.shape == (25_920, 3, 32, 32)
     assert source.classes == 43
@@ -477,7 +479,7 @@ def test_gtsrb(real: Path):
 # what is large stays on disk
 
 
-def test_a_large_set_is_decoded_once_and_mapped(alone: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_large_set_is_decoded_once_and_mapped(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(alone / "cifar10", cifar10_files()[0])
     in_memory = ap.data.cifar10()
     monkeypatch.setattr(lazy, "LARGE", 50_000)
@@ -485,7 +487,7 @@ def test_a_large_set_is_decoded_once_and_mapped(alone: Path, monkeypatch: pytest
     assert len([name for name in cache() if name.endswith(("x.npy", "rest.npz"))]) == 2
     assert torch.equal(first.x, in_memory.x)
 
-    def never(*args: object) -> None:
+    def never(*args: Any) -> None:
         raise AssertionError("decoded twice")
 
     with monkeypatch.context() as patch:
@@ -503,7 +505,7 @@ def test_a_large_set_is_decoded_once_and_mapped(alone: Path, monkeypatch: pytest
     assert torch.equal(ap.data.cifar10().x, in_memory.x)
 
 
-def test_other_files_are_decoded_anew(alone: Path, monkeypatch: pytest.MonkeyPatch):
+def test_other_files_are_decoded_anew(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "LARGE", 50_000)
     sources = []
     for _ in range(2):
@@ -514,7 +516,7 @@ def test_other_files_are_decoded_anew(alone: Path, monkeypatch: pytest.MonkeyPat
     assert not torch.equal(sources[0].x, sources[1].x)
 
 
-def test_a_damaged_cache_is_made_again(alone: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_damaged_cache_is_made_again(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "LARGE", 50_000)
     write(alone / "cifar10", cifar10_files()[0])
     first = ap.data.cifar10().x.clone()
@@ -525,7 +527,7 @@ def test_a_damaged_cache_is_made_again(alone: Path, monkeypatch: pytest.MonkeyPa
     assert len(list(fetch.cache().glob("decoded/*"))) == 1
 
 
-def test_a_damaged_large_file_leaves_nothing(alone: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_damaged_large_file_leaves_nothing(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "LARGE", 50_000)
     write(alone / "cifar10", cifar10_files()[0] | {"test_batch.bin": b"short"})
     with pytest.raises(ValueError, match=r"test_batch.bin is truncated"):
@@ -533,7 +535,7 @@ def test_a_damaged_large_file_leaves_nothing(alone: Path, monkeypatch: pytest.Mo
     assert cache() == ["decoded"]
 
 
-def test_a_cache_that_cannot_be_written(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_cache_that_cannot_be_written(alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "LARGE", 50_000)
     files, images = cifar10_files()
     write(alone / "cifar10", files)

@@ -46,7 +46,7 @@ def writers(numbers: slice) -> dict[str, dict[str, list[Any]]]:
 
 
 @pytest.mark.parametrize("inside", ["", "data"])
-def test_femnist_with_a_test_part(alone: Path, inside: str):
+def test_femnist_with_a_test_part(alone: Path, inside: str) -> None:
     home = alone / "femnist" / inside
     known, held_out = writers(slice(0, -1)), writers(slice(-1, None))
     for number, name in enumerate(WRITERS):
@@ -63,7 +63,7 @@ def test_femnist_with_a_test_part(alone: Path, inside: str):
     assert torch.allclose(source.x[5].flatten(), torch.tensor(image(1, 1)))
 
 
-def test_femnist_before_it_is_split(alone: Path, monkeypatch: pytest.MonkeyPatch):
+def test_femnist_before_it_is_split(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(alone / "femnist" / "data" / "all_data" / "all_data_0.json", leaf(writers(slice(None))))
     source = ap.data.femnist()
     assert source.test is None
@@ -92,14 +92,14 @@ def test_femnist_before_it_is_split(alone: Path, monkeypatch: pytest.MonkeyPatch
         (leaf({"a": {"x": [[float("nan")] * 784], "y": [1]}}), r"writer 'a' has images that are not 784 numbers each"),
     ],
 )
-def test_damaged_femnist(alone: Path, text: str, error: str):
+def test_damaged_femnist(alone: Path, text: str, error: str) -> None:
     write(alone / "femnist" / "all_data" / "all_data_0.json", text)
     with pytest.raises(ValueError, match=error):
         ap.data.femnist()
     assert cache() == ["decoded"]
 
 
-def test_without_femnist_one_error_says_how_it_is_made(alone: Path):
+def test_without_femnist_one_error_says_how_it_is_made(alone: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"(?s)femnist: its files .*preprocess.sh.*Put the files into"):
         ap.data.femnist()
 
@@ -113,7 +113,7 @@ def role(text: str) -> dict[str, list[Any]]:
     }
 
 
-def test_shakespeare_from_leaf(alone: Path):
+def test_shakespeare_from_leaf(alone: Path) -> None:
     home = alone / "shakespeare" / "data"
     words = "To be, or not to be: that is the question\n"
     write(home / "train" / "all_data_train_9.json", leaf({"HAMLET": role(words), "GHOST": role("Mark me.\n")}))
@@ -131,7 +131,7 @@ def test_shakespeare_from_leaf(alone: Path):
     assert (large.site_names, len(large.x)) == (("HAMLET",), len(words) + 21)
 
 
-def test_damaged_shakespeare_from_leaf(alone: Path):
+def test_damaged_shakespeare_from_leaf(alone: Path) -> None:
     write(alone / "shakespeare" / "all_data" / "all_data.json", leaf({"A": {"x": ["abc", "abcd"], "y": ["d", "e"]}}))
     with pytest.raises(ValueError, match=r"the examples of 'A' should be 80 characters and the one after, got 3 and 1"):
         ap.data.shakespeare("leaf")
@@ -142,6 +142,6 @@ def test_damaged_shakespeare_from_leaf(alone: Path):
     assert cache() == ["decoded"]
 
 
-def test_leafs_alphabet():
+def test_leafs_alphabet() -> None:
     assert len(ALPHABET) == len(set(ALPHABET)) == 80
     assert np.array_equal(np.sort([ord(character) for character in ALPHABET]), [ord(c) for c in ALPHABET])

@@ -32,7 +32,7 @@ def cover(alone: Path, text: str) -> Source:
     return ap.data.covertype(verify=False)
 
 
-def test_a_small_forest(alone: Path):
+def test_a_small_forest(alone: Path) -> None:
     source = cover(alone, "\n".join(forest(50)) + "\n")
     assert source.x.shape == (50, 54)
     assert source.x[7, :10].tolist() == [*range(7, 16), -7]
@@ -58,12 +58,12 @@ def test_a_small_forest(alone: Path):
         ("\n".join(line.replace(",1,", ",0,", 1) for line in forest(5)) + "\n", r"line \d should have one wilderness"),
     ],
 )
-def test_damaged_forests(alone: Path, text: str, error: str):
+def test_damaged_forests(alone: Path, text: str, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         cover(alone, text)
 
 
-def test_other_forests_and_classes(alone: Path):
+def test_other_forests_and_classes(alone: Path) -> None:
     cover(alone, "\n".join(forest(5)) + "\n")
     with pytest.raises(ValueError, match=r"covtype.data.gz is not the official file"):
         ap.data.covertype()
@@ -78,7 +78,7 @@ def test_other_forests_and_classes(alone: Path):
 
 
 @needs("covertype")
-def test_covertype(real: Path):
+def test_covertype(real: Path) -> None:
     source = ap.data.covertype(classes=(1, 2))
     assert source.x.shape == (495_141, 54)
     assert torch.bincount(source.y).tolist() == [211_840, 283_301]
@@ -89,7 +89,7 @@ def test_covertype(real: Path):
 
 @pytest.mark.slow
 @needs("covertype")
-def test_all_of_covertype(real: Path):
+def test_all_of_covertype(real: Path) -> None:
     source = ap.data.covertype()
     assert source.x.shape == (581_012, 54)
     assert torch.bincount(source.y).tolist() == [211_840, 283_301, 35_754, 2747, 9493, 17_367, 20_510]
@@ -104,7 +104,7 @@ PATIENT = "63,1,1,145,233,1,2,150,0,2.3,3,0,6,0"
 
 
 @needs("heart_disease")
-def test_heart_disease(real: Path):
+def test_heart_disease(real: Path) -> None:
     source = ap.data.heart_disease()
     assert source.x.shape == (920, len(HEART)) == (920, 30)
     assert source.x.isfinite().all()
@@ -133,7 +133,7 @@ def hearts(alone: Path, *lines: str) -> Source:
     return ap.data.heart_disease(verify=False)
 
 
-def test_missing_findings(alone: Path):
+def test_missing_findings(alone: Path) -> None:
     source = hearts(alone, PATIENT, "28,1,2,?,0,?,0,185,0,?,?,?,?,3")
     row = dict(zip(HEART, source.x[1].tolist(), strict=True))
     assert {name for name, value in row.items() if name.endswith("missing") and value} == {
@@ -154,12 +154,12 @@ def test_missing_findings(alone: Path):
         ("63,1,9" + PATIENT[6:], r"line 2 has cp=9. Known: \(1, 2, 3, 4\)"),
     ],
 )
-def test_damaged_hearts(alone: Path, line: str, error: str):
+def test_damaged_hearts(alone: Path, line: str, error: str) -> None:
     with pytest.raises(ValueError, match=error):
         hearts(alone, PATIENT, line)
 
 
-def test_hearts_that_are_not_the_official_ones(alone: Path):
+def test_hearts_that_are_not_the_official_ones(alone: Path) -> None:
     hearts(alone, PATIENT)
     with pytest.raises(ValueError, match=r"processed.cleveland.data is not the official file"):
         ap.data.heart_disease()
@@ -171,7 +171,7 @@ def test_hearts_that_are_not_the_official_ones(alone: Path):
 
 
 @needs("eicu_demo")
-def test_eicu(real: Path):
+def test_eicu(real: Path) -> None:
     source = ap.data.eicu()
     # 2,520 stays; 2,205 have APACHE variables, 26 of which have no known end
     assert source.x.shape == (2179, len(STAY))
@@ -222,7 +222,7 @@ def stays(alone: Path, **changes: str) -> Source:
     return ap.data.eicu()
 
 
-def test_stays(alone: Path):
+def test_stays(alone: Path) -> None:
     source = stays(alone)
     column = dict(zip(STAY, source.x.T.tolist(), strict=True))
     # by number of the stay: 2, 3, 4, 10
@@ -239,7 +239,7 @@ def test_stays(alone: Path):
     assert ap.data.eicu(mortality=0.2).site_names == ("264",)
 
 
-def test_damaged_stays(alone: Path):
+def test_damaged_stays(alone: Path) -> None:
     with pytest.raises(ValueError, match=r"patient.csv.gz is truncated or not a table of eICU: it lacks hospitalid"):
         stays(alone, **{"patient.csv.gz": PATIENTS.replace("hospitalid", "ward")})
     with pytest.raises(ValueError, match=r"patient.csv.gz is truncated .*: it lacks a part of a row"):
@@ -254,7 +254,7 @@ def test_damaged_stays(alone: Path):
 
 
 @needs("iscx_vpn")
-def test_iscx_vpn(real: Path):
+def test_iscx_vpn(real: Path) -> None:
     source = ap.data.iscx_vpn()
     assert source.x.shape == (8965 + 9793, 23)
     assert (source.classes, source.site_names) == (14, ("NO-VPN", "VPN"))
@@ -274,7 +274,7 @@ def test_iscx_vpn(real: Path):
 
 
 @needs("iscx_vpn")
-def test_the_first_scenario_of_iscx_vpn(real: Path):
+def test_the_first_scenario_of_iscx_vpn(real: Path) -> None:
     source = ap.data.iscx_vpn(scenario="A1")
     assert (source.x.shape, source.classes) == ((18_758, 23), 2)
     assert torch.bincount(source.y).tolist() == [8965, 9793]
@@ -282,7 +282,7 @@ def test_the_first_scenario_of_iscx_vpn(real: Path):
         ap.data.iscx_vpn(scenario="A1", strip="all")
 
 
-def test_names_of_activities():
+def test_names_of_activities() -> None:
     assert activities() == ACTIVITIES + tuple(f"VPN-{name}" for name in ACTIVITIES)
     assert activities("all") == ACTIVITIES
     assert activities("CHAT") == ACTIVITIES + tuple(f"VPN-{name}" for name in ACTIVITIES if name != "CHAT")
@@ -308,7 +308,7 @@ def arff(*rows: str) -> str:
         (arff().replace("@DATA", ""), r"is not an ARFF file of this set: 24 attributes instead of 24, no @DATA"),
     ],
 )
-def test_damaged_flows(alone: Path, text: str, error: str):
+def test_damaged_flows(alone: Path, text: str, error: str) -> None:
     folder = alone / "iscx_vpn" / "Scenario A2-ARFF"
     folder.mkdir(parents=True)
     for capture in ("NO-VPN", "VPN"):
@@ -317,6 +317,6 @@ def test_damaged_flows(alone: Path, text: str, error: str):
         ap.data.iscx_vpn()
 
 
-def test_flows_that_are_not_there(alone: Path):
+def test_flows_that_are_not_there(alone: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"(?s)iscx_vpn: its files .*requires a registration"):
         ap.data.iscx_vpn()

@@ -3,6 +3,7 @@
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def text(codes: torch.Tensor) -> str:
     return "".join(ALPHABET[number] for number in codes.tolist())
 
 
-def test_roles_of_tinyshakespeare():
+def test_roles_of_tinyshakespeare() -> None:
     assert tiny_roles(TINY) == {
         "First Citizen": [
             "Before we proceed any further, hear me speak.",
@@ -76,7 +77,7 @@ def test_roles_of_tinyshakespeare():
     }
 
 
-def test_roles_of_a_play():
+def test_roles_of_a_play() -> None:
     # names once only are not roles: Ham. and HAM. are two spellings, of which each would have to come back
     again = PLAY + "\nHam.\nNymph.\n\nHAM.\nO!\n\nGhost.\nAdieu.\n\nGHOST.\nRemember me.\n"
     assert play_roles({"hamlet": again}) == {
@@ -87,7 +88,7 @@ def test_roles_of_a_play():
     assert play_roles({"poem": "FROM fairest creatures\n\nI\n\nwe desire increase\n"}) == {}
 
 
-def test_windows_stay_inside_a_role_and_a_part(alone: Path):
+def test_windows_stay_inside_a_role_and_a_part(alone: Path) -> None:
     (alone / "shakespeare").mkdir()
     (alone / "shakespeare" / "tinyshakespeare.txt").write_text(TINY)
     source = ap.data.shakespeare(length=10, test=0.25, verify=False)
@@ -106,7 +107,7 @@ def test_windows_stay_inside_a_role_and_a_part(alone: Path):
     assert ap.data.shakespeare(length=10, at_least=14, test=0, verify=False).site_names == ("First Citizen",)
 
 
-def test_unknown_characters_are_spaces():
+def test_unknown_characters_are_spaces() -> None:
     assert text(torch.from_numpy(numbers("a~b\u2019c$\n"))) == "a b c \n"
 
 
@@ -120,12 +121,12 @@ def test_unknown_characters_are_spaces():
         ({"test": 1.0}, r"test should be at least 0 and below 1, got 1.0"),
     ],
 )
-def test_bad_arguments(alone: Path, arguments: dict[str, object], error: str):
+def test_bad_arguments(alone: Path, arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
-        ap.data.shakespeare(**arguments)  # type: ignore[arg-type]
+        ap.data.shakespeare(**arguments)
 
 
-def test_damaged_texts(alone: Path):
+def test_damaged_texts(alone: Path) -> None:
     home = alone / "shakespeare"
     home.mkdir()
     (home / "tinyshakespeare.txt").write_text(TINY)
@@ -154,7 +155,7 @@ def test_damaged_texts(alone: Path):
 
 
 @needs("shakespeare")
-def test_tinyshakespeare(real: Path):
+def test_tinyshakespeare(real: Path) -> None:
     source = ap.data.shakespeare(step=40)
     assert (source.x.shape[1], source.classes) == (80, 80)
     large = ap.data.shakespeare(step=40, at_least=10_000)
@@ -166,7 +167,7 @@ def test_tinyshakespeare(real: Path):
 
 
 @needs("shakespeare")
-def test_the_plays(real: Path):
+def test_the_plays(real: Path) -> None:
     source = ap.data.shakespeare("plays", step=200)
     assert len({name.partition(":")[0] for name in source.site_names}) == 37
     # D&C takes 66 of those who say so much

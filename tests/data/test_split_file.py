@@ -46,7 +46,7 @@ def same(one: Islands, other: Islands) -> bool:
     ],
     ids=["split", "own test", "fold", "pooled", "no stimuli"],
 )
-def test_a_split_comes_back(islands: Islands, tmp_path: Path):
+def test_a_split_comes_back(islands: Islands, tmp_path: Path) -> None:
     path = tmp_path / "new folder" / "digits.split"
     islands.save_split(path)
     back = load_split(DIGITS, path)
@@ -62,7 +62,7 @@ def test_a_split_comes_back(islands: Islands, tmp_path: Path):
     dtype=st.sampled_from([torch.float32, torch.int64, torch.bfloat16]),
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_islands_come_back(tmp_path: Path, examples: int, seed: int, dtype: torch.dtype):
+def test_any_islands_come_back(tmp_path: Path, examples: int, seed: int, dtype: torch.dtype) -> None:
     random = np.random.default_rng(seed)
     # in any order: a part need not ascend
     order = torch.from_numpy(random.permutation(examples))
@@ -79,7 +79,7 @@ def test_any_islands_come_back(tmp_path: Path, examples: int, seed: int, dtype: 
 
 
 @pytest.mark.slow
-def test_a_new_process_reads_and_writes_the_same(tmp_path: Path):
+def test_a_new_process_reads_and_writes_the_same(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     source = from_arrays(torch.arange(400.0).reshape(200, 2), torch.arange(200) % 5)
     islands = source.split(6, "powerlaw", 2, seed=3)
@@ -96,7 +96,7 @@ def test_a_new_process_reads_and_writes_the_same(tmp_path: Path):
     assert same(load_split(source, there), islands)
 
 
-def test_the_header_can_be_read_by_anybody(tmp_path: Path):
+def test_the_header_can_be_read_by_anybody(tmp_path: Path) -> None:
     ISLANDS.save_split(tmp_path / "split")
     with safe_open(tmp_path / "split", framework="np") as file:
         header = json.loads(file.metadata()["archipel split"])
@@ -125,7 +125,7 @@ def one_bit(tensor: torch.Tensor) -> torch.Tensor:
     ],
     ids=["x", "y", "dtype", "shape", "length"],
 )
-def test_another_source_is_refused_with_both_checksums(other: Source, tmp_path: Path):
+def test_another_source_is_refused_with_both_checksums(other: Source, tmp_path: Path) -> None:
     path = tmp_path / "split"
     ISLANDS.save_split(path)
     with pytest.raises(ValueError, match="is a split of another source") as error:
@@ -135,13 +135,13 @@ def test_another_source_is_refused_with_both_checksums(other: Source, tmp_path: 
         assert told in str(error.value)
 
 
-def test_a_name_does_not_matter_but_the_data_do(tmp_path: Path):
+def test_a_name_does_not_matter_but_the_data_do(tmp_path: Path) -> None:
     ISLANDS.save_split(tmp_path / "split")
     copied = Source(DIGITS.x.t().contiguous().t(), DIGITS.y.clone(), 10, "another name")
     assert same(load_split(copied, tmp_path / "split"), ISLANDS)
 
 
-def test_standardised_islands_are_of_another_x(tmp_path: Path):
+def test_standardised_islands_are_of_another_x(tmp_path: Path) -> None:
     new = ISLANDS.standardised("global")
     new.save_split(tmp_path / "split")
     with pytest.raises(ValueError, match="save it before standardising"):
@@ -150,7 +150,7 @@ def test_standardised_islands_are_of_another_x(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_every_damaged_byte_is_noticed(tmp_path: Path):
+def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "split"
     ISLANDS.save_split(path)
     whole = path.read_bytes()
@@ -164,7 +164,7 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 something else", None])
-def test_another_or_a_truncated_file_is_refused(content: bytes | None, tmp_path: Path):
+def test_another_or_a_truncated_file_is_refused(content: bytes | None, tmp_path: Path) -> None:
     path = tmp_path / "split"
     ISLANDS.save_split(path)
     path.write_bytes(path.read_bytes()[:-100] if content is None else content)
@@ -172,13 +172,13 @@ def test_another_or_a_truncated_file_is_refused(content: bytes | None, tmp_path:
         load_split(DIGITS, path)
 
 
-def test_tensors_of_something_else_are_refused(tmp_path: Path):
+def test_tensors_of_something_else_are_refused(tmp_path: Path) -> None:
     save_file({"weights": torch.zeros(2)}, tmp_path / "model")
     with pytest.raises(ValueError, match="model is not a split file of Archipel"):
         load_split(DIGITS, tmp_path / "model")
 
 
-def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as later:
         later.setattr(split_file, "FORMAT", 2)
         ISLANDS.save_split(tmp_path / "split")
@@ -186,12 +186,12 @@ def test_a_newer_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load_split(DIGITS, tmp_path / "split")
 
 
-def test_a_missing_file_is_missing(tmp_path: Path):
+def test_a_missing_file_is_missing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         load_split(DIGITS, tmp_path / "nowhere")
 
 
-def test_saving_replaces_the_file(tmp_path: Path):
+def test_saving_replaces_the_file(tmp_path: Path) -> None:
     path = tmp_path / "split"
     DIGITS.split(3).save_split(path)
     ISLANDS.save_split(path)

@@ -15,7 +15,7 @@ fractions = st.floats(0.01, 0.99)
 
 @given(labels, fractions, st.integers(0, 100))
 @settings(max_examples=60)
-def test_validation_is_a_stratified_part(classes: list[int], fraction: float, seed: int):
+def test_validation_is_a_stratified_part(classes: list[int], fraction: float, seed: int) -> None:
     y = torch.tensor(classes)
     train, validation = stratified_validation(y, fraction, (seed, "validation"))
     assert sorted(train.tolist() + validation.tolist()) == list(range(len(y)))
@@ -30,7 +30,7 @@ def test_validation_is_a_stratified_part(classes: list[int], fraction: float, se
     assert torch.equal(again[1], validation)
 
 
-def test_metis_five_per_cent_by_hand():
+def test_metis_five_per_cent_by_hand() -> None:
     y = torch.tensor([7] * 40 + [9] * 100 + [3])
     train, validation = stratified_validation(y, 0.05, (0, "validation"))
     assert torch.bincount(y[validation]).tolist() == [0] * 7 + [2, 0, 5]
@@ -39,7 +39,7 @@ def test_metis_five_per_cent_by_hand():
 
 @given(st.integers(0, 60), fractions)
 @settings(max_examples=50)
-def test_validation_without_classes_is_a_plain_part(examples: int, fraction: float):
+def test_validation_without_classes_is_a_plain_part(examples: int, fraction: float) -> None:
     train, validation = stratified_validation(None, fraction, (0, "v"), examples=examples)
     assert sorted(train.tolist() + validation.tolist()) == list(range(examples))
     assert len(train) >= min(1, examples)
@@ -48,25 +48,25 @@ def test_validation_without_classes_is_a_plain_part(examples: int, fraction: flo
     assert torch.equal(stratified_validation(targets, fraction, (0, "v"))[1], validation)
 
 
-def test_one_example_is_trained_on():
+def test_one_example_is_trained_on() -> None:
     train, validation = stratified_validation(torch.tensor([4]), 0.5, (0,))
     assert (train.tolist(), validation.tolist()) == ([0], [])
     assert validation.dtype == torch.int64
 
 
-def test_targets_that_are_no_classes_are_a_plain_part():
+def test_targets_that_are_no_classes_are_a_plain_part() -> None:
     words = torch.arange(40).reshape(10, 4)
     train, validation = stratified_validation(words, 0.2, (0, "v"))
     assert (len(train), len(validation)) == (8, 2)
 
 
-def test_validation_needs_a_number_of_examples():
+def test_validation_needs_a_number_of_examples() -> None:
     with pytest.raises(ValueError, match=r"labels=None does not say how many .* Give examples="):
         stratified_validation(None, 0.1, (0,))
 
 
 @pytest.mark.parametrize("fraction", [0, 1, 1.2, -0.1, float("nan")])
-def test_a_fraction_is_between_0_and_1(fraction: float):
+def test_a_fraction_is_between_0_and_1(fraction: float) -> None:
     with pytest.raises(ValueError, match=rf"fraction={fraction} is not a fraction. Give a number between"):
         stratified_validation(torch.tensor([0, 1]), fraction, (0,))
 
@@ -75,7 +75,7 @@ def test_a_fraction_is_between_0_and_1(fraction: float):
 @settings(max_examples=60)
 def test_the_test_set_is_stratified_and_leaves_every_class(
     classes: list[int], fraction: float, per_class: int, seed: int
-):
+) -> None:
     y = np.array(classes)
     tested = hold_out(y, fraction, seed)
     shown = take_stimuli(y[tested], per_class, seed)
@@ -87,7 +87,7 @@ def test_the_test_set_is_stratified_and_leaves_every_class(
         assert shown[y[tested] == number].sum() == min(per_class, mine.sum() // 2)
 
 
-def test_an_own_test_part_has_the_learners_proportions():
+def test_an_own_test_part_has_the_learners_proportions() -> None:
     # 30 of class 0 and 10 of class 2: with 12 and 6 test examples of them, 12 + 4 is the most at 3 to 1
     train = np.array([0] * 30 + [2] * 10)
     test = np.array([0] * 12 + [1] * 20 + [2] * 6)
@@ -104,7 +104,7 @@ def test_an_own_test_part_has_the_learners_proportions():
         ([5], [], []),
     ],
 )
-def test_small_own_test_parts(train: list[int], test: list[int], expected: list[int]):
+def test_small_own_test_parts(train: list[int], test: list[int], expected: list[int]) -> None:
     y = np.array(test, dtype=np.int64)
     assert np.bincount(y[own_test(np.array(train), y, (0, "own"))]).tolist() == expected
 
@@ -112,7 +112,7 @@ def test_small_own_test_parts(train: list[int], test: list[int], expected: list[
 @pytest.mark.slow
 @given(labels, fractions, st.integers(0, 100))
 @settings(max_examples=100)
-def test_a_carved_test_part_is_stratified(classes: list[int], fraction: float, seed: int):
+def test_a_carved_test_part_is_stratified(classes: list[int], fraction: float, seed: int) -> None:
     y = np.array(classes)
     tested = carve_test(y, fraction, (seed, "carved"))
     supply = np.bincount(y)
@@ -126,13 +126,13 @@ def test_a_carved_test_part_is_stratified(classes: list[int], fraction: float, s
     assert np.array_equal(carve_test(y, fraction, (seed, "carved")), tested)
 
 
-def test_a_fifth_by_hand():
+def test_a_fifth_by_hand() -> None:
     y = np.array([0] * 10 + [3] * 4 + [7] * 4 + [8])
     # 2, 0.8, 0.8, 0.2: four of nineteen
     assert np.bincount(y[carve_test(y, 0.2, (0,))], minlength=9).tolist() == [2, 0, 0, 1, 0, 0, 0, 1, 0]
 
 
-def test_small_classes_are_tested_at_one_learner_or_another():
+def test_small_classes_are_tested_at_one_learner_or_another() -> None:
     # FEMNIST's writers have one or two of most classes: were ties not by lot, all would be tested on the same ones
     pairs = np.repeat(np.arange(20), 2)
     tested = [set(pairs[carve_test(pairs, 0.2, (0, learner))].tolist()) for learner in range(30)]
@@ -140,6 +140,6 @@ def test_small_classes_are_tested_at_one_learner_or_another():
     assert set().union(*tested) == set(range(20))
 
 
-def test_what_is_exclusive_tests():
+def test_what_is_exclusive_tests() -> None:
     tests = [torch.tensor([0, 1, 2]), torch.tensor([2, 3]), torch.tensor([], dtype=torch.int64)]
     assert exclusive_tests(tests, torch.tensor([0, 5]), 6).tolist() == [False, True, False, True, False, False]

@@ -1,6 +1,7 @@
 """Features of mean 0 and deviation 1, by whose statistics, and of which examples."""
 
 from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -31,7 +32,10 @@ def some_islands(draw: st.DrawFn) -> Islands:
     """Random features about random means, one that never varies and one that varies between learners only."""
     random = np.random.default_rng(draw(st.integers(0, 1000)))
     sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
-    roles = ["train", *draw(st.lists(st.sampled_from(["train", "test"]), min_size=len(sizes) - 1, max_size=9))]
+    roles: list[Any] = [
+        "train",
+        *draw(st.lists(st.sampled_from(["train", "test"]), min_size=len(sizes) - 1, max_size=9)),
+    ]
     used, home, seen = sum(sizes), draw(st.integers(0, 6)), draw(st.integers(0, 2))
     total = used + home + seen + 3  # three examples of nobody
     x = random.normal(random.uniform(-1e4, 1e4, 4), [1, 100, 0.1, 5], (total, 4))
@@ -54,7 +58,7 @@ def some_islands(draw: st.DrawFn) -> Islands:
 @pytest.mark.slow
 @given(some_islands())
 @settings(max_examples=60, deadline=None)
-def test_global_statistics_are_those_of_the_pool(islands: Islands):
+def test_global_statistics_are_those_of_the_pool(islands: Islands) -> None:
     before = islands.x.clone()
     new = islands.standardised("global")
     pool = torch.cat([learner.train for learner in islands.learners if learner.role == "train"])
@@ -72,7 +76,7 @@ def test_global_statistics_are_those_of_the_pool(islands: Islands):
 @pytest.mark.slow
 @given(some_islands())
 @settings(max_examples=60, deadline=None)
-def test_local_statistics_are_every_learners_own(islands: Islands):
+def test_local_statistics_are_every_learners_own(islands: Islands) -> None:
     before = islands.x.clone()
     new = islands.standardised("local")
     pool = torch.cat([learner.train for learner in islands.learners if learner.role == "train"])
@@ -99,7 +103,7 @@ def test_local_statistics_are_every_learners_own(islands: Islands):
 
 
 @pytest.mark.parametrize("statistics", ["global", "local"])
-def test_no_test_example_moves_the_statistics(statistics: str):
+def test_no_test_example_moves_the_statistics(statistics: Literal["global", "local"]) -> None:
     islands = digits().split(4, classes=3).with_own_test()
     changed = islands.x.clone()
     tested = torch.cat([islands.test, islands.stimuli, *[learner.test for learner in islands.learners]])
@@ -110,7 +114,7 @@ def test_no_test_example_moves_the_statistics(statistics: str):
     assert torch.equal(one, other)
 
 
-def test_held_out_learners_do_not_move_global_statistics_and_have_local_ones():
+def test_held_out_learners_do_not_move_global_statistics_and_have_local_ones() -> None:
     islands = digits().split(5).folds()[0].islands
     changed = islands.x.clone()
     held_out = [learner for learner in islands.learners if learner.role != "train"]
@@ -124,7 +128,7 @@ def test_held_out_learners_do_not_move_global_statistics_and_have_local_ones():
         assert torch.allclose(one[learner.train], other[learner.train], atol=1e-5)
 
 
-def test_by_hand():
+def test_by_hand() -> None:
     # learner 00 has 1, 3 and learner 01 has 10; both test on example 3 of the test set 3, 4; example 5 is nobody's
     x = torch.tensor([[1.0], [3], [10], [5], [4], [2]])
     learners = (Island("00", at(0, 1), at(3)), Island("01", at(2), at(3)))
@@ -138,24 +142,24 @@ def test_by_hand():
     assert torch.allclose(islands.standardised("global").x.flatten(), (x.flatten() - 14 / 3) / deviation)
 
 
-def test_own_test_parts_of_ones_own_need_no_copies():
+def test_own_test_parts_of_ones_own_need_no_copies() -> None:
     islands = digits().split(4).with_own_test()
     assert len(islands.standardised("local").x) == len(islands.x)
 
 
-def test_the_yardstick_is_standardised_alike():
+def test_the_yardstick_is_standardised_alike() -> None:
     islands = digits().split(6, "powerlaw", 2)
     assert torch.allclose(islands.standardised("global").x, islands.pooled().standardised("global").x, atol=1e-6)
 
 
-def test_none_is_as_it_is():
+def test_none_is_as_it_is() -> None:
     islands = digits().split(2)
     assert islands.standardised("none") is islands
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(0, 100))
 @settings(max_examples=40, deadline=None)
-def test_moments_combine_to_those_of_the_pool(sizes: list[int], seed: int):
+def test_moments_combine_to_those_of_the_pool(sizes: list[int], seed: int) -> None:
     random = np.random.default_rng(seed)
     x = torch.from_numpy(random.normal(1e5, 1, (sum(sizes), 2, 3)))
     parts = [moments(x, part) for part in torch.arange(len(x)).split(sizes)]
@@ -165,7 +169,7 @@ def test_moments_combine_to_those_of_the_pool(sizes: list[int], seed: int):
         assert torch.allclose(whole.deviation, x.std(0, correction=0), rtol=1e-6, atol=1e-9)
 
 
-def test_moments_in_pieces(monkeypatch: pytest.MonkeyPatch):
+def test_moments_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.rand(100, 7)
     islands = Source(x, torch.zeros(100), None, "rand").split(3)
     whole, indices = islands.standardised("local"), torch.arange(99, -1, -1)
@@ -175,7 +179,7 @@ def test_moments_in_pieces(monkeypatch: pytest.MonkeyPatch):
     assert torch.allclose(islands.standardised("local").x, whole.x, atol=1e-6)
 
 
-def test_moments_by_hand():
+def test_moments_by_hand() -> None:
     measured = moments(torch.tensor([[1.0, 5], [3, 5], [99, 99]]), at(0, 1))
     assert (measured.count, measured.sum.tolist(), measured.squares.tolist()) == (2, [4, 10], [2, 0])
     assert (measured.mean.tolist(), measured.deviation.tolist()) == ([2, 5], [1, 0])
@@ -184,7 +188,7 @@ def test_moments_by_hand():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("value", [0.1, 1e8 / 3, -7.3e-9, 0])
-def test_a_constant_is_known_for_one_among_many_examples(value: float, dtype: torch.dtype):
+def test_a_constant_is_known_for_one_among_many_examples(value: float, dtype: torch.dtype) -> None:
     x = torch.full((20_001, 1), value, dtype=dtype)
     parts = [moments(x, part) for part in torch.arange(len(x)).split(777)]
     assert combine(parts).deviation.tolist() == [0]
@@ -194,12 +198,12 @@ def test_a_constant_is_known_for_one_among_many_examples(value: float, dtype: to
     assert moments(x, torch.arange(len(x))).deviation[0] > 0
 
 
-def test_a_large_mean_does_not_swallow_a_small_deviation():
+def test_a_large_mean_does_not_swallow_a_small_deviation() -> None:
     x = torch.tensor([[1.7e9 - 1], [1.7e9 + 1]], dtype=torch.float64)
     assert moments(x, at(0, 1)).deviation.tolist() == [1]
 
 
-def test_images_go_pixel_by_pixel():
+def test_images_go_pixel_by_pixel() -> None:
     x = torch.zeros(4, 1, 2, 2)
     x[:, 0, 0, 1] = torch.tensor([1.0, 3, 1, 3])
     islands = Source(x, at(0, 0, 0, 0), 1, "images").split(1, stimuli=0, test=0.25)
@@ -209,13 +213,13 @@ def test_images_go_pixel_by_pixel():
     assert new[:, 0, 0, 1].std() > 0.5
 
 
-def test_half_precision_stays_half():
+def test_half_precision_stays_half() -> None:
     x = torch.rand(10, 2, dtype=torch.float16)
     islands = Source(x, torch.zeros(10), None, "half").split(2, stimuli=0)
     assert islands.standardised("local").x.dtype == torch.float16
 
 
-def test_bad_input_is_refused():
+def test_bad_input_is_refused() -> None:
     tokens = Source(torch.arange(20).reshape(10, 2), torch.zeros(10), None, "words").split(2)
     with pytest.raises(
         ValueError, match=r"x of 'words' holds torch.int64, and the mean of whole numbers such as token ids has no"
@@ -223,7 +227,7 @@ def test_bad_input_is_refused():
         tokens.standardised("global")
     assert tokens.standardised("none") is tokens
     with pytest.raises(ValueError, match=r"statistics should be one of none, global, local, .* Did you mean 'global'"):
-        tokens.standardised("globl")
+        tokens.standardised("globl")  # type: ignore[arg-type]
     x = torch.rand(10, 3)
     x[:, 1] = torch.nan
     missing = Source(x, torch.zeros(10), None, "gaps").split(2)
@@ -235,7 +239,7 @@ def test_bad_input_is_refused():
         combine([])
 
 
-def test_moments_are_what_a_learner_would_send():
+def test_moments_are_what_a_learner_would_send() -> None:
     # count, sum, squares: nothing else is needed at HOME
     sent = [Moments(2, at(4).double(), at(2).double()), Moments(1, at(10).double(), at(0).double())]
     assert combine(sent).mean.tolist() == [14 / 3]
@@ -268,27 +272,27 @@ def same_as_simulated(islands: Islands) -> None:
 @pytest.mark.slow
 @given(some_islands(), st.sampled_from([torch.float16, torch.float32, torch.float64]), st.sampled_from([1, 20, 2**22]))
 @settings(max_examples=60, deadline=None)
-def test_learners_with_tables_of_their_own_get_the_same_bits(islands: Islands, dtype: torch.dtype, chunk: int):
+def test_learners_with_tables_of_their_own_get_the_same_bits(islands: Islands, dtype: torch.dtype, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(standardise, "CHUNK", chunk)
         same_as_simulated(replace(islands, x=islands.x.to(dtype)))
 
 
 @pytest.mark.parametrize("learners", [1, 7, 100])
-def test_learners_of_digits_get_the_same_bits(learners: int):
+def test_learners_of_digits_get_the_same_bits(learners: int) -> None:
     same_as_simulated(digits().split(learners, "powerlaw", "dirichlet(0.3)"))
     same_as_simulated(digits().split(learners, test="own"))
 
 
 @pytest.mark.slow
-def test_large_tables_get_the_same_bits():
+def test_large_tables_get_the_same_bits() -> None:
     # enough rows for several threads and several chunks
     x = torch.randn(60_000, 90, generator=torch.Generator().manual_seed(0)) * 3 + 1000
     same_as_simulated(Source(x, torch.zeros(len(x)), None, "large").split(2, (47_000, 1000), stimuli=0))
     same_as_simulated(Source(x[:, :1].clone(), torch.zeros(len(x)), None, "narrow").split(2, stimuli=0))
 
 
-def test_standardised_by_hand():
+def test_standardised_by_hand() -> None:
     x = torch.tensor([[1.0, 5, 7], [3, 5, 8]])
     by = Moments(4, torch.tensor([8.0, 20, 4]).double(), torch.tensor([16.0, 0, 4]).double())
     before = x.clone()
@@ -303,7 +307,7 @@ def test_standardised_by_hand():
     assert same_bits(torch.cat([standardised_by(row[None], by) for row in x]), new)
 
 
-def test_moments_that_cannot_be_gone_by():
+def test_moments_that_cannot_be_gone_by() -> None:
     x = torch.rand(3, 2)
 
     def by(count: int, total: list[float], squares: list[float]) -> Moments:
@@ -318,6 +322,8 @@ def test_moments_that_cannot_be_gone_by():
         standardised_by(x, by(1, [1, 2], [1]))
     with pytest.raises(ValueError, match=r"moments of 0 examples. Measure at least one"):
         standardised_by(x, by(0, [1, 2], [1, 2]))
-    for total, squares in (([1, np.nan], [1, 1]), ([1, 1], [1, np.inf]), ([1, 1], [-1, 1])):
+    wrong: list[tuple[list[float], list[float]]]
+    wrong = [([1, np.nan], [1, 1]), ([1, 1], [1, np.inf]), ([1, 1], [-1, 1])]
+    for total, squares in wrong:
         with pytest.raises(ValueError, match=r"1 features of 2 have no finite mean and deviation"):
             standardised_by(x, by(2, total, squares))

@@ -10,13 +10,16 @@ from archipel.data.transport import project, rounded
 
 def margins(random: np.random.Generator, rows: int, columns: int, total: int) -> tuple[np.ndarray, np.ndarray]:
     """Whole margins from 1 with one total."""
-    return tuple(1 + random.multinomial(total - size, random.dirichlet(np.full(size, 0.3))) for size in (rows, columns))
+    above, below = (
+        1 + random.multinomial(total - size, random.dirichlet(np.full(size, 0.3))) for size in (rows, columns)
+    )
+    return above, below
 
 
 @pytest.mark.slow
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(12, 5000), st.floats(-3, 2), st.integers(0, 10**6))
 @settings(max_examples=80, deadline=None)
-def test_a_projection_is_the_nearest_table(rows: int, columns: int, total: int, scale: float, seed: int):
+def test_a_projection_is_the_nearest_table(rows: int, columns: int, total: int, scale: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     n, c = margins(random, rows, columns, total)
     wanted = random.normal(size=(rows, columns)) * total * 10**scale
@@ -27,7 +30,7 @@ def test_a_projection_is_the_nearest_table(rows: int, columns: int, total: int, 
     assert table.sum(0) == pytest.approx(c, abs=1e-6 * total)
 
 
-def test_a_projection_by_hand():
+def test_a_projection_by_hand() -> None:
     # row 0 wants everything of column 0; both margins are 1, 1: nearest to [[2, 0], [0, 0]] is the diagonal
     table, _ = project(np.array([[2.0, 0], [0, 0]]), np.ones(2), np.ones(2))
     assert table == pytest.approx(np.eye(2))
@@ -40,7 +43,7 @@ def test_a_projection_by_hand():
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(12, 3000), st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
-def test_rounding_keeps_margins_and_moves_less_than_one(rows: int, columns: int, total: int, seed: int):
+def test_rounding_keeps_margins_and_moves_less_than_one(rows: int, columns: int, total: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     n, c = margins(random, rows, columns, total)
     table, _ = project(random.normal(size=(rows, columns)) * total, n.astype(float), c.astype(float))
@@ -51,7 +54,7 @@ def test_rounding_keeps_margins_and_moves_less_than_one(rows: int, columns: int,
     assert np.abs(whole - table).max() < 1 + 1e-5
 
 
-def test_rounding_errors_in_the_margins_do_no_harm():
+def test_rounding_errors_in_the_margins_do_no_harm() -> None:
     n, c = np.array([2, 2]), np.array([2, 2])
     assert rounded(np.array([[1 + 4e-7, 1], [1, 1 - 4e-7]]), n, c, np.random.default_rng(0)).tolist() == [
         [1, 1],
@@ -62,7 +65,7 @@ def test_rounding_errors_in_the_margins_do_no_harm():
     assert whole.sum(0).tolist() == whole.sum(1).tolist() == [2, 2]
 
 
-def test_an_entry_is_rounded_up_about_as_often_as_its_fraction_says():
+def test_an_entry_is_rounded_up_about_as_often_as_its_fraction_says() -> None:
     table = np.array([[0.25, 0.75], [0.75, 0.25]])
     one = np.ones(2, np.int64)
     ups = sum(rounded(table, one, one, np.random.default_rng(seed))[0, 0] for seed in range(400))

@@ -35,8 +35,8 @@ def test_every_reproduction_has_studies_that_are_valid_at_every_scale(name: str)
     for table in one.tables:
         for row in table.rows:
             for column in table.columns:
-                part, _, _ = table.picked(row, column)
-                assert not part or part in known
+                name, _, _ = table.picked(row, column)
+                assert not name or name in known
 
 
 def test_outcomes_that_were_scored_in_another_way_say_so(tmp_path: Path) -> None:

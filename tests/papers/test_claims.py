@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from archipel.papers import claims
-from archipel.papers.reproduction import FigureCell, Figures, PaperColumn, PaperRow, PaperTable
+from archipel.papers.reproduction import Claim, FigureCell, Figures, PaperColumn, PaperRow, PaperTable
 from archipel.report.measures import Spread
 
 
@@ -21,8 +21,8 @@ def figures(**rows: tuple[float, float]) -> dict[str, Figures]:
     return {"t": Figures(table, cells)}
 
 
-def holds(claim: claims.Claim, tables: dict[str, Figures]) -> bool | None:
-    return claim.judge(tables, None).holds  # type: ignore[arg-type]  (these do not look at the runs)
+def holds(claim: Claim, tables: dict[str, Figures]) -> bool | None:
+    return claim.judge(tables, None).holds  # type: ignore[arg-type]  # these do not look at the runs
 
 
 def test_an_ordering_with_a_gap() -> None:

@@ -60,7 +60,7 @@ def test_the_gains_of_table_1_are_those_of_the_text() -> None:
 
 
 @pytest.mark.parametrize("setting", table1.SETTINGS, ids=lambda one: one.row)
-def test_a_rows_data_are_dealt_out_as_its_name_says(setting: table1.Setting) -> None:
+def test_a_rows_data_are_dealt_out_as_its_name_says(setting: table1.CifarSetting) -> None:
     table = class_table(np.full(10, 400), 10, setting.sizes, setting.classes, seed=0)
     held = (table > 0).sum(1)
     match setting.classes:

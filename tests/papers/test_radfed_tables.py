@@ -79,9 +79,11 @@ def made(**by_method: list[float]) -> FinishedRuns:
 
 def test_a_gain_is_taken_run_by_run() -> None:
     spread = gain_over("fedavg")(made(fedavg=[0.5, 0.8], radfed=[0.6, 0.8]), "there", "radfed")
+    assert spread is not None
     assert spread.mean == pytest.approx(10.0)  # 20 % and 0 %
     assert spread.n == 2
     halfway = gain_over("fedavg", at_share(0.5))(made(fedavg=[0.5, 0.8], radfed=[0.6, 0.8]), "there", "radfed")
+    assert halfway is not None
     assert halfway.mean == pytest.approx(0.0), "until then all had the same score"
 
 

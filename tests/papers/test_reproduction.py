@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_what_another_way_of_scoring_needs_is_kept(made: Reproduction, tmp_path:
     for part, runs in kept.items():
         assert len(runs) == len(list(evidence.results(part)))
         for told, run in zip(runs, evidence.results(part), strict=True):
-            again = SimpleNamespace(
+            again: Any = SimpleNamespace(
                 **{name: told[name] for name in ("metric", "budget", "rounds", "seconds")},
                 commits=[(time, SimpleNamespace(version=v, rounds=r)) for time, v, r in told["commits"]],
                 scores=[(0.0, SimpleNamespace(version=v, metrics={told["metric"]: s})) for v, s, _ in told["scores"]],

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,7 +77,9 @@ def look_at(drawing: Drawing) -> None:
     wide, high = figure.get_size_inches()
     box = figure.get_tightbbox()
     assert (min(box.x0, box.y0), max(box.x1 - wide, box.y1 - high)) == pytest.approx((0, 0), abs=0.05), drawing.name
-    texts = figure.findobj(lambda artist: hasattr(artist, "get_fontsize") and bool(artist.get_text()))
+    texts: list[Any] = figure.findobj(
+        lambda artist: hasattr(artist, "get_fontsize") and bool(getattr(artist, "get_text", str)())
+    )
     assert min(text.get_fontsize() for text in texts) >= 9, drawing.name
     for legend in figure.legends:
         assert not any(legend.get_window_extent().overlaps(panel.get_window_extent()) for panel in figure.axes)
@@ -89,7 +92,7 @@ def panels(drawing: Drawing) -> list[str]:
 
 
 @pytest.mark.slow
-def test_all_figures_of_three_methods(runs: list[Run]):
+def test_all_figures_of_three_methods(runs: list[Run]) -> None:
     drawings = draw_all(runs)
     assert [drawing.name for drawing in drawings] == ALL
     for drawing in drawings:
@@ -101,7 +104,7 @@ def test_all_figures_of_three_methods(runs: list[Run]):
 
 
 @pytest.mark.slow
-def test_rows_agree_with_the_records(runs: list[Run]):
+def test_rows_agree_with_the_records(runs: list[Run]) -> None:
     curves = score_curves(runs)
     for run in runs:
         told = {time: score.metrics["accuracy"] for time, score in run.scores}
@@ -127,7 +130,7 @@ def test_rows_agree_with_the_records(runs: list[Run]):
 
 
 @pytest.mark.slow
-def test_one_run_alone(runs: list[Run]):
+def test_one_run_alone(runs: list[Run]) -> None:
     drawings = draw_all(runs[1:2])
     told = runs[1].divergences  # only if two learners come back at once
     assert [drawing.name for drawing in drawings] == [name for name in ALL if told or name != "layer-divergence"]
@@ -145,7 +148,7 @@ def many(runs: list[Run], count: int) -> list[Run]:
 
 
 @pytest.mark.slow
-def test_25_methods_with_long_names(runs: list[Run]):
+def test_25_methods_with_long_names(runs: list[Run]) -> None:
     methods = many(runs, 25)
     curves, at_work, exchanged = score_curves(methods), gantt(methods), traffic(methods)
     assert at_work is not None
@@ -161,14 +164,14 @@ def test_25_methods_with_long_names(runs: list[Run]):
     assert names == [label(run) for run in methods]
 
 
-def test_methods_are_told_apart_by_colour_then_dashes():
+def test_methods_are_told_apart_by_colour_then_dashes() -> None:
     looks = [tuple(stroke(place).values()) for place in range(len(COLOURS) * len(STROKES))]
     assert len(set(looks)) == len(looks)
     assert len({colour for colour, _ in looks[: len(COLOURS)]}) == len(COLOURS)
 
 
 @pytest.mark.slow
-def test_100_learners_are_sampled(crowd: Run):
+def test_100_learners_are_sampled(crowd: Run) -> None:
     at_work, stale, held = gantt([crowd]), staleness([crowd]), class_heat_maps([crowd])
     assert at_work is not None
     assert stale is not None
@@ -185,7 +188,7 @@ def test_100_learners_are_sampled(crowd: Run):
 
 
 @pytest.mark.slow
-def test_one_learner():
+def test_one_learner() -> None:
     data = ap.data.digits().split(learners=1)
     alone = [
         ap.simulate(method(batch=256), data, ending=ap.Ending(rounds=2)) for method in (ap.async_dvw, ap.local_only)
@@ -200,7 +203,7 @@ def test_one_learner():
 
 
 @pytest.mark.slow
-def test_a_task_without_classes_has_no_heat_map():
+def test_a_task_without_classes_has_no_heat_map() -> None:
     x = np.random.default_rng(0).normal(size=(80, 2)).astype(np.float32)
     data = ap.data.from_arrays(x, x[:, :1] * 3).split(learners=3)
     run = ap.simulate(
@@ -218,7 +221,7 @@ def test_a_task_without_classes_has_no_heat_map():
 
 
 @pytest.mark.slow
-def test_long_names_of_learners_are_not_cut_off():
+def test_long_names_of_learners_are_not_cut_off() -> None:
     sites = ("St. John's University Hospital of Reykjavik", "Ulm", "Centre hospitalier universitaire Grenoble")
     source = Source(
         torch.arange(90.0)[:, None] / 90,
@@ -237,7 +240,7 @@ def test_long_names_of_learners_are_not_cut_off():
 
 
 @pytest.mark.slow
-def test_a_fleet_that_takes_no_time(runs: list[Run]):
+def test_a_fleet_that_takes_no_time(runs: list[Run]) -> None:
     at_once = replace(runs[0], seconds=0.0, records=[replace(stamped, time=0.0) for stamped in runs[0].records])
     at_work, given = gantt([at_once]), weights([at_once])
     assert at_work is not None
@@ -251,7 +254,7 @@ def test_a_fleet_that_takes_no_time(runs: list[Run]):
 
 
 @pytest.mark.slow
-def test_files_are_png_svg_and_a_table(runs: list[Run], tmp_path: Path):
+def test_files_are_png_svg_and_a_table(runs: list[Run], tmp_path: Path) -> None:
     drawing = score_curves(runs)
     written = save(drawing, tmp_path / "new folder" / "figures")
     assert [path.name for path in written] == ["score-curves.png", "score-curves.svg", "score-curves.csv"]
@@ -265,7 +268,7 @@ def test_files_are_png_svg_and_a_table(runs: list[Run], tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_same_runs_are_the_same_bytes(runs: list[Run], tmp_path: Path):
+def test_the_same_runs_are_the_same_bytes(runs: list[Run], tmp_path: Path) -> None:
     def saved(drawings: Iterable[Drawing], folder: str) -> list[bytes]:
         return [path.read_bytes() for drawing in drawings for path in save(drawing, tmp_path / folder)]
 
@@ -277,10 +280,10 @@ def test_the_same_runs_are_the_same_bytes(runs: list[Run], tmp_path: Path):
     assert saved(chosen(), "second") == first
 
 
-def test_without_matplotlib_one_error_says_what_to_install(runs: list[Run], monkeypatch: pytest.MonkeyPatch):
+def test_without_matplotlib_one_error_says_what_to_install(runs: list[Run], monkeypatch: pytest.MonkeyPatch) -> None:
     real_import = builtins.__import__
 
-    def without(name: str, *rest: object, **more: object) -> object:
+    def without(name: str, *rest: Any, **more: Any) -> object:
         if name.startswith("matplotlib"):
             raise ImportError(name)
         return real_import(name, *rest, **more)

@@ -59,7 +59,7 @@ def told(runs: list[ap.Run], *pictures: Picture, title: str = "A title", notes: 
     return Read(page(title, runs, at, measure(runs, at), pictures, notes))
 
 
-def rising(name: str, top: float, seeds: int = 2, **others: object) -> list[ap.Run]:
+def rising(name: str, top: float, seeds: int = 2, **others: Any) -> list[ap.Run]:
     """Runs whose scores settle at the top, a hundredth apart from seed to seed."""
     way = (0.2, 0.4, 0.6, 0.8, 1, 1, 1, 1, 1)
     return [
@@ -71,7 +71,7 @@ def rising(name: str, top: float, seeds: int = 2, **others: object) -> list[ap.R
 # ------------------------------------------------------------------------------------------------------- as text
 
 
-def test_it_is_put_together_as_a_page_should_be():
+def test_it_is_put_together_as_a_page_should_be() -> None:
     picture = Picture("one", "A picture", "What it shows.", b"<svg/>", ("figures/one.png", "figures/one.svg"))
     curves = replace(picture, name=CURVES, title="Curves first")
     read = told([*rising("a", 0.5), *rising("b", 0.8)], picture, curves, notes=("A note.",))
@@ -86,7 +86,7 @@ def test_it_is_put_together_as_a_page_should_be():
     assert read.all("html")[0]["lang"] == "en"
 
 
-def test_the_contents_lead_to_places_on_the_page():
+def test_the_contents_lead_to_places_on_the_page() -> None:
     picture = Picture("one", "A picture", "What it shows.", b"<svg/>", ())
     read = told(rising("a", 0.5), picture, replace(picture, name=CURVES), notes=("A note.",))
     leads = [one["href"] for one in read.all("a") if one["href"].startswith("#")]
@@ -94,7 +94,7 @@ def test_the_contents_lead_to_places_on_the_page():
     assert {lead.removeprefix("#") for lead in leads} <= {one["id"] for _, one in read.elements if "id" in one}
 
 
-def test_what_users_wrote_is_text_wherever_it_stands():
+def test_what_users_wrote_is_text_wherever_it_stands() -> None:
     runs = rising(HOSTILE, 0.5, settings={HOSTILE: HOSTILE}, reason=HOSTILE, execution=HOSTILE, algorithm=HOSTILE)
     picture = Picture(HOSTILE, HOSTILE, HOSTILE, b"<svg/>", (HOSTILE,))
     read = told(runs, picture, title=HOSTILE, notes=(HOSTILE,))
@@ -107,13 +107,13 @@ def test_what_users_wrote_is_text_wherever_it_stands():
     assert names == {name for _, attributes in harmless.elements for name in attributes}
 
 
-def test_an_algorithm_is_laid_out_by_its_parts():
+def test_an_algorithm_is_laid_out_by_its_parts() -> None:
     assert laid_out("Algorithm(name='a', merge=Mean())") == "Algorithm(\n    name='a',\n    merge=Mean(),\n)"
     for as_it_is in ("my own <thing>", "nothing"):
         assert laid_out(as_it_is) == as_it_is
 
 
-def test_it_says_what_was_run_and_where_methods_are_compared():
+def test_it_says_what_was_run_and_where_methods_are_compared() -> None:
     read = told([*rising("a", 0.5), *rising("b", 0.8)])
     assert read.texts["summary"][0] == "a: seeds 0, 1; 2 learners with 100 examples to train on"
     assert "Ended because it was written so. Executed by hand." in read.texts["details"][0]
@@ -123,12 +123,12 @@ def test_it_says_what_was_run_and_where_methods_are_compared():
     assert "target accuracy 0.8 (the largest multiple of 0.05 that at least half of the methods reach)" in said
 
 
-def test_all_that_tuning_chose_is_shown():
+def test_all_that_tuning_chose_is_shown() -> None:
     runs = [run for rate in (1, 2) for run in rising("a", 0.5, 1, algorithm=f"a(rate={rate})", tuned={"rate": rate})]
     assert told(runs).texts["code"] == ["a(\n    rate=1,\n)", "a(\n    rate=2,\n)"]
 
 
-def test_bold_is_who_is_ahead():
+def test_bold_is_who_is_ahead() -> None:
     read = told([*rising("a", 0.5), *rising("b", 0.8)])
     final, _, last, best, at_seconds, at_rounds = read.texts["td"][6:12]
     assert (final, last, best) == ("0.805 ± 0.007",) * 3
@@ -137,7 +137,7 @@ def test_bold_is_who_is_ahead():
     assert "0.505" not in bold
 
 
-def test_missing_numbers_are_told_and_counted():
+def test_missing_numbers_are_told_and_counted() -> None:
     diverged = written([0.0, *[float("nan")] * 7], name="a", seed=7)
     read = told([*rising("a", 0.5), diverged, *rising("b", 0.8)])
     cells = read.texts["td"]
@@ -146,7 +146,7 @@ def test_missing_numbers_are_told_and_counted():
     assert "did they diverge?: a (1 of 3)." in read.texts["aside"][0]
 
 
-def test_a_fair_comparison_has_no_cautions():
+def test_a_fair_comparison_has_no_cautions() -> None:
     assert "aside" not in told([*rising("a", 0.5), *rising("b", 0.8)]).texts
 
 
@@ -173,11 +173,11 @@ def test_a_fair_comparison_has_no_cautions():
         ),
     ],
 )
-def test_what_does_not_compare_is_said(others: list[ap.Run], caution: str):
+def test_what_does_not_compare_is_said(others: list[ap.Run], caution: str) -> None:
     assert caution in told([*rising("a", 0.5), *others]).texts["aside"][0]
 
 
-def test_runs_that_end_before_the_place_of_comparison_are_named():
+def test_runs_that_end_before_the_place_of_comparison_are_named() -> None:
     runs = [*rising("a", 0.5), *rising("b", 0.8, every=20)]
     at = marks(runs, seconds=100, rounds=10)
     (caution,) = Read(page("A title", runs, at, measure(runs, at), ())).texts["aside"]
@@ -201,7 +201,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_all_links_lead_to_files_and_nothing_is_loaded_from_elsewhere(report: Path):
+def test_all_links_lead_to_files_and_nothing_is_loaded_from_elsewhere(report: Path) -> None:
     read = Read(report.read_text(encoding="utf-8"))
     links = [one["href"] for one in read.all("a") if not one["href"].startswith("#")]
     assert "table.csv" in links
@@ -240,7 +240,7 @@ class Browser:
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.ask(f"{domain}.enable")
 
-    def ask(self, method: str, **parameters: object) -> dict[str, Any]:
+    def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
         self.asked += 1
         message = {"id": self.asked, "method": method, "params": parameters, **self.session}
         os.write(self.to, json.dumps(message).encode() + b"\0")
@@ -302,14 +302,14 @@ def browser(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.mark.slow
-def test_a_browser_shows_every_picture(browser: Browser):
+def test_a_browser_shows_every_picture(browser: Browser) -> None:
     widths = browser.evaluate("[...document.images].map(image => image.complete ? image.naturalWidth : 0)")
     assert len(widths) > 3
     assert min(widths) > 300
 
 
 @pytest.mark.slow
-def test_a_browser_complains_of_nothing_and_asks_nothing_of_any_network(browser: Browser, report: Path):
+def test_a_browser_complains_of_nothing_and_asks_nothing_of_any_network(browser: Browser, report: Path) -> None:
     # each message of the console would be one of these events: see that the first of them is noticed
     browser.evaluate("console.error('a first one')")
     complaints = [
@@ -326,7 +326,7 @@ def test_a_browser_complains_of_nothing_and_asks_nothing_of_any_network(browser:
 
 
 @pytest.mark.slow
-def test_a_browser_runs_nothing_that_a_user_wrote(browser: Browser):
+def test_a_browser_runs_nothing_that_a_user_wrote(browser: Browser) -> None:
     assert browser.evaluate("document.title") == HOSTILE
 
 
@@ -335,7 +335,7 @@ HEAD = "document.querySelectorAll('table')[0].tHead.rows[0].cells[1]"
 
 
 @pytest.mark.slow
-def test_a_click_on_a_head_sorts_by_it_and_another_the_other_way(browser: Browser):
+def test_a_click_on_a_head_sorts_by_it_and_another_the_other_way(browser: Browser) -> None:
     before = list(map(float, browser.evaluate(COLUMN)))
     assert len(before) == 3
     browser.evaluate(f"{HEAD}.firstElementChild.click()")
@@ -348,7 +348,7 @@ def test_a_click_on_a_head_sorts_by_it_and_another_the_other_way(browser: Browse
 
 
 @pytest.mark.slow
-def test_the_keyboard_sorts_too(browser: Browser):
+def test_the_keyboard_sorts_too(browser: Browser) -> None:
     browser.evaluate("document.querySelectorAll('table')[0].tHead.rows[0].cells[0].firstElementChild.focus()")
     browser.press("Tab")
     assert browser.evaluate(f"document.activeElement.parentElement === {HEAD}")
@@ -358,7 +358,7 @@ def test_the_keyboard_sorts_too(browser: Browser):
 
 
 @pytest.mark.slow
-def test_what_is_missing_stays_below(browser: Browser):
+def test_what_is_missing_stays_below(browser: Browser) -> None:
     table = "document.querySelectorAll('table')[1]"
     column = f"[...{table}.tBodies[0].rows].map(row => row.cells[2].textContent)"
     for _ in range(2):
@@ -370,13 +370,13 @@ def test_what_is_missing_stays_below(browser: Browser):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 400])
-def test_the_page_is_no_wider_than_its_window(browser: Browser, width: int):
+def test_the_page_is_no_wider_than_its_window(browser: Browser, width: int) -> None:
     browser.show(width)
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.slow
-def test_dark_and_light_are_as_the_reader_prefers_and_pictures_are_on_white(browser: Browser):
+def test_dark_and_light_are_as_the_reader_prefers_and_pictures_are_on_white(browser: Browser) -> None:
     shades = {}
     for scheme in ("light", "dark"):
         browser.show(1280, scheme)
@@ -387,7 +387,7 @@ def test_dark_and_light_are_as_the_reader_prefers_and_pictures_are_on_white(brow
 
 
 @pytest.mark.slow
-def test_paper_is_white_and_has_nothing_to_click_on(browser: Browser):
+def test_paper_is_white_and_has_nothing_to_click_on(browser: Browser) -> None:
     browser.show(794, "dark", "print")
     assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert browser.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -30,7 +32,7 @@ app = typer.Typer()
 app.command()(report)
 
 
-def command(*arguments: object) -> Result:
+def command(*arguments: Any) -> Result:
     """The command, its errors raised as they are: `archipel.cli.main` puts them into words."""
     return CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
 
@@ -59,7 +61,7 @@ def saved(tmp_path: Path) -> Path:
 # ----------------------------------------------------------------------------------------------------- what it writes
 
 
-def test_it_writes_the_page_the_figures_and_the_table(saved: Path):
+def test_it_writes_the_page_the_figures_and_the_table(saved: Path) -> None:
     told = command(saved)
     assert told.exit_code == 0
     assert told.stdout.splitlines()[-1] == f"Report: {saved / 'report' / 'index.html'}"
@@ -73,7 +75,7 @@ def test_it_writes_the_page_the_figures_and_the_table(saved: Path):
     assert sorted(path.name for path in saved.iterdir()) == ["fedavg", "radfed-0", "radfed-1", "report"]
 
 
-def test_the_table_is_csv_with_all_measures(saved: Path):
+def test_the_table_is_csv_with_all_measures(saved: Path) -> None:
     command(saved, "--target", 0.6)
     with open(saved / "report" / "table.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -88,7 +90,7 @@ def test_the_table_is_csv_with_all_measures(saved: Path):
     assert len(rows[0]) == 5 + 3 * len(COLUMNS)
 
 
-def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path):
+def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path) -> None:
     dangerous = ["=HYPERLINK(1)", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1"]
     harmless: list[object] = ["fedavg", "a=b", "-0.5", "+1e-3", "", -0.5, None, "'quoted"]
     write_csv(tmp_path / "table.csv", ["=head"], [dangerous, harmless])
@@ -99,14 +101,14 @@ def test_no_cell_of_a_csv_file_is_a_formula(tmp_path: Path):
     assert second == ["" if cell is None else str(cell) for cell in harmless]
 
 
-def test_a_methods_name_is_no_formula_in_the_table(saved: Path):
+def test_a_methods_name_is_no_formula_in_the_table(saved: Path) -> None:
     run = replace(ap.load_run(saved / "radfed-0"), name="=1+1")
     write_report([run], saved / "report")
     with open(saved / "report" / "table.csv", newline="") as file:
         assert next(csv.DictReader(file))["method"] == "'=1+1"
 
 
-def test_where_it_goes_what_it_is_called_and_where_methods_meet_can_be_asked_for(saved: Path, tmp_path: Path):
+def test_where_it_goes_what_it_is_called_and_where_methods_meet_can_be_asked_for(saved: Path, tmp_path: Path) -> None:
     there = tmp_path / "some" / "place"
     command(saved, "--out", there, "--title", "Mine", "--target", 0.55, "--seconds", 15, "--rounds", 1)
     text = (there / "index.html").read_text()
@@ -118,7 +120,7 @@ def test_where_it_goes_what_it_is_called_and_where_methods_meet_can_be_asked_for
 
 
 @pytest.mark.slow
-def test_the_same_runs_are_the_same_bytes(saved: Path, tmp_path: Path):
+def test_the_same_runs_are_the_same_bytes(saved: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         command(saved, "--out", tmp_path / name)
     for path in (tmp_path / "a").rglob("*.*"):
@@ -128,7 +130,7 @@ def test_the_same_runs_are_the_same_bytes(saved: Path, tmp_path: Path):
 # ------------------------------------------------------------------------------------------------------ what it prints
 
 
-def test_it_prints_a_table(saved: Path):
+def test_it_prints_a_table(saved: Path) -> None:
     *lines, _, _ = command(saved, "--target", 0.65).stdout.splitlines()
     assert lines[0].strip() == "accuracy on the global test set"
     assert [line.split() for line in lines[1:5]] == [
@@ -139,7 +141,7 @@ def test_it_prints_a_table(saved: Path):
     ]
 
 
-def test_json_is_the_only_thing_it_prints_if_asked(saved: Path):
+def test_json_is_the_only_thing_it_prints_if_asked(saved: Path) -> None:
     told = json.loads(command(saved, "--target", 0.65, "--json").stdout)
     assert told["page"] == str(saved / "report" / "index.html")
     assert (told["seconds"], told["rounds"], told["targets"]) == (20, 2, {"accuracy": 0.65})
@@ -150,13 +152,14 @@ def test_json_is_the_only_thing_it_prints_if_asked(saved: Path):
 
 
 def printed(runs: Sequence[ap.Run], width: int) -> str:
-    console = Console(width=width, file=io.StringIO())
+    text = io.StringIO()
+    console = Console(width=width, file=text)
     console.print(table(measure(runs, marks(runs))))
-    return console.file.getvalue()
+    return text.getvalue()
 
 
 @pytest.mark.parametrize("width", [80, 60])
-def test_long_names_give_way_and_numbers_are_whole(width: int):
+def test_long_names_give_way_and_numbers_are_whole(width: int) -> None:
     long = "a_method_with_a_name_that_goes_on_and_on_" * 3
     runs = [written([0.0, 0.5, 0.7], name=long, seed=seed, every=123456.7, rounds=10) for seed in (0, 1)]
     runs += [written([0.0, 0.5, 0.8 + seed / 7], name="b", seed=seed, every=654321.9) for seed in (0, 1)]
@@ -168,7 +171,7 @@ def test_long_names_give_way_and_numbers_are_whole(width: int):
     assert long in "".join(line.split(" ")[0] for line in text.splitlines())
 
 
-def test_the_test_score_at_the_best_validation_stands_there_if_there_is_one():
+def test_the_test_score_at_the_best_validation_stands_there_if_there_is_one() -> None:
     run = written([0.0, 0.7, 0.6])
     assert "valid." not in printed([run], 80)
     judged = [
@@ -185,12 +188,12 @@ def test_the_test_score_at_the_best_validation_stands_there_if_there_is_one():
     ]
 
 
-def test_a_terminal_does_not_take_names_for_markup():
+def test_a_terminal_does_not_take_names_for_markup() -> None:
     runs = [written([0.0, 0.5], name="[red]fedavg[/red]")]
     assert "[red]fedavg[/red]" in printed(runs, 80)
 
 
-def test_methods_not_scored_alike_are_announced(saved: Path):
+def test_methods_not_scored_alike_are_announced(saved: Path) -> None:
     written([0.0, 0.9], name="hdafl", scored_at="learners", scored_mean="learners").save(saved / "hdafl")
     assert command(saved).stdout.splitlines()[0].strip() == "not scored alike: the page tells how"
 
@@ -198,19 +201,19 @@ def test_methods_not_scored_alike_are_announced(saved: Path):
 # ------------------------------------------------------------------------------------------------ what it finds
 
 
-def test_folders_inside_each_other_do_not_count_a_run_twice(saved: Path):
+def test_folders_inside_each_other_do_not_count_a_run_twice(saved: Path) -> None:
     told = json.loads(command(saved, saved / "fedavg", saved / "fedavg" / "0", "--json").stdout)
     assert [method["runs"] for method in told["methods"]] == [2, 2]
 
 
-def test_a_copy_of_a_run_is_counted_once(saved: Path, tmp_path: Path):
+def test_a_copy_of_a_run_is_counted_once(saved: Path, tmp_path: Path) -> None:
     shutil.copytree(saved, tmp_path / "copy")
     told = json.loads(command(saved, tmp_path / "copy", "--json").stdout)
     assert [method["runs"] for method in told["methods"]] == [2, 2]
     assert "4 of the runs found are copies of others and were left out." in Path(told["page"]).read_text()
 
 
-def test_a_method_that_two_studies_score_differently_is_shown_twice(saved: Path, tmp_path: Path):
+def test_a_method_that_two_studies_score_differently_is_shown_twice(saved: Path, tmp_path: Path) -> None:
     for seed in (0, 1):
         written([2.0, 0.5], seed=seed, metric="loss").save(tmp_path / "other" / str(seed))
     told = json.loads(command(saved, tmp_path / "other", "--json").stdout)
@@ -222,7 +225,7 @@ def test_a_method_that_two_studies_score_differently_is_shown_twice(saved: Path,
     assert "The methods were not scored alike" in Path(told["page"]).read_text()
 
 
-def test_a_method_with_final_scores_over_two_budgets_is_shown_twice(saved: Path, tmp_path: Path):
+def test_a_method_with_final_scores_over_two_budgets_is_shown_twice(saved: Path, tmp_path: Path) -> None:
     written([0.0, 0.5], seed=2, budget="seconds").save(tmp_path / "other")
     told = json.loads(command(saved, tmp_path / "other", "--json").stdout)
     assert [method["method"] for method in told["methods"][:2]] == [
@@ -232,7 +235,7 @@ def test_a_method_with_final_scores_over_two_budgets_is_shown_twice(saved: Path,
 
 
 @pytest.mark.slow
-def test_a_study_tells_which_of_its_runs_count_what_it_is_called_and_where_methods_meet(saved: Path):
+def test_a_study_tells_which_of_its_runs_count_what_it_is_called_and_where_methods_meet(saved: Path) -> None:
     written([0.0, 0.99], name="tried").save(saved / "tuning" / "tried")
     (saved / "runs.json").write_text(json.dumps(["fedavg/0", "fedavg/1", "radfed-0", "radfed-2"]))
     (saved / "study.toml").write_text('title = "My study"\n[report]\ntarget = 0.55\n')
@@ -246,20 +249,20 @@ def test_a_study_tells_which_of_its_runs_count_what_it_is_called_and_where_metho
         assert "<p>The rate was chosen by hand.</p>" in text
 
 
-def test_a_run_cut_off_is_no_finished_run(saved: Path):
+def test_a_run_cut_off_is_no_finished_run(saved: Path) -> None:
     (saved / "radfed-1" / "run.json").unlink()
     told = json.loads(command(saved, "--json").stdout)
     assert [method["runs"] for method in told["methods"]] == [2, 1]
 
 
-def test_no_runs_are_an_error_with_a_way_out(tmp_path: Path):
+def test_no_runs_are_an_error_with_a_way_out(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"No finished run in .*: there is no run\.json\. Run a study"):
         command(tmp_path)
     with pytest.raises(FileNotFoundError, match=r"nowhere: there is no such folder\. Give one"):
         command(tmp_path / "nowhere")
 
 
-def test_a_damaged_run_is_named(saved: Path):
+def test_a_damaged_run_is_named(saved: Path) -> None:
     (saved / "radfed-1" / "records.jsonl").write_text("{")
     with pytest.raises(ValueError, match=r"radfed-1 is damaged or not whole: .* Run it again\."):
         command(saved)
@@ -269,7 +272,7 @@ def test_a_damaged_run_is_named(saved: Path):
 # ------------------------------------------------------------------------------------------------ what it replaces
 
 
-def test_a_report_is_replaced_as_a_whole(saved: Path):
+def test_a_report_is_replaced_as_a_whole(saved: Path) -> None:
     command(saved, "--title", "The first")
     (saved / "report" / "figures" / "old.png").touch()
     command(saved, "--title", "The second")
@@ -277,10 +280,10 @@ def test_a_report_is_replaced_as_a_whole(saved: Path):
     assert not (saved / "report" / "figures" / "old.png").exists()
 
 
-def test_a_report_that_fails_leaves_the_old_one(saved: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_report_that_fails_leaves_the_old_one(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command(saved, "--title", "The first")
 
-    def fail(*_: object) -> str:
+    def fail(*_: Any) -> str:
         raise RuntimeError("no ink")
 
     monkeypatch.setattr(write, "page", fail)
@@ -290,22 +293,22 @@ def test_a_report_that_fails_leaves_the_old_one(saved: Path, monkeypatch: pytest
     assert not list(saved.glob(".*")), "nothing half done is left lying about"
 
 
-def test_a_swap_that_fails_puts_the_old_one_back(saved: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_swap_that_fails_puts_the_old_one_back(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command(saved, "--title", "The first")
-    rename = write.os.rename
+    rename = os.rename
 
     def fail_for_the_new(source: Path, target: Path) -> None:
         if source.name.endswith(".unfinished"):
             raise OSError("the disk is tired")
         rename(source, target)
 
-    monkeypatch.setattr(write.os, "rename", fail_for_the_new)
+    monkeypatch.setattr(os, "rename", fail_for_the_new)
     with pytest.raises(OSError, match="tired"):
         command(saved, "--title", "The second")
     assert "<h1>The first</h1>" in (saved / "report" / "index.html").read_text()
 
 
-def test_nothing_but_a_report_is_replaced(saved: Path, tmp_path: Path):
+def test_nothing_but_a_report_is_replaced(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds something else than a report, which would be lost; give a folder of"):
         command(saved, "--out", saved)
     mine = tmp_path / "paper"
@@ -325,7 +328,7 @@ def test_nothing_but_a_report_is_replaced(saved: Path, tmp_path: Path):
     assert (mine / "index.html").read_text() == "<h1>My own page</h1>"
 
 
-def test_an_empty_folder_may_be_filled(saved: Path, tmp_path: Path):
+def test_an_empty_folder_may_be_filled(saved: Path, tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     page = write_report([written([0.0, 0.5])], tmp_path / "new", notes=["A note."])
     assert page == tmp_path / "new" / "index.html"

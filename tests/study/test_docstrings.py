@@ -15,7 +15,7 @@ from archipel.data import Islands, Source, from_csv, from_npz_folder, from_parqu
 from archipel.simulation.fleet import Group
 from archipel.study.docs import fields_of, parameters_of, settings_of, spelled, summary_of
 
-CONSTRUCTORS: list[Callable[..., object]] = [
+CONSTRUCTORS: list[Callable[..., Any]] = [
     *(getattr(algorithms, name) for name in algorithms.__all__),
     *(getattr(models, name) for name in models.__all__),
     *(getattr(sources, name) for name in sources.__all__),
@@ -26,7 +26,7 @@ CONSTRUCTORS: list[Callable[..., object]] = [
 
 
 @pytest.mark.parametrize("constructor", CONSTRUCTORS, ids=lambda constructor: constructor.__name__)
-def test_every_parameter_has_a_meaning(constructor: Callable[..., object]) -> None:
+def test_every_parameter_has_a_meaning(constructor: Callable[..., Any]) -> None:
     told = settings_of(constructor)
     local = fields_of(Plan) if constructor.__name__ in algorithms.__all__ else {}
     for name in parameters_of(constructor):
@@ -46,7 +46,7 @@ class Further(TypedDict, total=False):
     size: int
 
 
-def example(self: object, a: int, b: int = 2, *rest: int, name: str = "", **further: Unpack[Further]) -> None:
+def example(self: Any, a: int, b: int = 2, *rest: int, name: str = "", **further: Unpack[Further]) -> None:
     """An example: of a docstring.
 
     a, b: two numbers; None: neither; b is larger unless a: is. name: is no new one here
@@ -73,7 +73,7 @@ def test_meanings_may_have_colons_and_semicolons_of_their_own() -> None:
 
 
 def test_functions_of_other_people() -> None:
-    def silent(x, *more, **anything): ...  # type: ignore[no-untyped-def]
+    def silent(x, *more, **anything) -> None: ...  # type: ignore[no-untyped-def]
 
     assert (settings_of(silent), parameters_of(silent), summary_of(silent)) == ({}, ["x"], "")
 
@@ -86,7 +86,7 @@ def test_what_simulate_says_of_its_settings() -> None:
 
 @pytest.mark.parametrize("kind", [Plan, Cycle, Ending, Evaluation, ap.Stream, ap.Rounds, ap.Relay])
 def test_every_field_has_its_string(kind: type) -> None:
-    assert list(fields_of(kind)) == [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    assert list(fields_of(kind)) == [field.name for field in fields(kind)]
 
 
 def test_strings_under_fields() -> None:
@@ -115,7 +115,7 @@ def test_a_class_without_a_file() -> None:
         (Any, "Any"),
     ],
 )
-def test_types_as_people_write_them(hint: object, text: str) -> None:
+def test_types_as_people_write_them(hint: Any, text: str) -> None:
     assert spelled(hint) == text
 
 

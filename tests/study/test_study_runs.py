@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -468,10 +468,10 @@ def test_a_study_of_plain_data_needs_no_file() -> None:
 class Diary:
     """A tracker that writes down what it is told, or fails where it is asked to."""
 
-    told: ClassVar[list[object]] = []
+    told: ClassVar[list[tuple[str, Any]]] = []
     fails_at = ""
 
-    def begin(self, name: str, settings: Mapping[str, object], folder: Path) -> None:
+    def begin(self, name: str, settings: Mapping[str, Any], folder: Path) -> None:
         self.hear("begin", (name, dict(settings)))
 
     def record(self, stamped: Stamped) -> None:
@@ -480,7 +480,7 @@ class Diary:
     def end(self, run: Run | None) -> None:
         self.hear("end", run)
 
-    def hear(self, what: str, news: object) -> None:
+    def hear(self, what: str, news: Any) -> None:
         if what == self.fails_at:
             raise ConnectionError("the server is gone")
         self.told.append((what, news))
@@ -514,8 +514,13 @@ def test_a_tracker_that_fails_costs_no_training(
 ) -> None:
     monkeypatch.setattr(diary, "fails_at", fails_at)
     (cell,) = cells(study("trackers=tensorboard", algorithms=["fedavg"]))
-    notes = []
-    assert execute(RunJob(cell.study.raw, str(tmp_path), {}, {}, None), lambda news: notes.append(news) or True)
+    notes: list[object] = []
+
+    def tell(news: object) -> bool:
+        notes.append(news)
+        return True
+
+    assert execute(RunJob(cell.study.raw, str(tmp_path), {}, {}, None), tell)
     assert [news.text for news in notes if isinstance(news, RunNotice)] == [
         "tensorboard does not follow this run any more: the server is gone"
     ]
@@ -525,7 +530,7 @@ def test_a_tracker_that_fails_costs_no_training(
 def test_trackers_are_told_of_a_run_that_breaks(
     diary: type[Diary], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object, **__: object) -> None:
+    def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr("archipel.simulation.simulator.Simulator.run", broken)

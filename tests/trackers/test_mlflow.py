@@ -62,6 +62,7 @@ def test_a_stopped_run_is_not_finished(tmp_path: Path, monkeypatch: pytest.Monke
     assert state == "FINISHED"
     assert ended is not None
     experiment = MlflowClient().get_experiment_by_name("of somebody")
+    assert experiment is not None
     assert len(MlflowClient().search_runs([experiment.experiment_id])) == 1, "both times it is the same run"
 
 
@@ -84,7 +85,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """From now on, how many metrics each request has; none is sent."""
     sizes: list[int] = []
 
-    def count(client: object, run_id: str, metrics: Sequence[object] = (), **_: object) -> None:
+    def count(client: Any, run_id: str, metrics: Sequence[object] = (), **_: Any) -> None:
         sizes.append(len(metrics))
 
     monkeypatch.setattr("mlflow.MlflowClient.log_batch", count)

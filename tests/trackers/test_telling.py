@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,8 +39,8 @@ def look(tool: str, folder: Path, run: ap.Run) -> None:
 
 
 @pytest.mark.parametrize("make", [tracked.stream, tracked.relay], ids=["stream", "relay"])
-def test_every_value_is_told(tool: str, make: object, tmp_path: Path) -> None:
-    run = make()  # type: ignore[operator]
+def test_every_value_is_told(tool: str, make: Any, tmp_path: Path) -> None:
+    run = make()
     track(run, tracker(tool), tmp_path)
     look(tool, tmp_path, run)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,9 +21,9 @@ def returned(*losses: float) -> Returned:
     return Returned(0, "a", 0, 1, 1.0, ("fc",), losses, False)
 
 
-def rows(*records: tuple[float, object]) -> list[ChartRow]:
+def rows(*records: tuple[float, Any]) -> list[ChartRow]:
     charts = Charts()
-    made = [charts.row(Stamped(time, record)) for time, record in records]  # type: ignore[arg-type]
+    made = [charts.row(Stamped(time, record)) for time, record in records]
     return [row for row in made if row is not None]
 
 
@@ -112,8 +113,8 @@ def test_records_that_do_not_begin_at_the_beginning_are_refused() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [tracked.stream, tracked.relay])
-def test_the_same_records_make_the_charts_that_the_runs_lists_tell(make: object) -> None:
-    run = make()  # type: ignore[operator]
+def test_the_same_records_make_the_charts_that_the_runs_lists_tell(make: Any) -> None:
+    run = make()
     found: dict[str, dict[int, float]] = {}
     for row in rows(*((stamped.time, stamped.record) for stamped in run.records)):
         for chart, value in row.points.items():
@@ -153,7 +154,7 @@ class Notebook:
     def __init__(self) -> None:
         self.heard: list[object] = []
 
-    def begin(self, name: str, settings: object, folder: Path) -> None:
+    def begin(self, name: str, settings: Any, folder: Path) -> None:
         self.heard += [name, settings, folder]
 
     def record(self, stamped: Stamped) -> None:

@@ -195,7 +195,7 @@ def read_wandb(folder: Path) -> dict[str, dict[int, float]]:
 def wandb_records(folder: Path) -> Iterator[Any]:
     """What is in the one file that `wandb sync` would send: a LevelDB log of Protocol Buffers."""
     import wandb
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
     wandb.teardown()  # its other process ends the file a moment after a run has finished
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")

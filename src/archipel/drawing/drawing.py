@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,5 +21,5 @@ class Drawing:
     figure: Figure
     header: tuple[str, ...]
     """Columns of its table, with units."""
-    rows: tuple[tuple[object, ...], ...]
+    rows: tuple[tuple[Any, ...], ...]
     """The numbers that are shown."""
