@@ -72,7 +72,7 @@ def test_a_damaged_file_is_a_clear_error(tmp_path: Path, damage: Callable[[bytes
     path = tmp_path / "saved.safetensors"
     CODEC.save(path, {"a": torch.ones(100)})
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ValueError, match="no checkpoint of Archipel, or it is damaged"):
+    with pytest.raises(ValueError, match="not a checkpoint of Archipel, or is damaged"):
         CODEC.load(path)
 
 
