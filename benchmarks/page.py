@@ -1,7 +1,7 @@
-"""Write the measured tables of docs/explanation/performance.md from benchmarks/measured: `python -m benchmarks.page`.
+"""Write the measured tables of two pages of docs/explanation from benchmarks/measured: `python -m benchmarks.page`.
 
-Everything between two markers of the page, `<!-- NAME -->` and `<!-- end -->`, is replaced. No figure is typed by hand,
-and a test compares the page.
+Everything between two markers of a page, `<!-- NAME -->` and `<!-- end -->`, is replaced. No figure is typed by hand,
+and a test compares the pages.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.federation import table as federation
 from benchmarks.measures import spread
 from benchmarks.results import Sorted
 from benchmarks.targets import Verdict, aggregation, verdicts
 
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "benchmarks" / "measured"
-PAGE = ROOT / "docs" / "explanation" / "performance.md"
+PAGES = tuple(ROOT / "docs" / "explanation" / name for name in ("performance.md", "reliability.md"))
 MARKED = re.compile(r"(<!-- (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RATES = (("W2", "first second"), ("W2", "warm"), ("W1", "warm"), ("W3", "warm"))
 """Workloads and measures of the table of updates a second."""
@@ -33,9 +34,14 @@ STORED = {
 """The commit that stored each outcome, since these do not say which commit they measured."""
 
 
-def page() -> str:
-    """Return the page with the tables of the stored outcomes."""
-    return MARKED.sub(lambda found: f"{found[1]}{tables(found[2])}\n{found[3]}", PAGE.read_text())
+def page(path: Path) -> str:
+    """Return a page with the tables of the stored outcomes."""
+
+    def filled(found: re.Match[str]) -> str:
+        text = federation.table() if found[2] == "federation" else tables(found[2])
+        return f"{found[1]}{text}\n{found[3]}"
+
+    return MARKED.sub(filled, path.read_text())
 
 
 def tables(name: str) -> str:
@@ -96,4 +102,5 @@ def _rate(value: float) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for path in PAGES:
+        path.write_text(page(path))

@@ -1,14 +1,22 @@
-"""The page on performance shows the stored outcomes."""
+"""The pages on performance and reliability show the stored outcomes."""
 
 from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
 
 from benchmarks import page
 
 
-def test_the_tables_of_the_page_are_those_of_the_outcomes() -> None:
-    text = page.PAGE.read_text()
-    assert [name for _, name, _ in page.MARKED.findall(text)] == ["avx512", "avx2"]
-    assert text == page.page(), "python -m benchmarks.page"
+@pytest.mark.parametrize("path", page.PAGES, ids=lambda path: path.name)
+def test_the_tables_of_a_page_are_those_of_the_outcomes(path: Path) -> None:
+    assert path.read_text() == page.page(path), "python -m benchmarks.page"
+
+
+def test_every_outcome_has_a_place() -> None:
+    marks = [name for path in page.PAGES for _, name, _ in page.MARKED.findall(path.read_text())]
+    assert marks == ["avx512", "avx2", "federation"]
 
 
 def test_verdicts_on_several_sizes_are_one_row() -> None:

@@ -1,0 +1,97 @@
+"""The table of docs/explanation/reliability.md, from benchmarks/measured."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+MEASURED = Path(__file__).parent.parent / "measured"
+HEAD = ["| what | target | measured | command | stored in |", "| --- | --- | --- | --- | --- |"]
+
+
+def table() -> str:
+    """Return the table, and where the kills of the controller fell."""
+    rows = [*_kills(), *_recovery(), *_crowd(), *_large()]
+    return "\n".join(["", *HEAD, *(f"| {' | '.join(row)} |" for row in rows), "", _moments(), ""])
+
+
+def _read(name: str) -> Any:
+    return json.loads((MEASURED / f"{name}.json").read_text())
+
+
+def _file(name: str) -> str:
+    return f"[{name}.json](../../benchmarks/measured/{name}.json)"
+
+
+def _seconds(found: list[float], target: float) -> str:
+    middle = f"{median(found):.2f} s"
+    return f"{middle if median(found) <= target else f'**{middle}**'} ({min(found):.2f} to {max(found):.2f})"
+
+
+def _kills() -> Iterator[tuple[str, ...]]:
+    """Yield a row for each protocol; a run with a finding would show it."""
+    told = _read("chaos")
+    for protocol in ("rounds", "stream", "relay"):
+        runs = [run for run in told["runs"] if run["setting"].startswith(f"{protocol}:")]
+        wrong = [name for run in runs for name in run["findings"]["wrong"]]
+        acknowledged = sum(run["findings"]["acknowledged"] for run in runs)
+        kills = sum(run["kills"] for run in runs)
+        yield (
+            f"updates lost or applied twice under `{protocol.capitalize()}`, with {kills} kills of the controller",
+            "none",
+            f"**{', '.join(wrong)}**" if wrong else f"none of {acknowledged:,}; replayed to the bit",
+            "`python -m tests.federation.chaos --kills 100 --seed 4`",
+            f"{_file('chaos')}, c44e286",
+        )
+
+
+def _recovery() -> Iterator[tuple[str, ...]]:
+    killed = _read("recovery")["recovery"][0]["killed"]
+    command = "`python -m benchmarks.federation.recovery --kills 6 --algorithms async_fedavg`"
+    for who, what in (
+        ("controller", "time from `kill -9` of the controller to the first receipt; 100 learners, 1e6 parameters"),
+        ("keeper and controller", "the same, with the keeper killed too and the command started again"),
+    ):
+        yield what, "2 s", _seconds(killed[who]["seconds"], 2), command, f"{_file('recovery')}, 20dc637"
+
+
+def _crowd() -> Iterator[tuple[str, ...]]:
+    told = _read("throughput")
+    where = "`python -m benchmarks.federation.throughput --rounds 10 --processes 2`", f"{_file('throughput')}, 20dc637"
+    what = f"durable updates of {told['kib']} KiB from {told['learners']:,} learners"
+    yield what, "500 a second", f"{told['updates_a_second']:.0f} a second, {told['errors']} errors", *where
+    yield "time to a receipt there, 99th percentile", "5 s", f"{told['p99_seconds']:.1f} s", *where
+    yield "memory of that controller", "400 MB", f"{told['controller_peak_mb']:.0f} MB", *where
+
+
+def _large() -> Iterator[tuple[str, ...]]:
+    for told in _read("large"):
+        yield (
+            f"memory of a controller, {told['learners']} learners, 1e7 parameters, `{told['method']}`",
+            f"{told['allowed_mb']:.0f} MB",
+            f"{told['controller_peak_mb']:.0f} MB",
+            "`python -m benchmarks.federation.large --rounds 1`",
+            f"{_file('large')}, 20dc637",
+        )
+    told = _read("round-quiet")
+    yield (
+        "a round of 4 learners, 1e7 parameters, relative to bare gRPC streams to disk",
+        "1.5 x",
+        f"{told['ratio']:.2f} x ({min(told['ratios']):.2f} to {max(told['ratios']):.2f})",
+        "`python -m benchmarks.federation.round --repeats 4`",
+        f"{_file('round-quiet')}, 20dc637",
+    )
+
+
+def _moments() -> str:
+    runs = _read("chaos")["runs"]
+    kills, both = sum(run["kills"] for run in runs), sum(run["kills"] - run["kept"] for run in runs)
+    where = Counter[str]()
+    for run in runs:
+        where.update(run["where"])
+    moments = "; ".join(f"{moment} ({count})" for moment, count in where.most_common())
+    return f"Of the {kills} kills, {both} ended the keeper too. When they fell, several at a time: {moments}."
