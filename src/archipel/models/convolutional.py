@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from archipel.core.checks import at_least
+from archipel.core.checks import at_least, between
 
 
 def cifar10_2cnn(classes: int = 10, size: int = 32) -> nn.Module:
@@ -145,27 +145,27 @@ def vgg9(classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Mo
     """Build the VGG9 for 32 x 32 images of Divide-and-Conquer (section 4.1), which is FedMA's.
 
     classes: number of classes; in_channels: channels of the images, 3 for colours.
-    dropout: probability of dropout before `fc1` and before `head`; FedMA has 0.1.
+    dropout: probability of dropout before `fc1` and before `head`; FedMA has 0.1, and D&C trains "as in" FedMA.
 
-    Whole channels are dropped with half the probability after the second pool. The default is 0, because masks come
-    from torch's global generator: results would depend on earlier training in the same process. D&C does not mention
-    dropout.
+    Whole channels are dropped with half the probability after the second pool. The default is 0, because a network that
+    draws is trained by plain execution only.
     """
     at_least(2, "vgg9", classes=classes)
     at_least(1, "vgg9", in_channels=in_channels)
-    if not 0.0 <= dropout < 1.0:
-        raise ValueError(f"vgg9: dropout should be at least 0 and less than 1, got {dropout}.")
+    between("vgg9", "dropout", dropout, 0, 1)
     return _vgg(classes, in_channels, channels=(32, 64, 128, 128, 256, 256), hidden=512, dropout=dropout)
 
 
-def small_vgg(classes: int = 10, in_channels: int = 3) -> nn.Module:
+def small_vgg(classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Module:
     """Build VGG9 with a quarter of its widths: the same nine layers, a sixteenth of the parameters.
 
     classes: number of classes; in_channels: channels of the images, 3 for colours.
+    dropout: as `vgg9` has it.
     """
     at_least(2, "small_vgg", classes=classes)
     at_least(1, "small_vgg", in_channels=in_channels)
-    return _vgg(classes, in_channels, channels=(8, 16, 32, 32, 64, 64), hidden=128, dropout=0.0)
+    between("small_vgg", "dropout", dropout, 0, 1)
+    return _vgg(classes, in_channels, channels=(8, 16, 32, 32, 64, 64), hidden=128, dropout=dropout)
 
 
 def _vgg(classes: int, in_channels: int, channels: Sequence[int], hidden: int, dropout: float) -> nn.Module:

@@ -18,6 +18,7 @@ NAMES = (
     "dnc-table2",
     "dnc-table3",
     "dnc-fig4-6",
+    "dnc-fig7",
     "hdafl-table3",
     "hdafl-table4",
     "hdafl-table5",

@@ -1,5 +1,6 @@
 """The parts that algorithms are made of."""
 
+from archipel.core.parts.class_mean import MeanByClass
 from archipel.core.parts.clipping import NormClipped
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
@@ -52,6 +53,7 @@ __all__ = [
     "LayerByLayer",
     "MatchedMean",
     "Mean",
+    "MeanByClass",
     "Median",
     "MedianStaleness",
     "Merge",

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from archipel.core.binding import Binding
 from archipel.core.checks import at_least, more_than, require
 from archipel.core.layout import Layout
+from archipel.core.parts.class_mean import average_by_neuron, weights_by_class
 from archipel.core.parts.matching import Prior, match
 from archipel.core.parts.merge import Merge, Proposal
-from archipel.core.parts.neurons import Axis, FloatTable, Neurons, hidden_neurons, last_rows
+from archipel.core.parts.neurons import FloatTable, Neurons, hidden_neurons, last_rows
 from archipel.core.parts.part import Composition, Needs
 from archipel.core.parts.planning import Decay, Planner, Proximal, ValidationCycle
 from archipel.core.parts.protocol import Rounds
@@ -159,14 +160,14 @@ class MatchedMean(Merge):
             if neurons.layer >= turn:
                 places, vectors = self._matched(view, number, neurons, vectors)
                 shares = [[weights[k][neurons.layer]] * neurons.width for k in counted]
-                _average(neurons.incoming, vectors, _owned(shares, places), merged)
+                average_by_neuron(neurons.incoming, vectors, _owned(shares, places), merged)
                 if neurons.layer == turn:
                     for learner, placed in zip(learners, places, strict=True):
                         memory.owned.setdefault(learner, {})[number] = sorted(placed)
-        _average(
+        average_by_neuron(
             last_rows(layout),
             vectors,
-            _by_class(layout, [updates[k] for k in counted], [weights[k] for k in counted]),
+            weights_by_class(layout, [updates[k] for k in counted], [weights[k] for k in counted]),
             merged,
         )
         starts = {
@@ -209,32 +210,6 @@ def _owned(shares: list[list[float]], places: Sequence[Sequence[int]]) -> FloatT
     for row, placed in zip(table, places, strict=True):
         row[np.setdiff1d(np.arange(len(row)), placed)] = 0.0
     return table
-
-
-def _by_class(layout: Layout, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> FloatTable:
-    """Return the weight of each learner in each row of the last layer: its examples of that class.
-
-    Where nobody has a class, or somebody does not report counts, its weight alone.
-    """
-    width = last_rows(layout)[0].shape[0]
-    plain = np.array([[weight[-1]] * width for weight in weights])
-    counts = [update.metrics.classes for update in updates]
-    if any(len(row) != width for row in counts):
-        return plain
-    table = plain * np.array(counts, dtype=np.float64)
-    return np.where(table.sum(axis=0) > 0, table, plain)
-
-
-def _average(axes: Sequence[Axis], vectors: Sequence[Tensor], table: FloatTable, out: Tensor) -> None:
-    """Write the mean over the learners by neuron, with weights [learner, neuron], into a vector."""
-    total = table.sum(axis=0)
-    shares = torch.from_numpy(np.divide(table, total, out=np.zeros_like(table), where=total > 0))
-    for axis in axes:
-        target = axis.of(out)
-        mean = torch.zeros(target.shape, dtype=torch.float64)
-        for share, vector in zip(shares, vectors, strict=True):
-            mean += share.view(-1, *[1] * (mean.dim() - 1)) * axis.of(vector)
-        target.copy_(mean)
 
 
 def _outputs(module: nn.Module, layout: Layout, vector: Tensor, examples: Tensor) -> Tensor:

@@ -6,6 +6,13 @@ from typing import Any
 
 FEDAVG = {"name": "fedavg", "label": "FedAvg", "equally": True, "more_planners": ["Decay(0.9)"]}
 
+SGD = {"optimiser": "SGD", "rate": 0.01, "momentum": 0.9, "options": {}}
+"""What FedMA's published code trains FedProx and FedMA with."""
+FEDPROX = {"name": "fedprox", "label": "FedProx", "mu": 0.001, "weighting": "Equally()", **SGD}
+FEDMA = {"name": "fedma", "label": "FedMA", **SGD}
+BY_CLASS = {"merge": "MeanByClass()"}
+"""The last layer averaged by class counts, as FedMA does it."""
+
 
 def divided(label: str, **settings: object) -> dict[str, object]:
     return {"name": "divide_and_conquer", "label": label, **settings}
@@ -23,7 +30,7 @@ SMOKE: dict[str, Any] = {
     "training.batch": 10,
     "ending.rounds": 7,
 }
-"""Of the colour-skewed tables; behind the pre-pass there is one round of each kind."""
+"""Of the colour-skewed tables."""
 SMALL: dict[str, Any] = {
     "model": "network.py:half_side_vgg9",
     "data.source": images(200, 100),

@@ -317,7 +317,7 @@ REPRODUCTION = Reproduction(
                 "gtsrb.toml": {**_only("gtsrb.toml", *FEW, "plu_7"), **_half_side("gtsrb"), "report.target": 0.5},
                 "gtsrb_k10.toml": {**_half_side("gtsrb"), "report.target": 0.5},
                 "cifar10.toml": {**_only("cifar10.toml", *FEW, "plu_7"), **_half_side("cifar10")},
-                "cifar10_k10.toml": _half_side("cifar10"),
+                "cifar10_k10.toml": {**_half_side("cifar10"), "training.rate": 0.05},
             },
         ),
         "full": Scale(
