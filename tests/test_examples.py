@@ -12,7 +12,8 @@ import torch
 
 import archipel as ap
 from archipel.study import read_study, run_study
-from archipel.study.federate import hashes_of, host, layout_hash, take_part, try_out
+from archipel.study.federate import hashes_of, host, layout_hash
+from archipel.study.local_site import take_part, try_out
 from archipel.study.results import Results
 from tests.real_files import REAL, needs
 

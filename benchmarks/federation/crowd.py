@@ -28,7 +28,7 @@ from archipel.federation.security import authority
 from archipel.federation.security.tls import channel_credentials
 from archipel.federation.storage.blobs import Buffer
 from archipel.federation.wire import federation_pb2 as pb
-from archipel.federation.wire.codec import PROTOCOL
+from archipel.federation.wire.messages import PROTOCOL
 from archipel.kernels.memory import empty
 from archipel.study.federate import hashes_of, host, layout_hash, one_run
 from archipel.study.files import read_study

@@ -24,7 +24,7 @@ from archipel.core.layout import Layout
 from archipel.core.records import Committed, Returned
 from archipel.core.types import Trained
 from archipel.federation.storage.blobs import Blobs
-from archipel.federation.storage.durable_controller import CODEC, Course
+from archipel.federation.storage.durable_controller import CODEC, Replay
 from archipel.federation.storage.journal import AuditBroken, Journal, Line
 from archipel.federation.storage.stored_models import Delivery, StoredModels, as_bytes, digest_of
 from archipel.federation.wire.body import WIDTH, Bodies, fingerprint
@@ -80,7 +80,7 @@ def check(state: Path, receipts: Iterable[Mapping[str, Any]], hosting: Hosting, 
         records = [CODEC.value(text) for _, text in journal.records()]
         audit = [(who, json.loads(detail)) for _, _, who, what, detail, _ in journal.audit() if what == "update"]
         try:
-            journal.look_at_audit()
+            journal.check_audit()
         except AuditBroken as broken:
             found.find("audit", str(broken))
     finally:
@@ -184,12 +184,12 @@ def _made_up_again(state: Path, lines: Sequence[Line], hosting: Hosting) -> None
     """Write the updates anew that the controller has removed: whoever knows the task's key can make them up."""
     bodies, there = Bodies(hosting.layout), Blobs(state / "blobs").digests()
     models = StoredModels(hosting.layout, Blobs(state / "blobs"))
-    course = Course(hosting.make(models, None), models)
+    replayed = Replay(hosting.make(models, None), models)
     with threads(hosting.study.simulation.threads), contextlib.suppress(Exception):  # what is wrong is found soon
         for line in lines:
             event = CODEC.value(line.event)
             if isinstance(event, Trained):
-                delivery, command = CODEC.value(line.beside)["delivery"], course.out[event.task].command
+                delivery, command = CODEC.value(line.beside)["delivery"], replayed.out[event.task].command
                 if delivery.blob not in there:
                     vector = made_up(models.read(command.model.name).numpy(), command.plan.key)  # type: ignore[union-attr]
                     header = bodies.header(delivery.inside)
@@ -198,7 +198,7 @@ def _made_up_again(state: Path, lines: Sequence[Line], hosting: Hosting) -> None
                     ) as file:
                         file.seek(delivery.start - len(header))
                         file.write(header + _numbers(vector, delivery, hosting))
-            course.tell(line)
+            replayed.tell(line)
 
 
 def _numbers(vector: np.ndarray, delivery: Delivery, hosting: Hosting) -> bytes:
@@ -224,16 +224,16 @@ def _told_again(
 ) -> None:
     """Tell all of it to a controller here, and make every update up again before it hears of it."""
     models = StoredModels(hosting.layout, Blobs(state / "blobs"))
-    course = Course(hosting.make(models, None), models)
+    replayed = Replay(hosting.make(models, None), models)
     line = None
     try:
         with threads(hosting.study.simulation.threads):
             for line in lines:
                 event = CODEC.value(line.event)
-                out = course.out.get(event.task) if isinstance(event, Trained) else None
+                out = replayed.out.get(event.task) if isinstance(event, Trained) else None
                 carried = None if out is None else models.read(out.command.model.name).numpy().copy()
                 models.fresh.clear()
-                course.tell(line)
+                replayed.tell(line)
                 for name, digest in models.fresh.items():
                     if versions.get(name) != digest:
                         found.find("another model", f"{name} is {digest}, written is {versions.get(name)}")

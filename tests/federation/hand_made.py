@@ -23,8 +23,8 @@ from archipel.federation.controller.service import serve
 from archipel.federation.learner.link import Link
 from archipel.federation.storage.durable_controller import CODEC
 from archipel.federation.storage.journal import Journal
-from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire import messages
 from archipel.federation.wire.body import fingerprint
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import study_of
@@ -101,7 +101,7 @@ class Steady(Light):
 
 
 @dataclass
-class Bad(Steady):
+class Liar(Steady):
     """Does to its tasks what a test says, and once it has nothing more to say, what is right."""
 
     acts: list[Act] = field(default_factory=list)
@@ -171,7 +171,7 @@ class Bad(Steady):
         return bytes(await answer)
 
 
-Act = Callable[[Bad, Any], Awaitable[None]]
+Act = Callable[[Liar, Any], Awaitable[None]]
 
 
 def portions(head: pb.Head | None, body: bytes, piece: int = 1 << 20) -> Iterator[pb.Portion]:
@@ -190,7 +190,7 @@ class Left:
     version: int
     reason: str
     metrics: dict[str, float]
-    bad: Bad
+    bad: Liar
 
     @property
     def lines(self) -> list[tuple[Any, str | None]]:
@@ -210,7 +210,7 @@ class Left:
         journal = Journal(self.folder / "journal.sqlite")
         try:
             rows = [(who, what, json.loads(detail)) for _, _, who, what, detail, _ in journal.audit()]
-            assert journal.look_at_audit() == len(rows) > 0
+            assert journal.check_audit() == len(rows) > 0
             return rows
         finally:
             journal.close()
@@ -254,9 +254,9 @@ async def _run(
     for name in NAMES:
         link = Link(f"127.0.0.1:{port}", None, f"learner/{name}")
         arguments = (name, link, layout, hello(hosting), lambda *_: None)
-        lights.append(Steady(*arguments) if name != BAD else Bad(*arguments, acts=list(acts), opinions=list(opinions)))
+        lights.append(Steady(*arguments) if name != BAD else Liar(*arguments, acts=list(acts), opinions=list(opinions)))
     bad = lights[-1]
-    assert isinstance(bad, Bad)
+    assert isinstance(bad, Liar)
     bad.port, bad.part, bad.federation = port, part, federation
 
     async def takes_part() -> None:
@@ -265,7 +265,7 @@ async def _run(
         await bad.run()
 
     async def watches() -> None:
-        while not federation.finished.is_set():
+        while not federation.log.finished.is_set():
             if bad.failure is not None:
                 raise bad.failure
             await asyncio.sleep(0.1)
@@ -291,8 +291,8 @@ async def _run(
         await federation.close()
     if bad.failure is not None:
         raise bad.failure
-    state = federation.book.controller.state
-    model = federation.book.course.models.read(state.model.name).clone()
+    state = federation.durable.controller.state
+    model = federation.durable.replay.models.read(state.model.name).clone()
     again = hosting.replay(folder)
     assert torch.equal(model, again.models.read(again.controller.state.model.name))
     found = {
@@ -307,7 +307,7 @@ def hello(hosting: Hosting) -> pb.Hello:
     everybodys = hosting.study.data.standardise == "global"
     return pb.Hello(
         moments=moments() if everybodys else None,
-        protocol=speech.PROTOCOL,
+        protocol=messages.PROTOCOL,
         study=hashes_of(hosting.study),
         layout=layout_hash(hosting.layout),
         examples=EXAMPLES,
@@ -322,7 +322,7 @@ def moments(count: int = EXAMPLES, total: float = 1.0, squares: float = 100.0) -
     return pb.Moments(count=count, sum=np.full(6, total).tobytes(), squares=np.full(6, squares).tobytes())
 
 
-async def crash(bad: Bad, order: pb.Train) -> None:
+async def crash(bad: Liar, order: pb.Train) -> None:
     """A task that simply failed."""
     bad.sequence += 1
     await bad.send(pb.Head(task=order.task, sequence=bad.sequence, failed="it broke"))

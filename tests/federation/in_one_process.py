@@ -12,10 +12,11 @@ from archipel.federation.controller.engine import Federation
 from archipel.federation.controller.service import serve
 from archipel.federation.learner.agent import Agent
 from archipel.federation.learner.link import Link
-from archipel.federation.learner.memory import Folder
+from archipel.federation.learner.local_state import StateFolder
 from archipel.runs.run import Run
-from archipel.study.federate import Hosting, hashes_of, host, layout_hash, take_part
+from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import study_of
+from archipel.study.local_site import take_part
 from tests.waiting import LIMIT
 
 
@@ -80,4 +81,4 @@ def hold(
 def agent(raw: dict[str, Any], name: str, folder: Path, port: int) -> Agent:
     island, narrowed = take_part(study_of(raw), name)
     link = Link(f"127.0.0.1:{port}", None, f"learner/{name}")
-    return Agent(link, island, Folder(folder), hashes_of(narrowed), layout_hash(island.work.layout))
+    return Agent(link, island, StateFolder(folder), hashes_of(narrowed), layout_hash(island.work.layout))

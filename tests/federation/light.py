@@ -19,8 +19,8 @@ import numpy as np
 from archipel.core.layout import Layout
 from archipel.federation.learner.link import Link, TurnedAway
 from archipel.federation.storage.blobs import Buffer
-from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire import messages
 from archipel.federation.wire.body import HEADER, WIDTH, Bodies, fingerprint
 
 T = TypeVar("T")
@@ -135,12 +135,12 @@ class Light:
 
     def _made(self, order: pb.Train, sequence: int, carried: np.ndarray) -> Answer:
         vector = self.make(carried, order.plan.key)
-        names = speech.hear_plan(order.plan).sends(self.layout.names)
+        names = messages.decode_plan(order.plan).sends(self.layout.names)
         places = self.layout.indices(names)
         pieces = [vector[self.layout.layers[p].start : self.layout.layers[p].stop].data.cast("B") for p in places]
         digests = [hashlib.sha256(piece).hexdigest() for piece in pieces]
         body = (self.bodies.header(places), *pieces)
-        trained = pb.Trained(layers=speech.say_layers([self.layout.names[p] for p in places], digests), steps=1)
+        trained = pb.Trained(layers=messages.encode_layers([self.layout.names[p] for p in places], digests), steps=1)
         size, name = sum(map(len, body)), bytes.fromhex(fingerprint(body[0], digests))
         return pb.Head(task=order.task, sequence=sequence, size=size, sha256=name, trained=trained), body
 
@@ -172,7 +172,7 @@ class Light:
 
     def _unpack(self, body: Buffer, names: list[str], digests: Mapping[str, str]) -> dict[str, np.ndarray]:
         places = self.layout.indices(names)
-        start = self.bodies.look_at(places, bytes(body[: WIDTH + HEADER]), len(body))
+        start = self.bodies.check_header(places, bytes(body[: WIDTH + HEADER]), len(body))
         found = {}
         for place in places:
             layer = self.layout.layers[place]

@@ -20,20 +20,20 @@ from typing import Any
 from archipel.cli import main
 from archipel.core.types import Trained
 from archipel.federation.storage import blobs
-from archipel.federation.storage.durable_controller import CODEC, Book, Course, Entry, Note, Taken
+from archipel.federation.storage.durable_controller import CODEC, DurableController, IncomingEvent, Note, Replay, Taken
 from archipel.federation.storage.journal import Line
 
 
 def in_the_first_life(commit: Callable[[], None]) -> None:
     """Have the crime begin when a journal without events is opened."""
-    opened = Book._open
+    opened = DurableController._open
 
-    def open_(self: Book, make: Any) -> Course:
+    def open_(self: DurableController, make: Any) -> Replay:
         if self.number == 0:
             commit()
         return opened(self, make)
 
-    Book._open = open_  # type: ignore[method-assign]
+    DurableController._open = open_  # type: ignore[method-assign]
 
 
 def stand_still() -> None:
@@ -42,26 +42,28 @@ def stand_still() -> None:
 
 def acknowledge_first() -> None:
     """`take` says that all is well, and the journal never hears of it."""
-    take, handle = Book.take, Book.handle
-    acknowledged: list[Entry] = []
+    take, handle = DurableController.take, DurableController.handle
+    acknowledged: list[IncomingEvent] = []
 
-    def take_later(self: Book, entries: Sequence[Entry], notes: Sequence[Note], now: float) -> list[Taken]:
+    def take_later(
+        self: DurableController, entries: Sequence[IncomingEvent], notes: Sequence[Note], now: float
+    ) -> list[Taken]:
         if not any(isinstance(entry.event, Trained) for entry in entries):
             return take(self, entries, notes, now)
         acknowledged.extend(entries)
         return [Taken("kept") for _ in entries]
 
-    def handle_later(self: Book) -> Any:
+    def handle_later(self: DurableController) -> Any:
         if acknowledged:
             stand_still()
         return handle(self)
 
-    Book.take, Book.handle = take_later, handle_later  # type: ignore[method-assign]
+    DurableController.take, DurableController.handle = take_later, handle_later  # type: ignore[method-assign]
 
 
 def payload_last() -> None:
     """An update is in the journal and acknowledged, and its file never comes to the disk."""
-    finish, packed, tell = blobs.Parcel.finish, Book._packed, Course.tell
+    finish, packed, tell = blobs.Parcel.finish, DurableController._packed, Replay.tell
     missing: set[str] = set()
 
     def finish_never(self: blobs.Parcel, name: str) -> None:
@@ -76,32 +78,32 @@ def payload_last() -> None:
         missing.add(name)
         return name
 
-    def packed_never(self: Book, entries: Sequence[Entry]) -> Sequence[Entry]:
+    def packed_never(self: DurableController, entries: Sequence[IncomingEvent]) -> Sequence[IncomingEvent]:
         self.blobs.put = put_never  # type: ignore[method-assign]
         try:
             return packed(self, entries)
         finally:
             del self.blobs.put
 
-    def tell_never(self: Course, line: Line) -> Any:
+    def tell_never(self: Replay, line: Line) -> Any:
         if missing:
             stand_still()
         return tell(self, line)
 
-    blobs.Parcel.finish, Book._packed, Course.tell = finish_never, packed_never, tell_never  # type: ignore[method-assign]
+    blobs.Parcel.finish, DurableController._packed, Replay.tell = finish_never, packed_never, tell_never  # type: ignore[method-assign]
 
 
 def apply_twice() -> None:
     """As if a retry after the restart had not been known for one: journalled, told and taken in again."""
-    take, tell, opened = Book._take, Course.tell, Book._open
+    take, tell, opened = DurableController._take, Replay.tell, DurableController._open
     again: set[int] = set()
 
-    def open_(self: Book, make: Any) -> Course:
+    def open_(self: DurableController, make: Any) -> Replay:
         if self.number > 0:
             again.add(-1)
         return opened(self, make)
 
-    def take_again(self: Book, entry: Entry) -> Taken:
+    def take_again(self: DurableController, entry: IncomingEvent) -> Taken:
         taken = take(self, entry)
         if -1 in again and isinstance(entry.event, Trained) and taken.verdict == "kept":
             again.clear()
@@ -113,7 +115,7 @@ def apply_twice() -> None:
             self._waiting.append(line)
         return taken
 
-    def tell_again(self: Course, line: Line) -> Any:
+    def tell_again(self: Replay, line: Line) -> Any:
         event = CODEC.value(line.event)
         mine = isinstance(event, Trained) and event.task in again and event.task in self.out
         if not mine:
@@ -124,7 +126,7 @@ def apply_twice() -> None:
         self.out[event.task], self.controller.state.out[event.task] = out, assignment
         return told
 
-    Book._open, Book._take, Course.tell = open_, take_again, tell_again  # type: ignore[method-assign]
+    DurableController._open, DurableController._take, Replay.tell = open_, take_again, tell_again  # type: ignore[method-assign]
 
 
 CRIMES: dict[str, Callable[[], None]] = {

@@ -22,13 +22,13 @@ from archipel.federation.controller.engine import Federation
 from archipel.federation.controller.service import serve
 from archipel.federation.learner.agent import Agent
 from archipel.federation.learner.link import Link
-from archipel.federation.learner.memory import CODEC as MEMORY
-from archipel.federation.learner.memory import Memory
+from archipel.federation.learner.local_state import CODEC as MEMORY
+from archipel.federation.learner.local_state import Memory
 from archipel.federation.security.tls import channel_credentials, server_credentials
 from archipel.federation.storage.durable_controller import CODEC
 from archipel.federation.storage.journal import Line
-from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire import messages
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import study_of
 from tests.federation.in_one_process import agent
@@ -139,7 +139,7 @@ class Scene:
 
     def hello(self) -> pb.Hello:
         return pb.Hello(
-            protocol=speech.PROTOCOL,
+            protocol=messages.PROTOCOL,
             study=hashes_of(self.hosting.study),
             layout=layout_hash(self.layout),
             examples=100,
@@ -155,10 +155,10 @@ class Scene:
 
     @property
     def version(self) -> int:
-        return self.federation.book.controller.state.version
+        return self.federation.durable.controller.state.version
 
     async def lines(self) -> list[Line]:
-        return await self.federation.in_clerk(lambda: [*self.federation.book.journal.events()])
+        return await self.federation.log.in_writer(lambda: [*self.federation.durable.journal.events()])
 
     async def events(self, learner: str | None = None) -> list[Event]:
         """All, or those that are answers of this learner."""
@@ -169,7 +169,7 @@ class Scene:
         return [event for event in await self.events(learner) if isinstance(event, Trained)]
 
     async def records(self, kind: type[Record]) -> list[tuple[float, Any]]:
-        found = await self.federation.in_clerk(lambda: [*self.federation.book.records()])
+        found = await self.federation.log.in_writer(lambda: [*self.federation.durable.records()])
         return [(stamped.time, stamped.record) for stamped in found if isinstance(stamped.record, kind)]
 
     async def commits_of(self, learner: str) -> list[float]:
@@ -177,7 +177,7 @@ class Scene:
         return [time for time, record in await self.records(Committed) if learner in record.learners]
 
     async def audit(self) -> list[tuple[str, str, dict[str, Any]]]:
-        rows = await self.federation.in_clerk(lambda: [*self.federation.book.journal.audit()])
+        rows = await self.federation.log.in_writer(lambda: [*self.federation.durable.journal.audit()])
         return [(who, what, json.loads(detail)) for _, _, who, what, detail, _ in rows]
 
     async def until(self, done: Callable[[], Any]) -> float:
@@ -188,7 +188,7 @@ class Scene:
             if asyncio.iscoroutine(found):
                 found = await found
             if found:
-                return self.federation.now
+                return self.federation.log.now
             if self.running.done():
                 self.running.result()
                 assert done(), "the run is over"
@@ -197,11 +197,11 @@ class Scene:
 
     async def lose(self, name: str) -> None:
         """Wait until one that says nothing more is taken for gone, without waiting as long as the study does."""
-        federation, seat = self.federation, self.federation.seats[name]
+        federation, session = self.federation, self.federation.sessions[name]
 
         def gone() -> bool:
-            seat.seen = federation.now - 2 * federation.terms.silence
-            return not seat.orders and not federation.book.controller.state.members[name].active
+            session.seen = federation.log.now - 2 * federation.terms.silence
+            return not session.orders and not federation.durable.controller.state.members[name].active
 
         await self.until(gone)
 
@@ -212,8 +212,8 @@ class Scene:
         async def told() -> bool:
             # an answer is in the journal a moment before its order is off the list
             answered = {event.task for event in await self.updates(name)}
-            seat = self.federation.seats[name]
-            found[:] = [task for task in seat.orders if task >= 0 and seat.given and task not in answered]
+            session = self.federation.sessions[name]
+            found[:] = [task for task in session.orders if task >= 0 and session.given and task not in answered]
             return bool(found)
 
         await self.until(told)

@@ -25,8 +25,8 @@ from typing import Any
 from archipel.federation.learner.link import Link
 from archipel.federation.security.authority import create_authority, issue
 from archipel.federation.security.tls import channel_credentials
-from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire import messages
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import read_study
 from tests.federation.kept import controllers_of
@@ -381,7 +381,7 @@ class Crowd:
     async def _take_part(self) -> None:
         stage, layout = self.stage, self.stage.hosting.layout
         hello = pb.Hello(
-            protocol=speech.PROTOCOL,
+            protocol=messages.PROTOCOL,
             study=hashes_of(stage.hosting.study),
             layout=layout_hash(layout),
             examples=100,

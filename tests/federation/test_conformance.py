@@ -11,14 +11,14 @@ import torch
 
 from archipel.core.records import Probed
 from archipel.core.types import Trained
-from archipel.federation.storage.durable_controller import CODEC, Book, Entry, replay
+from archipel.federation.storage.durable_controller import CODEC, DurableController, IncomingEvent, replay
 from archipel.federation.storage.journal import Answer, Journal
 from archipel.federation.storage.stored_models import Delivery, as_bytes
 from archipel.runs.run import Run
 from archipel.simulation.simulate import prepare, simulate
 from archipel.simulation.vectors import MemoryModels
 from archipel.study.build import build_algorithm, build_data, build_settings
-from archipel.study.federate import one_run
+from archipel.study.federate import Hosting, host, one_run
 from archipel.study.files import study_of
 from tests.federation.in_one_process import hold, study
 
@@ -82,7 +82,7 @@ def test_a_federations_events_told_to_a_simulators_controller(method: str, tmp_p
     told_again = replay(tmp_path / "state", held.hosting.layout, held.hosting.make)
     journal = Journal(tmp_path / "state" / "journal.sqlite")
     controller = held.hosting.make(MemoryModels(), None)  # type: ignore[arg-type]
-    course = held.federation.book.course
+    replayed = held.federation.durable.replay
     for line in journal.events():
         event, delivery = CODEC.value(line.event), CODEC.value(line.beside)["delivery"]
         if isinstance(event, Trained):
@@ -90,9 +90,9 @@ def test_a_federations_events_told_to_a_simulators_controller(method: str, tmp_p
         controller.handle(event)
     journal.close()
     final = controller.models.read(controller.state.model.name)
-    assert torch.equal(final, course.models.read(course.controller.state.model.name))
+    assert torch.equal(final, replayed.models.read(replayed.controller.state.model.name))
     assert torch.equal(final, told_again.models.read(told_again.controller.state.model.name))
-    assert controller.state.version == course.controller.state.version > 0
+    assert controller.state.version == replayed.controller.state.version > 0
 
 
 def received(hosting: Any, folder: Path, delivery: Delivery, controller: Any, event: Trained) -> torch.Tensor:
@@ -110,6 +110,11 @@ def received(hosting: Any, folder: Path, delivery: Delivery, controller: Any, ev
     return vector
 
 
+def opened(hosting: Hosting, folder: Path) -> DurableController:
+    memories = hosting.algorithm.memories()
+    return DurableController(folder, hosting.layout, hosting.make, snapshot_every=2, memories=memories)
+
+
 @pytest.mark.parametrize("method", [*SYNCHRONOUS, *ASYNCHRONOUS])
 def test_a_simulators_events_told_to_a_federations_book(method: str, tmp_path: Path) -> None:
     """Also with partial uploads, private layers and whatever else the methods do with layers."""
@@ -117,20 +122,18 @@ def test_a_simulators_events_told_to_a_federations_book(method: str, tmp_path: P
     one = one_run(study_of(raw))
     islands = build_data(one).islands
     simulator = prepare(build_algorithm(one), islands, **{**build_settings(one, islands), "execution": "plain"})
-    from archipel.study.federate import host
-
     hosting = host(study_of(raw))
     layout = hosting.layout
-    book = Book(tmp_path, layout, hosting.make, snapshot_every=2, memories=hosting.algorithm.memories())
+    durable = opened(hosting, tmp_path)
 
     class Scribe:
-        """Gives the book every event, and every now and then a new process."""
+        """Gives the durable controller every event, and every now and then a new process."""
 
         def before(self, simulator: Any, event: Any) -> None:
-            nonlocal book
-            entry = Entry(event)
+            nonlocal durable
+            entry = IncomingEvent(event)
             if isinstance(event, Trained):
-                task = book.out[event.task].command
+                task = durable.out[event.task].command
                 vector = simulator.controller.models.read(event.model)
                 inside = layout.indices(event.layers)
                 pieces = [vector[layout.layers[at].start : layout.layers[at].stop] for at in inside]
@@ -138,14 +141,14 @@ def test_a_simulators_events_told_to_a_federations_book(method: str, tmp_path: P
                     name: hashlib.sha256(as_bytes(piece)).hexdigest()
                     for name, piece in zip(event.layers, pieces, strict=True)
                 }
-                blob = book.blobs.put([as_bytes(piece) for piece in pieces])
+                blob = durable.blobs.put([as_bytes(piece) for piece in pieces])
                 answer = Answer(task.learner, event.task, event.task, "print")
-                entry = Entry(event, answer, Delivery(blob, 0, inside, digests))
-            book.take([entry], [], simulator.clock.now)
-            book.handle()
-            if book.number % 7 == 0:
-                book.close()
-                book = Book(tmp_path, layout, hosting.make, snapshot_every=2, memories=hosting.algorithm.memories())
+                entry = IncomingEvent(event, answer, Delivery(blob, 0, inside, digests))
+            durable.take([entry], [], simulator.clock.now)
+            durable.handle()
+            if durable.number % 7 == 0:
+                durable.close()
+                durable = opened(hosting, tmp_path)
 
         def after(self, simulator: Any, commands: Any) -> list[Any]:
             return []
@@ -154,10 +157,10 @@ def test_a_simulators_events_told_to_a_federations_book(method: str, tmp_path: P
     simulator.begin()
     simulator.run()
     expected = simulator.controller
-    assert book.controller.state.version == expected.state.version > 0
+    assert durable.controller.state.version == expected.state.version > 0
     assert torch.equal(
-        book.course.models.read(book.controller.state.model.name), expected.models.read(expected.state.model.name)
+        durable.replay.models.read(durable.controller.state.model.name), expected.models.read(expected.state.model.name)
     )
-    told = [stamped for stamped in simulator.records if not isinstance(stamped.record, Probed)]  # the simulator's own
-    assert len([*book.records()]) == len(told)
-    book.close()
+    told = sum(not isinstance(stamped.record, Probed) for stamped in simulator.records)  # the simulator's own
+    assert len([*durable.records()]) == told
+    durable.close()

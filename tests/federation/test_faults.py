@@ -87,7 +87,7 @@ def test_a_learner_that_is_silent_for_too_long_is_gone_and_comes_back(tmp_path: 
             await one.until(lambda: one.commits_of("02"))
             site.send(signal.SIGSTOP)
             await one.lose("02")
-            assert one.federation.operators._status_of("02")["state"] == "gone"
+            assert one.federation.status._learner("02")["state"] == "gone"
             site.send(signal.SIGCONT)
 
             async def joined() -> list[bool]:

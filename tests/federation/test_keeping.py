@@ -14,7 +14,7 @@ import torch
 from archipel.core.types import Failed
 from archipel.federation.storage import stored_models
 from archipel.federation.storage.blobs import EARLY, Blobs
-from archipel.federation.storage.durable_controller import Entry, Note
+from archipel.federation.storage.durable_controller import IncomingEvent, Note
 from archipel.federation.storage.journal import Answer
 from archipel.federation.storage.stored_models import StoredModels
 from archipel.study.federate import host
@@ -82,10 +82,10 @@ def test_two_updates_with_the_same_numbers_are_pinned_each_for_itself(tmp_path: 
 def test_the_audit_knows_of_an_answer_in_the_same_transaction(tmp_path: Path) -> None:
     async def go() -> None:
         federation = host(study_of(study())).open(tmp_path)
-        book = federation.book
+        durable = federation.durable
         note = Note("00", "update", {"task": 5})
-        (taken,) = book.take([Entry(Failed(5, "late"), Answer("00", 5, 1, "print"), note=note)], [], 0.0)
-        (row,) = [row for row in book.journal.audit() if row[3] == "update"]
+        (taken,) = durable.take([IncomingEvent(Failed(5, "late"), Answer("00", 5, 1, "print"), note=note)], [], 0.0)
+        (row,) = [row for row in durable.journal.audit() if row[3] == "update"]
         assert f'"verdict": "{taken.verdict}"' in row[4]
         await federation.close()
 
@@ -104,7 +104,7 @@ def test_whoever_gives_up_waiting_leaves_when_the_thread_is_done(tmp_path: Path)
             go_on.wait(LIMIT)
             done.set()
 
-        waiting = asyncio.create_task(federation.in_hand(write))
+        waiting = asyncio.create_task(federation.workers.run(write))
         await asyncio.to_thread(begun.wait, LIMIT)
         waiting.cancel()
         for _ in range(10):

@@ -76,8 +76,8 @@ async def in_its_second_round(one: Scene) -> Site:
 async def over(one: Scene) -> torch.Tensor:
     """The last model."""
     await one.until(lambda: one.federation.stopped)
-    course = one.federation.book.course
-    return course.models.read(course.controller.state.model.name).clone()
+    replayed = one.federation.durable.replay
+    return replayed.models.read(replayed.controller.state.model.name).clone()
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +243,7 @@ def test_one_that_lost_its_folder_says_so(tmp_path: Path) -> None:
     async def go() -> None:
         async with scene(raw, tmp_path) as one:
             site = await in_its_second_round(one)
-            assert one.federation.seats[VICTIM].private, "it has layers of its own, which are not sent"
+            assert one.federation.sessions[VICTIM].private, "it has layers of its own, which are not sent"
             await site.kill()
             shutil.rmtree(site.folder)
             rows = len(await one.audit())
@@ -329,7 +329,7 @@ def test_one_that_comes_late_gets_work(tmp_path: Path) -> None:
             one.light("00", 0.05)
             one.light("01", 0.05)
             await one.until(lambda: one.version >= 3)
-            assert not one.federation.seats[VICTIM].orders
+            assert not one.federation.sessions[VICTIM].orders
             one.agent(VICTIM)
             await one.until(lambda: one.commits_of(VICTIM))
             records = await one.records(Committed)
@@ -351,14 +351,14 @@ def test_pause_and_resume(who: str, tmp_path: Path) -> None:
             line = one.link(who)
             name = VICTIM if who.startswith("operator") else ""
             assert (await line.steer("pause", name)).told.startswith(f"{VICTIM}: pause at version ")
-            await one.until(lambda: not one.federation.seats[VICTIM].orders)
+            await one.until(lambda: not one.federation.sessions[VICTIM].orders)
             paused = one.version
             await one.until(lambda: one.version >= paused + 4)
             assert state_of(one) == "paused"
             commits = [record.learners for _, record in await one.records(Committed)]
             assert VICTIM not in commits[-1]
             assert VICTIM not in commits[-2]
-            before = one.federation.now
+            before = one.federation.log.now
             await line.steer("resume", name)
             await one.until(lambda: committed_after(one, before))
             assert state_of(one) == "there"
@@ -370,7 +370,7 @@ def test_pause_and_resume(who: str, tmp_path: Path) -> None:
 
 
 def state_of(one: Scene) -> str:
-    return str(one.federation.operators._status_of(VICTIM)["state"])
+    return str(one.federation.status._learner(VICTIM)["state"])
 
 
 async def committed_after(one: Scene, before: float) -> bool:
@@ -473,7 +473,7 @@ def test_nobody_steers_somebody_else(tmp_path: Path) -> None:
             async def refused() -> list[str]:
                 return [by for by, what, detail in await one.audit() if (what, detail.get("call")) == REFUSED_TO_STEER]
 
-            async def audited() -> bool:  # it is written beside
+            async def audited() -> bool:  # it is encoded beside
                 return len(await refused()) == 6
 
             await one.until(audited)
@@ -536,7 +536,7 @@ def test_a_stopped_process_costs_its_opinions(tmp_path: Path) -> None:
             await one.until(lambda: one.version >= version + 8)  # two may have had all opinions before
             assert not [event for event in await one.events() if isinstance(event, Left | Failed)]
             site.send(signal.SIGCONT)
-            before = one.federation.now
+            before = one.federation.log.now
             await one.until(lambda: committed_after(one, before))
 
     asyncio.run(go())

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from archipel.core.types import Failed, Joined
 from archipel.federation.learner.link import Link, TurnedAway
 from archipel.federation.storage.durable_controller import LATE
-from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire import messages
 from archipel.federation.wire.body import HEADER
 from archipel.federation.wire.channel import CHUNK
 from archipel.study.federate import host
@@ -32,8 +32,8 @@ from tests.federation.hand_made import (
     TEST,
     VALIDATION,
     Act,
-    Bad,
     Left,
+    Liar,
     Update,
     code_of,
     crash,
@@ -249,7 +249,7 @@ MALFORMED: dict[str, tuple[Spoil, str]] = {
 def test_a_malformed_update_is_a_task_that_failed(kind: str, way: str, without: Left, tmp_path: Path) -> None:
     spoil, reason = MALFORMED[kind]
 
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = spoil(update)
         if way == "in one message":
@@ -278,7 +278,7 @@ def test_a_malformed_update_is_a_task_that_failed(kind: str, way: str, without: 
 def test_the_control_to_these_updates_is_taken(undisturbed: Left, tmp_path: Path) -> None:
     """They are refused for what was spoilt: sent in the same way, an honest one is not."""
 
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         update.head.trained.validation.CopyFrom(
             pb.Scored(count=VALIDATION, loss=1.0, classes=2, confusion=[VALIDATION - 3, 1, 2, 0])
@@ -297,7 +297,7 @@ def test_the_control_to_these_updates_is_taken(undisturbed: Left, tmp_path: Path
 def test_metadata_in_a_header_is_no_harm(tmp_path: Path, undisturbed: Left) -> None:
     """What other programs write into safetensors; it changes the size, which is agreed."""
 
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         spoil = header(lambda told: told.update(__metadata__={"format": "pt"}), padded=False)
         assert "bytes, expected" in (await bad.send(update.head, spoil(update))).reason
@@ -318,7 +318,7 @@ def test_a_norm_bound(bound: float, refused: bool, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_only_the_one_that_goes_too_far_is_refused(without: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         update.numbers += 100
         receipt = await bad.send(update.head, update.sign())
@@ -337,7 +337,7 @@ def test_only_the_one_that_goes_too_far_is_refused(without: Left, tmp_path: Path
 @pytest.mark.parametrize("task", [2**63 - 1, -(2**63), 10**6, -1, -(1 << 62)])
 @pytest.mark.parametrize("result", ["trained", "failed", "none"])
 def test_unknown_tasks(task: int, result: str, undisturbed: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         head = pb.Head()
@@ -362,7 +362,7 @@ def test_unknown_tasks(task: int, result: str, undisturbed: Left, tmp_path: Path
 def test_another_learners_task(undisturbed: Left, tmp_path: Path) -> None:
     """Nobody answers for somebody else, whether that task is still out or closed."""
 
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         for task in range(order.task):  # the same round's, of the others
@@ -380,7 +380,7 @@ def test_another_learners_task(undisturbed: Left, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sequence", [2**63, 2**64 - 1])
 def test_a_sequence_that_no_journal_holds(sequence: int, without: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body, mine = update.sign(), update.head.sequence
         update.head.sequence = sequence
@@ -394,7 +394,7 @@ def test_a_sequence_that_no_journal_holds(sequence: int, without: Left, tmp_path
 
 
 def test_an_answer_begins_with_its_head(undisturbed: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         for said in ([], [pb.Portion(data=body)], [pb.Portion()]):
@@ -413,7 +413,7 @@ def test_an_answer_begins_with_its_head(undisturbed: Left, tmp_path: Path) -> No
 
 
 def test_the_same_answer_again_has_the_same_receipt(undisturbed: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         receipts = [await send(update.head, body) for send in (bad.send, bad.send, bad.reply, bad.reply)]
@@ -426,7 +426,7 @@ def test_the_same_answer_again_has_the_same_receipt(undisturbed: Left, tmp_path:
 
 
 def test_a_refusal_again_is_the_same_refusal(without: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = numbers(np.nan)(update)
         first, *more = [await bad.send(update.head, body) for _ in range(3)]
@@ -439,7 +439,7 @@ def test_a_refusal_again_is_the_same_refusal(without: Left, tmp_path: Path) -> N
 
 
 def test_the_same_answer_with_another_body_is_refused(undisturbed: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         assert (await bad.send(update.head, body)).verdict == pb.Receipt.KEPT
@@ -454,7 +454,7 @@ def test_the_same_answer_with_another_body_is_refused(undisturbed: Left, tmp_pat
 
 
 def test_another_answer_to_a_task_that_was_answered_is_late(undisturbed: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         assert (await bad.send(update.head, update.sign())).verdict == pb.Receipt.KEPT
         bad.sequence += 1
@@ -468,7 +468,7 @@ def test_another_answer_to_a_task_that_was_answered_is_late(undisturbed: Left, t
 
 
 def test_two_calls_that_bring_the_same_update_at_once(undisturbed: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         found = await asyncio.gather(*(bad.send(update.head, body, 50) for _ in range(8)), return_exceptions=True)
@@ -496,7 +496,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Left:
     return run(tmp_path_factory.mktemp("large"), raw=BIG)
 
 
-async def broken_off(bad: Bad, update: Update, body: bytes) -> int:
+async def broken_off(bad: Liar, update: Update, body: bytes) -> int:
     """Bring a beginning and then go away; how much of it is kept."""
 
     async def said() -> Any:
@@ -510,14 +510,14 @@ async def broken_off(bad: Bad, update: Update, body: bytes) -> int:
         while not (known := await bad.link._stored(parcel, metadata=bad.link._metadata)).offset:
             await asyncio.sleep(0.01)
     call.cancel()
-    bringing = bad.federation.answers._bringing
+    bringing = bad.federation.answers._large._uploading
     await reached(lambda: BAD not in bringing, "the controller to see that the call is dead")
     return int(known.offset)
 
 
 @pytest.mark.slow
 def test_an_upload_that_broke_off_is_gone_on_with(large: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         assert await broken_off(bad, update, body) == CHUNK
@@ -535,7 +535,7 @@ def test_an_upload_that_broke_off_is_gone_on_with(large: Left, tmp_path: Path) -
 def test_an_upload_from_where_nothing_is(offset: int, large: Left, tmp_path: Path) -> None:
     """It is told so and may come again: the call before it may have brought more than it knew of."""
 
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         for here in (0, CHUNK):
@@ -555,7 +555,7 @@ def test_an_upload_from_where_nothing_is(offset: int, large: Left, tmp_path: Pat
 def test_an_upload_that_ends_too_early(large: Left, tmp_path: Path) -> None:
     """A line that broke looks like that too, so what has come is kept, and the rest may follow."""
 
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         with pytest.raises(grpc.aio.AioRpcError, match="The answer broke off after") as caught:
@@ -571,7 +571,7 @@ def test_an_upload_that_ends_too_early(large: Left, tmp_path: Path) -> None:
 def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Path) -> None:
     """As after a sudden end of the controller's machine: what was not acknowledged may be anything."""
 
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         await broken_off(bad, update, body)
@@ -580,7 +580,7 @@ def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Pa
         receipt = await bad.link.answer(update.head, body)
         assert receipt.verdict == pb.Receipt.KEPT
 
-    async def by_hand(bad: Bad, order: pb.Train) -> None:
+    async def by_hand(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         await broken_off(bad, update, body)
@@ -598,7 +598,7 @@ def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Pa
 
 @pytest.mark.slow
 def test_nobody_fills_the_disk_with_beginnings(large: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         for number in range(5):
             update.head.sha256 = hashlib.sha256(bytes([number])).digest()
@@ -613,16 +613,18 @@ def test_nobody_fills_the_disk_with_beginnings(large: Left, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_what_others_have_brought_is_not_told(tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         await broken_off(bad, update, body)
         other = Link(bad.link.address, None, "learner/site-0")
         known = await other._stored(pb.Parcel(task=order.task, sha256=update.head.sha256), metadata=other._metadata)
         assert known.offset == 0
-        for sha256 in (b"", b"../../../etc/passwd", bytes(10**6)):
+        for sha256 in (b"", b"../../../etc/passwd"):
             parcel = pb.Parcel(task=-(2**63), sha256=sha256)
             assert (await bad.link._stored(parcel, metadata=bad.link._metadata)).offset == 0
+        with pytest.raises(grpc.aio.AioRpcError, match="such a call may have 65,536"):
+            await bad.link._stored(pb.Parcel(sha256=bytes(10**6)), metadata=bad.link._metadata)
         await other.close()
         await bad.send(update.head, body)
 
@@ -663,7 +665,7 @@ NO_OPINION: dict[str, tuple[Callable[[pb.Head], None], str]] = {
 def no_opinion(tmp_path_factory: pytest.TempPathFactory) -> Left:
     """A run in which the learner had no opinion in its first round."""
 
-    async def act(bad: Bad, order: pb.Evaluate) -> None:
+    async def act(bad: Liar, order: pb.Evaluate) -> None:
         bad.sequence += 1
         await bad.send(pb.Head(task=order.task, sequence=bad.sequence, failed="no"))
 
@@ -675,7 +677,7 @@ def no_opinion(tmp_path_factory: pytest.TempPathFactory) -> Left:
 def test_a_malformed_opinion_is_no_opinion(kind: str, no_opinion: Left, tmp_path: Path) -> None:
     spoil, reason = NO_OPINION[kind]
 
-    async def act(bad: Bad, order: pb.Evaluate) -> None:
+    async def act(bad: Liar, order: pb.Evaluate) -> None:
         bad.sequence += 1
         head = pb.Head(task=order.task, sequence=bad.sequence)
         spoil(head)
@@ -696,7 +698,7 @@ def test_a_histogram_of_another_shape(tmp_path: Path) -> None:
     told: list[str] = []
 
     def act(shape: int, first: int) -> Act:
-        async def give(bad: Bad, order: pb.Evaluate) -> None:
+        async def give(bad: Liar, order: pb.Evaluate) -> None:
             assert order.bins == bins
             bad.sequence += 1
             histogram = [0] * (2 * 2 * shape)
@@ -722,7 +724,7 @@ def test_a_histogram_of_another_shape(tmp_path: Path) -> None:
 
 
 def test_only_ones_own_models_are_fetched(undisturbed: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         names = list(bad.layout.names)
 
@@ -771,7 +773,7 @@ METHODS = {
 
 @pytest.mark.slow
 def test_messages_that_are_too_large(undisturbed: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         options = [("grpc.max_send_message_length", -1)]
         async with grpc.aio.insecure_channel(bad.link.address, options) as channel:
@@ -799,7 +801,7 @@ def test_random_bytes(undisturbed: Left, tmp_path: Path) -> None:
 
     draw()
 
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
         answered = 0
@@ -826,7 +828,7 @@ def test_random_bytes(undisturbed: Left, tmp_path: Path) -> None:
 def joins_with(change: Callable[[pb.Hello], None], reason: str) -> Act:
     """Is turned away with this reason; then it joins as it should."""
 
-    async def act(bad: Bad, _: None) -> None:
+    async def act(bad: Liar, _: None) -> None:
         wrong = pb.Hello()
         wrong.CopyFrom(bad.hello)
         change(wrong)
@@ -838,7 +840,7 @@ def joins_with(change: Callable[[pb.Hello], None], reason: str) -> Act:
 
 
 def newer(said: pb.Hello) -> None:
-    said.protocol = speech.PROTOCOL + 1
+    said.protocol = messages.PROTOCOL + 1
 
 
 def older(said: pb.Hello) -> None:
@@ -889,7 +891,7 @@ def test_who_cannot_join_is_told_why(
 
 
 def test_an_operator_is_no_learner(tmp_path: Path) -> None:
-    async def act(bad: Bad, _: None) -> None:
+    async def act(bad: Liar, _: None) -> None:
         operator = Link(bad.link.address, None, "operator/alice")
         with pytest.raises(TurnedAway, match=r"alice is an operator, not a learner\."):
             await operator.join(bad.hello)
@@ -915,7 +917,7 @@ def test_moments_that_are_nonsense(tmp_path: Path) -> None:
         "or too large": moments(total=1e200),
     }
 
-    async def act(bad: Bad, _: None) -> None:
+    async def act(bad: Liar, _: None) -> None:
         bad.hello.ClearField("moments")
         with pytest.raises(TurnedAway, match="the learner tells none"):
             await bad.link.join(bad.hello)
@@ -940,19 +942,19 @@ def test_moments_that_are_nonsense(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_who_answers_when_the_round_is_closed_is_late(without: Left, tmp_path: Path) -> None:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         assert bad.federation is not None
         update = await bad.update(order)
-        book = bad.federation.book
-        await reached(lambda: {task for task in book.out if task >= 0} == {order.task}, "the others' updates")
-        (deadline,) = book.course.alarms
-        book.course.alarms[:] = [replace(deadline, due=0.0)]  # it has come
-        await reached(lambda: order.task not in book.out, "the round to be closed")
+        durable = bad.federation.durable
+        await reached(lambda: {task for task in durable.out if task >= 0} == {order.task}, "the others' updates")
+        (deadline,) = durable.replay.alarms
+        durable.replay.alarms[:] = [replace(deadline, due=0.0)]  # it has come
+        await reached(lambda: order.task not in durable.out, "the round to be closed")
         receipt = await bad.send(update.head, update.sign())
         assert (receipt.verdict, receipt.reason) == (pb.Receipt.LATE, LATE)
         said.set()
 
-    async def wait(bad: Bad, order: pb.Train) -> None:
+    async def wait(bad: Liar, order: pb.Train) -> None:
         await said.wait()  # before the run is over
         update = await bad.update(order)
         assert (await bad.send(update.head, update.sign())).verdict == pb.Receipt.KEPT
@@ -972,7 +974,7 @@ def test_who_answers_when_the_round_is_closed_is_late(without: Left, tmp_path: P
 def test_an_operator_who_refuses_probes(no_opinion: Left, tmp_path: Path) -> None:
     """The federation goes on without this learner's opinions; its own updates are weighed by the others'."""
 
-    async def refuse(bad: Bad, order: pb.Evaluate) -> None:
+    async def refuse(bad: Liar, order: pb.Evaluate) -> None:
         bad.sequence += 1
         reason = "the operator refuses to try models on the validation part"
         await bad.send(pb.Head(task=order.task, sequence=bad.sequence, failed=reason))
@@ -994,7 +996,7 @@ def test_a_list_that_got_shorter(tmp_path: Path) -> None:
         running = asyncio.create_task(federation.run())
         for name in ("site-0", "site-1", BAD):
             await federation.joining.join(name, hello(hosting))
-        assert set(federation.book.out) == {-1, 0, 1, 2}
+        assert set(federation.durable.out) == {-1, 0, 1, 2}
         running.cancel()
         await federation.close()
 
@@ -1004,9 +1006,9 @@ def test_a_list_that_got_shorter(tmp_path: Path) -> None:
     async def again() -> None:
         federation = host(study_of(raw)).open(tmp_path)
         running = asyncio.create_task(federation.run())
-        members = federation.book.controller.state.members
+        members = federation.durable.controller.state.members
         await reached(lambda: not members[BAD].active, f"{BAD} to be taken for gone")
-        assert set(federation.book.out) <= {-1, 0, 1}
+        assert set(federation.durable.out) <= {-1, 0, 1}
         assert not running.done()
         running.cancel()
         await federation.close()

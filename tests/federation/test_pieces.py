@@ -1,4 +1,4 @@
-"""Pieces of models that are written and read by hand are what protobuf writes and reads."""
+"""Pieces of models that are encoded and read by hand are what protobuf writes and reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from google.protobuf.message import DecodeError
 from archipel.federation.learner import link
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.channel import CHUNK
-from archipel.federation.wire.pieces import hear_piece, hear_portion, say_piece, say_portion
+from archipel.federation.wire.pieces import decode_piece, decode_portion, encode_piece, encode_portion
 
 SIZES = [1, 127, 128, 129, 16_383, 16_384, CHUNK]
 
@@ -20,22 +20,22 @@ def data(size: int) -> bytes:
 @pytest.mark.parametrize("size", SIZES)
 def test_what_is_written(size: int) -> None:
     whole = data(size)
-    assert say_piece(whole) == pb.Piece(data=whole).SerializeToString()
-    assert say_piece(whole[:100], memoryview(whole)[100:]) == say_piece(whole)
-    assert say_portion(whole) == pb.Portion(data=whole).SerializeToString()
+    assert encode_piece(whole) == pb.Piece(data=whole).SerializeToString()
+    assert encode_piece(whole[:100], memoryview(whole)[100:]) == encode_piece(whole)
+    assert encode_portion(whole) == pb.Portion(data=whole).SerializeToString()
 
 
 @pytest.mark.parametrize("size", [0, *SIZES])
 def test_what_is_read(size: int) -> None:
     whole = data(size)
-    assert hear_piece(pb.Piece(data=whole).SerializeToString()) == whole
-    assert hear_piece(say_piece(whole)) == whole
-    portion = hear_portion(pb.Portion(data=whole).SerializeToString())
+    assert decode_piece(pb.Piece(data=whole).SerializeToString()) == whole
+    assert decode_piece(encode_piece(whole)) == whole
+    portion = decode_portion(pb.Portion(data=whole).SerializeToString())
     assert (portion.head, portion.data) == (None, whole)
 
 
 def test_what_is_read_with_a_head() -> None:
-    portion = hear_portion(pb.Portion(head=pb.Head(task=7), data=b"numbers").SerializeToString())
+    portion = decode_portion(pb.Portion(head=pb.Head(task=7), data=b"numbers").SerializeToString())
     assert (portion.head, portion.data) == (pb.Head(task=7), b"numbers")
 
 
@@ -44,7 +44,7 @@ def test_what_is_read_with_a_head() -> None:
     [
         pb.Portion(data=b"first").SerializeToString() + pb.Portion(data=b"last").SerializeToString(),
         pb.Portion(data=b"last").SerializeToString() + pb.Portion(head=pb.Head(task=7)).SerializeToString(),
-        b"\x12\x84\x00last",  # a length that is written longer than it has to be
+        b"\x12\x84\x00last",  # a length that is encoded longer than it has to be
         pb.Portion(data=b"last").SerializeToString() + b"\x1a\x01x",  # a field that nobody knows
         pb.Portion(head=pb.Head(task=7)).SerializeToString()
         + pb.Portion(head=pb.Head(sequence=1), data=b"last").SerializeToString(),
@@ -52,7 +52,7 @@ def test_what_is_read_with_a_head() -> None:
     ids=["twice", "before the head", "long length", "unknown field", "a head in two parts"],
 )
 def test_what_protobuf_allows_is_read_as_protobuf_reads_it(message: bytes) -> None:
-    read, heard = pb.Portion.FromString(message), hear_portion(message)
+    read, heard = pb.Portion.FromString(message), decode_portion(message)
     assert read.data == heard.data == b"last"
     assert (read.head if read.HasField("head") else None) == heard.head
 
@@ -60,7 +60,7 @@ def test_what_protobuf_allows_is_read_as_protobuf_reads_it(message: bytes) -> No
 @pytest.mark.parametrize("message", [b"\x12", b"\x12\x05last", b"\x12" + b"\xff" * 12, b"\x12\x80", b"\xff"])
 def test_what_is_no_message_is_an_error(message: bytes) -> None:
     with pytest.raises(DecodeError):
-        hear_portion(message)
+        decode_portion(message)
 
 
 @pytest.mark.slow
@@ -70,6 +70,6 @@ def test_a_body_in_parts_goes_out_as_if_it_were_one(offset: int) -> None:
     first, *rest = link._portions(pb.Head(task=7), parts, offset)
     assert isinstance(first, pb.Portion)
     assert first == pb.Portion(head=pb.Head(task=7))  # its data wait until they are asked for
-    pieces = [bytes(hear_portion(bytes(message)).data) for message in rest]
+    pieces = [bytes(decode_portion(bytes(message)).data) for message in rest]
     assert b"".join(pieces) == b"".join(parts)[offset:]
     assert all(len(piece) == CHUNK for piece in pieces[:-1])

@@ -16,13 +16,14 @@ import torch
 
 from archipel.cli.replay import replay
 from archipel.core.controller import Controller
-from archipel.core.types import HOME, Evaluate, Joined, Left, Model, Plan, Score, Train
+from archipel.core.types import HOME, Evaluate, Joined, Left, Model, Score
 from archipel.data.standardise import Moments
-from archipel.federation.storage.durable_controller import CannotBeTold, Entry, ReplayDiffers
+from archipel.federation.controller.sessions import LearnerSession
+from archipel.federation.storage.durable_controller import CannotBeTold, IncomingEvent, ReplayDiffers
 from archipel.federation.storage.journal import Journal
 from archipel.federation.storage.stored_models import as_bytes
-from archipel.federation.wire.body import Bad
-from archipel.federation.wire.codec import hear_moments, say_layers, say_moments
+from archipel.federation.wire.body import InvalidUpdate
+from archipel.federation.wire.messages import decode_moments, encode_layers, encode_moments
 from archipel.storage.lock import alone_in
 from archipel.study.federate import host
 from archipel.study.files import study_of
@@ -35,19 +36,19 @@ def test_the_list_of_learners_may_change_before_the_first_snapshot(tmp_path: Pat
     begun = host(study_of(raw)).open(tmp_path)
     names = [*begun.terms.learners]
     for name in names:
-        begun.book.take([Entry(Joined(name, 10, 0, 10))], [], 0.0)
-        begun.book.handle()
-    assert begun.book.controller.state.begun
-    begun.book.close()
+        begun.durable.take([IncomingEvent(Joined(name, 10, 0, 10))], [], 0.0)
+        begun.durable.handle()
+    assert begun.durable.controller.state.begun
+    begun.durable.close()
     longer = {**raw, "federation": {**raw["federation"], "learners": [*names, "another"]}}
     again = host(study_of(longer)).open(tmp_path)
-    assert again.book.out.keys() == begun.book.out.keys()
-    again.book.close()
-    assert host(study_of(longer)).replay(tmp_path).out.keys() == begun.book.out.keys()
+    assert again.durable.out.keys() == begun.durable.out.keys()
+    again.durable.close()
+    assert host(study_of(longer)).replay(tmp_path).out.keys() == begun.durable.out.keys()
 
 
 def test_another_study_is_refused_before_it_is_told_the_journal(tmp_path: Path) -> None:
-    host(study_of(study())).open(tmp_path).book.close()
+    host(study_of(study())).open(tmp_path).durable.close()
     with pytest.raises(ValueError, match=r"another study: they differ in \[training\]"):
         host(study_of(study(training={"rate": 0.5}))).open(tmp_path)
 
@@ -63,7 +64,7 @@ def test_a_full_disk_leaves_the_audit_whole(tmp_path: Path) -> None:
     journal._base.execute("PRAGMA max_page_count = 1000000")
     with journal.write():
         journal.note("a", "second", {})
-    assert journal.look_at_audit() == 2
+    assert journal.check_audit() == 2
 
 
 @pytest.mark.slow
@@ -85,15 +86,15 @@ def test_a_part_that_fails_names_the_event_and_goes_on_when_it_is_mended(
     name = next(iter(begun.terms.learners))
     with monkeypatch.context() as broken:
         broken.setattr(Controller, "handle", lambda controller, event: 1 / 0)
-        begun.book.take([Entry(Joined(name, 10, 0, 10))], [], 0.0)
+        begun.durable.take([IncomingEvent(Joined(name, 10, 0, 10))], [], 0.0)
         with pytest.raises(CannotBeTold, match=r"Event 1 .*Joined.*ZeroDivisionError.*mend the code"):
-            begun.book.handle()
-        begun.book.close()
+            begun.durable.handle()
+        begun.durable.close()
         with pytest.raises(CannotBeTold, match="Event 1 "):
             hosting.open(tmp_path)
     mended = hosting.open(tmp_path)
-    assert mended.book.controller.state.members[name].active
-    mended.book.close()
+    assert mended.durable.controller.state.members[name].active
+    mended.durable.close()
 
 
 @pytest.mark.slow
@@ -104,15 +105,15 @@ def test_the_score_is_known_after_a_new_start(tmp_path: Path) -> None:
     async def again() -> float | None:
         federation = held.hosting.open(tmp_path / "state")
         await federation.close()
-        return federation.score
+        return federation.status.score
 
-    assert asyncio.run(again()) == held.run.score == held.federation.score
+    assert asyncio.run(again()) == held.run.score == held.federation.status.score
 
 
 def test_moments_that_would_not_be_finite_together_are_refused_alone() -> None:
     far = torch.full((2,), 1e60, dtype=torch.float64)
-    with pytest.raises(Bad, match="too large"):
-        hear_moments(say_moments(Moments(1, far, torch.zeros(2, dtype=torch.float64))), (2,))
+    with pytest.raises(InvalidUpdate, match="too large"):
+        decode_moments(encode_moments(Moments(1, far, torch.zeros(2, dtype=torch.float64))), (2,))
 
 
 def test_models_tried_at_home_do_not_mix(tmp_path: Path) -> None:
@@ -121,15 +122,17 @@ def test_models_tried_at_home_do_not_mix(tmp_path: Path) -> None:
 
     async def go() -> None:
         federation = hosting.open(tmp_path)
-        models = federation.book.course.models
+        models = federation.durable.replay.models
         for number in range(12):
             numbers = torch.randn(hosting.layout.size, generator=torch.Generator().manual_seed(number))
             models.write(f"v{100 + number}", numbers)
         questions = [Evaluate(number, (HOME,), Model(f"v{100 + number}", ()), Score("test")) for number in range(12)]
-        home = federation.home
+        home = federation.evaluations._home
         assert home is not None
         alone = [home.answer(question).loss for question in questions]
-        together = await asyncio.gather(*(federation.in_home(partial(home.answer, question)) for question in questions))
+        together = await asyncio.gather(
+            *(federation.workers.run_at_home(partial(home.answer, question)) for question in questions)
+        )
         assert [answer.loss for answer in together] == alone
         await federation.close()
 
@@ -143,37 +146,27 @@ def test_a_learner_without_thresholds_is_named_before_anything_is_opened() -> No
         host(study_of(named))
 
 
-def test_who_fails_again_and_again_is_left_alone_for_longer_and_longer(tmp_path: Path) -> None:
-    async def go() -> None:
-        federation = host(study_of(study())).open(tmp_path)
-        orders, seat = federation.orders, next(iter(federation.seats.values()))
-        rests = []
-        for _ in range(12):
-            orders.came_to(seat, False)
-            rests.append(max(0.0, seat.rests_until - federation.now))
-        assert rests[0] == 0.0
-        assert rests[1] < rests[4] < rests[8]
-        assert rests[-1] <= 300.0
-        seat.queue = asyncio.Queue()
-        orders.give(seat.name, Train(0, seat.name, Model("v0", ()), Plan()))
-        assert seat.queue.empty()
-        seat.rests_until = 0.0
-        orders.give(seat.name, Train(1, seat.name, Model("v0", ()), Plan()))
-        assert seat.queue.get_nowait() == ("do", 1)
-        await federation.close()
-
-    asyncio.run(go())
+def test_a_learner_that_fails_again_and_again_rests_for_longer_and_longer() -> None:
+    session = LearnerSession("a")
+    rests = [session.rests_until if session.count_failure(0.0, 0.0) else 0.0 for _ in range(12)]
+    assert rests[0] == 0.0
+    assert rests[1] < rests[4] < rests[8]
+    assert rests[-1] == 300.0
+    assert session.count_failure(0.0, 600.0)
+    assert session.rests_until == 6000.0, "longer if the others waited for it"
+    session.count_success()
+    assert not session.count_failure(0.0, 0.0)
 
 
 def test_a_pause_that_the_journal_had_not_heard_of_is_told_at_the_next_start(tmp_path: Path) -> None:
     async def go() -> None:
         federation = host(study_of(study())).open(tmp_path)
-        name = next(iter(federation.seats))
-        federation.book.take([Entry(Joined(name, 10, 0, 10))], [], 0.0)
-        federation.book.handle()
-        federation.operators.paused.add(name)
+        name = next(iter(federation.sessions))
+        federation.durable.take([IncomingEvent(Joined(name, 10, 0, 10))], [], 0.0)
+        federation.durable.handle()
+        federation.admissions.paused.add(name)
         await federation.open()
-        assert [pending.entry.event for pending in federation._desk] == [Left(name)]
+        assert [pending.entry.event for pending in federation.log._pending] == [Left(name)]
         await federation.close()
 
     asyncio.run(go())
@@ -198,7 +191,7 @@ def test_layers_at_hand_are_taken_before_others_are_fetched(tmp_path: Path) -> N
             return bytearray(header + b"".join(bytes(as_bytes(numbers[name])) for name in layers))
 
         one.link.fetch = fetch  # type: ignore[method-assign]
-        model = say_layers(layout.names, [digests[name] for name in layout.names])
+        model = encode_layers(layout.names, [digests[name] for name in layout.names])
         vector = await one._model(0, model, None, keep=False)
         assert rest
         assert torch.equal(vector, torch.full((layout.size,), 7.0))
@@ -209,8 +202,8 @@ def test_layers_at_hand_are_taken_before_others_are_fetched(tmp_path: Path) -> N
 
 def test_a_folder_that_a_controller_is_at_is_not_replayed(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(tomlkit.dumps(study()))
-    host(study_of(study())).open(tmp_path / "state").book.close()
-    with alone_in(tmp_path / "state"), pytest.raises(ValueError, match="at work in another process"):
+    host(study_of(study())).open(tmp_path / "state").durable.close()
+    with alone_in(tmp_path / "state"), pytest.raises(ValueError, match="in use by another process"):
         replay(tmp_path / "study.toml", tmp_path / "state")
 
 
@@ -220,9 +213,9 @@ def test_code_of_the_start_goes_back_and_comes_again() -> None:
     program = (
         "import re, torch\n"
         "from pathlib import Path\n"
-        "from archipel.federation.controller.footprint import forget_the_start\n"
+        "from archipel.federation.controller.release_memory import release_startup_code\n"
         "held = lambda: int(re.search(r'RssFile:\\s+(\\d+)', Path('/proc/self/status').read_text())[1])\n"
-        "before = held(); forget_the_start(); after = held()\n"
+        "before = held(); release_startup_code(); after = held()\n"
         "print(before, after, float(torch.ones(3) @ torch.ones(3)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

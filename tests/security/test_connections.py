@@ -24,12 +24,12 @@ from archipel.cli import main
 main()
 """
 DISK_FAILS = """
-from archipel.federation.storage.durable_controller import Book
+from archipel.federation.storage.durable_controller import DurableController
 
 def take(self, *_):
     raise OSError(28, "No space left on device")
 
-Book.take = take
+DurableController.take = take
 from archipel.cli import main
 main()
 """

@@ -16,7 +16,7 @@ from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.types import HOME, Evaluate, Event, Score, Train, Trained
 from archipel.federation.learner.policy import Policy
-from archipel.federation.wire import codec as speech
+from archipel.federation.wire import messages
 from archipel.simulation.simulate import prepare
 from archipel.study.schema import METHODS
 
@@ -76,7 +76,7 @@ class Learners:
 
     def hear(self, command: object) -> None:
         if isinstance(command, Train):
-            self.policy.check_plan(speech.hear_plan(speech.say_plan(command.plan)))
+            self.policy.check_plan(messages.decode_plan(messages.encode_plan(command.plan)))
             self.at[command.task] = command.learner
             self.plans += 1
         elif isinstance(command, Evaluate) and isinstance(command.probe, Score):

@@ -95,7 +95,7 @@ def test_what_does_not_go_together_is_looked_at_before_it_is_written(
     async def go() -> None:
         async with scene(GLOBAL, tmp_path) as one:
             with monkeypatch.context() as patched:
-                bad = joining.speech.hear_moments(moments(100), (6,))
+                bad = joining.messages.decode_moments(moments(100), (6,))
                 object.__setattr__(bad, "count", 2**50)
                 patched.setattr(joining, "combine", lambda parts: bad)
                 for name in NAMES[:2]:

@@ -17,14 +17,14 @@ from torch import Tensor
 from archipel.core.types import Plan
 from archipel.federation.learner.agent import Agent, Training
 from archipel.federation.learner.link import TurnedAway
-from archipel.federation.learner.memory import Folder
+from archipel.federation.learner.local_state import StateFolder
 from archipel.federation.logs import Lines
 from archipel.federation.storage.stored_models import as_bytes
-from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire import messages
 from archipel.study.build import build_algorithm
-from archipel.study.federate import take_part, try_out
 from archipel.study.files import study_of
+from archipel.study.local_site import take_part, try_out
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Site:
 
     def __post_init__(self) -> None:
         island, self.study = take_part(study_of(self.raw), "00")
-        self.agent = Agent(Line(), island, Folder(self.folder), {}, "")  # type: ignore[arg-type]
+        self.agent = Agent(Line(), island, StateFolder(self.folder), {}, "")  # type: ignore[arg-type]
         self.layout = island.work.layout
         self.honest = self._honest(build_algorithm(self.study))
         self.numbers = 0
@@ -91,7 +91,7 @@ class Site:
 
     def train(self, plan: Plan) -> pb.Head:
         self.numbers += 1
-        order = pb.Train(task=self.numbers, plan=speech.say_plan(plan), **self._model(self._vector()))
+        order = pb.Train(task=self.numbers, plan=messages.encode_plan(plan), **self._model(self._vector()))
         (head,) = self.do(pb.Order(train=order))
         return head
 
@@ -110,7 +110,7 @@ class Site:
         digests = [hashlib.sha256(as_bytes(piece)).hexdigest() for piece in pieces]
         body = self.agent.bodies.header(self.layout.indices(None)) + bytes(as_bytes(vector))
         enclosed = pb.Enclosed(layers=self.layout.names, body=body)
-        return {"model": speech.say_layers(self.layout.names, digests), "enclosed": enclosed}
+        return {"model": messages.encode_layers(self.layout.names, digests), "enclosed": enclosed}
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def joins(one: Site, **changes: Tensor | int) -> Awaitable[None]:
     mine = one.agent.island.moments
     assert mine is not None
     everybodys = replace(mine, **changes)  # type: ignore[arg-type]
-    one.agent.link.welcome = pb.Welcome(heartbeat=1, silence=1, moments=speech.say_moments(everybodys))  # type: ignore[attr-defined]
+    one.agent.link.welcome = pb.Welcome(heartbeat=1, silence=1, moments=messages.encode_moments(everybodys))  # type: ignore[attr-defined]
     return one.agent._join()
 
 
@@ -307,7 +307,7 @@ ESCAPES = "over\x1b]0;owned\x07\x1b[2J\u202egnp.exe\x9b31m"
 
 def test_escapes_do_not_reach_the_terminal(site: Callable[..., Site]) -> None:
     one = site()
-    model = speech.say_layers(one.layout.names, ["00" * 32] * len(one.layout.names))
+    model = messages.encode_layers(one.layout.names, ["00" * 32] * len(one.layout.names))
     del model[0]
     one.do(pb.Order(stop=pb.Stop(reason=ESCAPES, model=model)))
     said = [one.agent.ended or "", str(TurnedAway(None, ESCAPES))]  # type: ignore[arg-type]
@@ -324,7 +324,7 @@ def test_escapes_do_not_reach_the_terminal(site: Callable[..., Site]) -> None:
 @pytest.mark.parametrize("layers", [0, 1])
 def test_a_stop_without_layers_ends_the_run_and_not_the_learner(site: Callable[..., Site], layers: int) -> None:
     one = site()
-    model = speech.say_layers(one.layout.names[:layers], ["00" * 32] * layers)
+    model = messages.encode_layers(one.layout.names[:layers], ["00" * 32] * layers)
     one.do(pb.Order(stop=pb.Stop(reason="over", model=model)))
     assert one.agent.ended == "over"
     assert one.agent.last_model is None

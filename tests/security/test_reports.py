@@ -10,7 +10,7 @@ import pytest
 
 from archipel.core.types import Metrics, Progress
 from archipel.federation.wire import federation_pb2 as pb
-from tests.federation.hand_made import Act, Bad, run, study
+from tests.federation.hand_made import Act, Liar, run, study
 from tests.federation.scene import scene
 
 pytestmark = pytest.mark.slow
@@ -19,7 +19,7 @@ COUNTS = pb.Scored(count=20, loss=1.0, classes=2, confusion=[20, 0, 0, 0])
 
 
 def tells(**fields: object) -> Act:
-    async def act(bad: Bad, order: pb.Train) -> None:
+    async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         update.head.trained.MergeFrom(pb.Trained(**fields))  # type: ignore[arg-type]
         await bad.send(update.head, update.sign())
@@ -77,6 +77,6 @@ def test_progress_beyond_a_tasks_last_step_is_not_written_down(tmp_path: Path) -
 
             await one.until(told)
             assert await told() == [3]
-            assert one.federation.book.controller.state.out[task].steps == 3
+            assert one.federation.durable.controller.state.out[task].steps == 3
 
     asyncio.run(go())

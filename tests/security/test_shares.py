@@ -26,7 +26,7 @@ from archipel.federation.storage.journal import Journal
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.study.federate import host
 from archipel.study.files import study_of
-from tests.federation.hand_made import BAD, NAMES, Act, Bad, Left, hello, moments, run, study
+from tests.federation.hand_made import BAD, NAMES, Act, Left, Liar, hello, moments, run, study
 from tests.federation.scene import scene
 
 pytestmark = pytest.mark.slow
@@ -71,7 +71,7 @@ def test_pooled_counts_by_hand() -> None:
 
 
 def claims(**counts: int) -> Act:
-    async def act(bad: Bad, _: None) -> None:
+    async def act(bad: Liar, _: None) -> None:
         for name, count in counts.items():
             setattr(bad.hello, name, count)
 
@@ -117,10 +117,10 @@ def test_nobodys_share_of_a_community_is_above_it(first: bool, tmp_path: Path) -
     """Also of one whose model was alone in the sum: it is cut when others come."""
     raw = study(algorithms="async_fedavg", ending={"commits": 12})
 
-    async def waits(bad: Bad, order: pb.Train) -> None:
+    async def waits(bad: Liar, order: pb.Train) -> None:
         """Until the others have committed, or these until it has."""
         assert bad.federation is not None
-        while bad.federation.book.controller.state.version < 4:
+        while bad.federation.durable.controller.state.version < 4:
             await asyncio.sleep(0.01)
         update = await bad.update(order)
         await bad.send(update.head, update.sign())
@@ -146,12 +146,12 @@ def test_nobodys_share_of_a_community_is_above_it(first: bool, tmp_path: Path) -
 def test_nobodys_opinion_decides_alone(tmp_path: Path) -> None:
     """It finds everybody else's model worthless, and its own splendid."""
 
-    async def worthless(bad: Bad, order: pb.Evaluate) -> None:
+    async def worthless(bad: Liar, order: pb.Evaluate) -> None:
         bad.sequence += 1
         scored = pb.Scored(count=MANY, loss=1.0, classes=2, confusion=[0, MANY, 0, 0])
         await bad.send(pb.Head(task=order.task, sequence=bad.sequence, scored=scored))
 
-    async def splendid(bad: Bad, order: pb.Train) -> None:
+    async def splendid(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         update.head.trained.validation.CopyFrom(pb.Scored(count=MANY, loss=1.0, classes=2, confusion=[MANY, 0, 0, 0]))
         await bad.send(update.head, update.sign())
@@ -166,7 +166,7 @@ def test_nobodys_opinion_decides_alone(tmp_path: Path) -> None:
 
 
 def test_nobody_makes_up_the_score(tmp_path: Path) -> None:
-    async def perfect(bad: Bad, order: pb.Evaluate) -> None:
+    async def perfect(bad: Liar, order: pb.Evaluate) -> None:
         bad.sequence += 1
         scored = pb.Scored(count=MANY, loss=0.0, classes=2, confusion=[MANY, 0, 0, 0])
         await bad.send(pb.Head(task=order.task, sequence=bad.sequence, scored=scored))
@@ -203,7 +203,7 @@ def test_nobodys_moments_are_everybodys(tmp_path: Path) -> None:
             assert status(one) == ["moments"], "a restart forgets no alarm"
 
     def status(one: Any) -> list[str]:
-        found: list[str] = one.federation.operators._status_of(BAD)["capped"]
+        found: list[str] = one.federation.status._learner(BAD)["capped"]
         return found
 
     asyncio.run(go())
@@ -213,7 +213,7 @@ def test_a_state_goes_on_with_the_share_it_was_begun_with(tmp_path: Path) -> Non
     """Another one would make other models of the same events."""
 
     def opens(**limits: float) -> Callable[[], None]:
-        return host(study_of(study(federation={"limits": limits}))).open(tmp_path).book.close
+        return host(study_of(study(federation={"limits": limits}))).open(tmp_path).durable.close
 
     opens()()
     with pytest.raises(ValueError, match=r"they differ in federation\.limits\.most_share"):
@@ -223,7 +223,7 @@ def test_a_state_goes_on_with_the_share_it_was_begun_with(tmp_path: Path) -> Non
     begun = json.loads(journal.fact("begun") or "")
     del begun["federation.limits.most_share"]  # as an older version wrote it
     with journal.write():
-        journal.settle("begun", json.dumps(begun))
+        journal.store_fact("begun", json.dumps(begun))
     journal.close()
     with pytest.raises(ValueError, match=r"they differ in federation\.limits\.most_share"):
         opens()

@@ -48,7 +48,7 @@ def test_whoever_is_withdrawn_while_it_trains_is_given_no_new_task(algorithm: st
             events = await one.events()
             lost = next(event for event in events if isinstance(event, Failed) and event.task == task)
             assert events.index(Left(VICTIM)) < events.index(lost)
-            assert not one.federation.seats[VICTIM].orders
+            assert not one.federation.sessions[VICTIM].orders
 
     asyncio.run(go())
 
@@ -75,8 +75,8 @@ def test_whoever_is_withdrawn_while_it_owes_an_opinion_is_given_no_task(tmp_path
 
             mute._evaluate = say_nothing  # type: ignore[method-assign]
             await owes.wait()
-            seat = one.federation.seats[VICTIM]
-            await one.until(lambda: any(isinstance(order, Evaluate) for order in seat.orders.values()))
+            session = one.federation.sessions[VICTIM]
+            await one.until(lambda: any(isinstance(order, Evaluate) for order in session.orders.values()))
             line = one.link("operator/alice")
             await line.steer("withdraw", VICTIM)
             await line.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,39 +16,46 @@ from archipel.core.checks import require
 
 if TYPE_CHECKING:
     from archipel.federation.controller.engine import Federation
+    from archipel.study.federate import Hosting
+
+
+Listen = Annotated[str, typer.Option(help="Address to listen at.", metavar="HOST:PORT")]
+OwnPapers = Annotated[
+    Path | None, typer.Option("--tls", help="Folder of the controller's certificate.", metavar="FOLDER")
+]
+WithoutTls = Annotated[bool, typer.Option("--insecure", help="Without TLS; on loopback only.")]
+State = Annotated[Path, typer.Option(help="Folder of the journal and the models; a run found in it is continued.")]
+Results = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder of the finished run; default: run in the state's.")
+]
+Metrics = Annotated[str | None, typer.Option(help="Address of the metrics for Prometheus.", metavar="HOST:PORT")]
+
+Revoked = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of revoked certificates' serial numbers, read again when it changes; default: revoked.txt in "
+        "the state's folder.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
 
 
 def controller(
     study: Annotated[Path, typer.Argument(help="The study, in TOML, YAML or JSON; of one method and one seed.")],
-    listen: Annotated[str, typer.Option(help="Address to listen at.", metavar="HOST:PORT")] = "127.0.0.1:9443",
-    papers: Annotated[
-        Path | None, typer.Option("--tls", help="Folder of the controller's certificate.", metavar="FOLDER")
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS; on loopback only.")] = False,
-    state: Annotated[
-        Path, typer.Option(help="Folder of the journal and the models; what is in it is gone on with.")
-    ] = Path("state"),
-    results: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the finished run; default: run in the state's.")
-    ] = None,
-    metrics: Annotated[
-        str | None, typer.Option(help="Address of the metrics for Prometheus.", metavar="HOST:PORT")
-    ] = None,
-    revoked: Annotated[
-        Path | None,
-        typer.Option(
-            help="File of revoked certificates' serial numbers, read again when it changes; default: revoked.txt in "
-            "the state's folder.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
+    listen: Listen = "127.0.0.1:9443",
+    papers: OwnPapers = None,
+    insecure: WithoutTls = False,
+    state: State = Path("state"),
+    results: Results = None,
+    metrics: Metrics = None,
+    revoked: Revoked = None,
     algorithm: Method = None,
     change: Changes = None,
     allow_code: AllowCode = False,
     json_log: AsJsonLines = False,
 ) -> None:
-    """Hold a real federation: learners elsewhere train, and nothing that they sent is ever lost.
+    """Run the controller of a real federation: learners elsewhere train, and nothing that they sent is ever lost.
 
     Killed at any moment and started again with the same --state, it goes on as if nothing had happened.
     """
@@ -56,7 +64,6 @@ def controller(
         from archipel.federation.logs import say_on_stderr
         from archipel.federation.processes import run_controller
         from archipel.kernels.threads import threads
-        from archipel.runs.save import save_run
         from archipel.storage.lock import alone_in, closed
         from archipel.study.federate import host
         from archipel.study.files import read_study
@@ -69,34 +76,31 @@ def controller(
     meters = None if metrics is None else _place(metrics)
     code: Code = "any" if allow_code else "beside"
     hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code))
-    place = results or state / "run"
-
-    def opened() -> Federation:
-        federation = hosting.open(state, revoked)
-        if papers is not None:
-            federation.certificates["controller"] = expires = expiry(papers)
-            federation.meters.certificates.labels("controller").set(expires.timestamp())
-        return federation
-
-    def when_over(federation: Federation) -> None:
-        run = hosting.run(federation)
-        save_run(run, place, parquet=False)
-        out.print(escape(run.summary()), highlight=False)
-        out.print(f"Run: {escape(nearby(place))}", soft_wrap=True, highlight=False)
-
+    when_over = partial(_save, hosting, results or state / "run")
     with alone_in(closed(state)), threads(hosting.study.simulation.threads):
-        federation = run_controller(
-            opened,
-            listen,
-            credentials,
-            when_over,
-            meters,
-            life,
-        )
+        federation = run_controller(partial(_open, hosting, state, revoked, papers), listen, credentials, when_over, meters, life)
     if federation.stopped is None:
-        version = federation.book.controller.state.version
+        version = federation.durable.controller.state.version
         told.print(f"Stopped at version {version}; the same command goes on.", highlight=False)
         raise typer.Exit(130)
+
+
+def _open(hosting: Hosting, state: Path, revoked: Path | None, papers: Path | None) -> Federation:
+    """Open the federation of a state folder, and note when the controller's own certificate expires."""
+    federation = hosting.open(state, revoked)
+    if papers is not None:
+        federation.status.record_certificate("controller", expiry(papers))
+    return federation
+
+
+def _save(hosting: Hosting, place: Path, federation: Federation) -> None:
+    """Save the run of a federation that is over."""
+    from archipel.runs.save import save_run
+
+    run = hosting.run(federation)
+    save_run(run, place, parquet=False)
+    out.print(escape(run.summary()), highlight=False)
+    out.print(f"Run: {escape(nearby(place))}", soft_wrap=True, highlight=False)
 
 
 def _place(address: str) -> tuple[str, int]:

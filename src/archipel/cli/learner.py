@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -12,8 +12,11 @@ from rich.markup import escape
 from archipel.cli.console import AllowCode, nearby, out, told
 from archipel.cli.federation import Address, AsJsonLines, Changes, Insecure, Method, Papers, identity, link, on_the_line
 
+if TYPE_CHECKING:
+    from archipel.federation.learner.agent import Agent
 
-class Probe(StrEnum):
+
+class Refusable(StrEnum):
     """What an operator may refuse."""
 
     validation = "validation"
@@ -21,29 +24,34 @@ class Probe(StrEnum):
     moments = "moments"
 
 
+Table = Annotated[
+    Path | None, typer.Option("--data", "-d", help="One's own table; default: one's part of the study's data.")
+]
+State = Annotated[
+    Path | None, typer.Option(help="Folder of private layers and unconfirmed answers; default: learner-NAME here.")
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Only check the data and train one step; nothing is sent, and the study's code needs --allow-code.",
+    ),
+]
+Refuse = Annotated[
+    list[Refusable] | None,
+    typer.Option("--refuse", help="Do not evaluate others' models on this part, or do not send moments."),
+]
+
+
 def learner(
     study: Annotated[Path, typer.Argument(help="The study, the same as the controller's.")],
     controller: Address = "127.0.0.1:9443",
     papers: Papers = None,
     insecure: Insecure = None,
-    data: Annotated[
-        Path | None, typer.Option("--data", "-d", help="One's own table; default: one's part of the study's data.")
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(help="Folder of private layers and answers that are owed; default: learner-NAME here."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Only look at the data and train one step; nothing is sent, and the study's code needs --allow-code.",
-        ),
-    ] = False,
-    refuse: Annotated[
-        list[Probe] | None,
-        typer.Option("--refuse", help="Do not try others' models on this part, or do not tell moments."),
-    ] = None,
+    data: Table = None,
+    state: State = None,
+    dry_run: DryRun = False,
+    refuse: Refuse = None,
     algorithm: Method = None,
     change: Changes = None,
     allow_code: AllowCode = False,
@@ -53,14 +61,15 @@ def learner(
 
     Killed at any moment and started again with the same --state, it goes on; what it had done is not done twice.
     """
-    from archipel.federation.learner.agent import Agent
-    from archipel.federation.learner.memory import Folder
+    from archipel.federation.learner.agent import Agent, Probes
+    from archipel.federation.learner.local_state import StateFolder
     from archipel.federation.logs import say_on_stderr
     from archipel.federation.processes import run_learner
     from archipel.kernels.threads import threads
     from archipel.storage.lock import alone_in, closed
-    from archipel.study.federate import hashes_of, layout_hash, save_model, take_part, try_out
+    from archipel.study.federate import hashes_of, layout_hash
     from archipel.study.files import read_study
+    from archipel.study.local_site import take_part, try_out
     from archipel.study.own_code import Code
 
     who = identity(papers, insecure, controller)
@@ -75,21 +84,29 @@ def learner(
             out.print(escape(line), highlight=False, soft_wrap=True)
         return
     place = state or Path(f"learner-{who.name}")
+    refuses: frozenset[Probes] = frozenset(part.value for part in refuse or ())
     with alone_in(closed(place)), threads(narrowed.simulation.threads), on_the_line(controller):
         agent = run_learner(
             lambda: Agent(
                 link(controller, papers, insecure),
                 island,
-                Folder(place),
+                StateFolder(place),
                 hashes_of(narrowed),
                 layout_hash(island.work.layout),
-                frozenset(probe.value for probe in refuse or ()),
+                refuses,
             )
         )
-        if agent.ended is None:
-            told.print("Stopped; the same command goes on.", highlight=False)
-            raise typer.Exit(130)
-        out.print(f"The run is over: {escape(agent.ended)}.", highlight=False)
-        if agent.last_model is not None:
-            save_model(island, agent.last_model, place / "model.safetensors")
-            out.print(f"Model: {escape(nearby(place / 'model.safetensors'))}", soft_wrap=True, highlight=False)
+        _finish(agent, place)
+
+
+def _finish(agent: Agent, place: Path) -> None:
+    """Say how it ended, and save the last model."""
+    from archipel.study.local_site import save_model
+
+    if agent.ended is None:
+        told.print("Stopped; the same command goes on.", highlight=False)
+        raise typer.Exit(130)
+    out.print(f"The run is over: {escape(agent.ended)}.", highlight=False)
+    if agent.last_model is not None:
+        save_model(agent.island, agent.last_model, place / "model.safetensors")
+        out.print(f"Model: {escape(nearby(place / 'model.safetensors'))}", soft_wrap=True, highlight=False)

@@ -38,15 +38,15 @@ def replay(
     hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code))
     with alone_in(state), threads(hosting.study.simulation.threads):
         journal = Journal(state / "journal.sqlite")
-        rows = journal.look_at_audit()
+        rows = journal.check_audit()
         events, _ = journal.last()
         journal.close()
-        course = hosting.replay(state)
-    model = course.controller.state.model.name
+        replayed = hosting.replay(state)
+    model = replayed.controller.state.model.name
     told = {
         "events": events,
-        "version": course.controller.state.version,
-        "digest": digest_of(course.models.digests(model)),
+        "version": replayed.controller.state.version,
+        "digest": digest_of(replayed.models.digests(model)),
         "audit": rows,
     }
     if json:

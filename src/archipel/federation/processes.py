@@ -18,8 +18,8 @@ import grpc
 
 from archipel.federation.controller.descriptors import raise_limit
 from archipel.federation.controller.engine import Federation
-from archipel.federation.controller.footprint import forget_holes, forget_the_start, give_memory_back
 from archipel.federation.controller.keeper import Life
+from archipel.federation.controller.release_memory import limit_heap, release_startup_code, trim_heap
 from archipel.federation.controller.service import serve
 from archipel.federation.learner.agent import Agent
 from archipel.federation.learner.link import Link
@@ -53,7 +53,7 @@ def run_controller(
     Raises `Broken` for whatever ends it once it has listened: it is not the command that was wrong, and starting it
     again may help.
     """
-    give_memory_back()
+    limit_heap()
     raise_limit()
     sys.setswitchinterval(SWITCH)
     return asyncio.run(_controller(open_federation, address, credentials, when_over, metrics, life))
@@ -70,13 +70,13 @@ async def _controller(
     federation = open_federation()
     gc.collect()
     gc.freeze()  # modules, the study and the journal's beginning stay: nobody has to look through them again and again
-    federation.restarts = life.restarts
+    federation.status.restarts = life.restarts
     federation.meters.restarts.inc(life.restarts)
     if metrics is not None:
         federation.meters.serve(*metrics)
-    forget_the_start()
+    release_startup_code()
     server, _ = await serve(federation, address, credentials)
-    version = federation.book.controller.state.version
+    version = federation.durable.controller.state.version
     about = {"address": address, "tls": credentials is not None, "version": version, "pid": os.getpid()}
     if life.since is not None:
         about |= {"restarts": life.restarts, "seconds_down": round(time.monotonic() - life.since, 2)}
@@ -86,7 +86,7 @@ async def _controller(
         await _hold(federation, server, ended, when_over)
     except Exception as error:
         raise Broken(
-            f"The controller ended at version {federation.book.controller.state.version}: {error or type(error)}. "
+            f"The controller ended at version {federation.durable.controller.state.version}: {error or type(error)}. "
             "Nothing that was acknowledged is lost; the same command goes on."
         ) from error
     return federation
@@ -103,13 +103,13 @@ async def _hold(
         await asyncio.wait({run, ended}, return_when=asyncio.FIRST_COMPLETED)
         if run.done():
             run.result()
-            await federation.in_clerk(lambda: when_over(federation))
+            await federation.log.in_writer(lambda: when_over(federation))
             await _say_goodbye(federation)
     finally:
         run.cancel()
         await server.stop(1.0)
         await federation.close()
-        forget_holes()  # that connections leave; to end takes code and memory that would come on top of them
+        trim_heap()  # that connections leave; to end takes code and memory that would come on top of them
 
 
 async def _say_goodbye(federation: Federation) -> None:

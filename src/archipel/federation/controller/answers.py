@@ -1,4 +1,4 @@
-"""Answers: updates come in, are looked at, and are on disk before their senders hear that they are safe."""
+"""Answers of learners: updates are checked, and on disk before their senders are told that they are safe."""
 
 from __future__ import annotations
 
@@ -6,264 +6,194 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Mapping
 
-from archipel.core.types import Evaluate, Event, Failed, Progress, Train, Trained
-from archipel.federation.controller.limiter import Turn
-from archipel.federation.controller.reception import (
+from archipel.core.types import Evaluate, Event, Failed, Left, Train, Trained
+from archipel.federation.controller.event_log import EventLog
+from archipel.federation.controller.limiter import Backlog
+from archipel.federation.controller.meters import Meters
+from archipel.federation.controller.outbox import Outbox
+from archipel.federation.controller.piecewise_uploads import PiecewiseUploads
+from archipel.federation.controller.sessions import LearnerSession
+from archipel.federation.controller.site_evaluations import SiteEvaluations
+from archipel.federation.controller.terms import Rejected, RetryLater, Terms
+from archipel.federation.controller.uploads import (
     BROKEN_OFF,
     SMALL,
     TOO_MUCH,
-    Examination,
-    Reception,
+    UpdateCheck,
     announced,
     received,
 )
-from archipel.federation.controller.terms import Busy, Rejected, Seat
 from archipel.federation.storage.blobs import Buffer
 from archipel.federation.storage.durable_controller import LATE, REFUSED, Moved, Note, Taken
 from archipel.federation.storage.journal import Answer
 from archipel.federation.storage.stored_models import Delivery
-from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
-from archipel.federation.wire.body import Bad
+from archipel.federation.wire import messages
+from archipel.federation.wire.body import Bodies, InvalidUpdate
 from archipel.federation.wire.channel import CHUNK
 from archipel.federation.wire.pieces import Portion
-
-if TYPE_CHECKING:
-    from archipel.federation.controller.engine import Federation
 
 log = logging.getLogger("archipel.federation")
 
 VERDICTS = {"kept": pb.Receipt.KEPT, "late": pb.Receipt.LATE}
-CROWDED = 64
-"""Updates in memory from which on no further orders leave."""
 LARGEST = 2**63 - 1
 """The largest number that a journal can hold."""
 
 
 class Answers:
-    def __init__(self, federation: Federation) -> None:
-        self.federation = federation
-        self.book = federation.book
-        self._bringing: set[str] = set()
-        """Learners whose update is arriving piece by piece."""
-        self._in_memory = 0
-        """Small updates that are here and not on disk yet."""
-        self._room = asyncio.Event()
-        """There are not so many of them that orders should wait."""
-        self._unfinished: dict[str, str] = {}
-        """The upload of each learner that broke off last: nobody may fill the disk with beginnings."""
-        for path in sorted(federation.book.blobs.unfinished.iterdir(), key=lambda path: path.stat().st_mtime):
-            self._supersede(path.name.rsplit(".", 2)[0], path.name)
+    """Answer the calls Stored, Reply and Answer."""
 
-    async def beat(self, name: str, pulse: pb.Pulse) -> pb.Heard:
-        federation, seat = self.federation, self.federation.seats[name]
-        seat.seen = federation.now
-        member = self.book.controller.state.members.get(name)
-        for task, steps in {told.task: told.steps for told in pulse.steps}.items():
-            command = seat.orders.get(task)
-            if not isinstance(command, Train) or "progress" not in command.plan.reports:
-                continue
-            if member is not None and steps <= speech.most_steps(command.plan, member.examples):
-                federation.post(Progress(task, steps))
-        gone = member is None or not member.active
-        return pb.Heard(join=gone and name not in federation.operators.paused and federation.stopped is None)
-
-    async def calm(self) -> None:
-        """Wait while many updates are on their way to the disk: who is given work now would only bring more."""
-        while self._in_memory >= CROWDED:
-            await self._room.wait()
-
-    def _hold(self, more: int) -> None:
-        self._in_memory += more
-        if self._in_memory < CROWDED:
-            self._room.set()
-        else:
-            self._room.clear()
+    def __init__(
+        self,
+        event_log: EventLog,
+        sessions: Mapping[str, LearnerSession],
+        outbox: Outbox,
+        evaluations: SiteEvaluations,
+        large: PiecewiseUploads,
+        bodies: Bodies,
+        terms: Terms,
+        meters: Meters,
+        backlog: Backlog,
+    ) -> None:
+        self._log = event_log
+        self._sessions = sessions
+        self._outbox = outbox
+        self._evaluations = evaluations
+        self._large = large
+        self._bodies = bodies
+        self._terms = terms
+        self._meters = meters
+        self._backlog = backlog
+        self._layout = bodies.layout
 
     async def stored(self, name: str, parcel: pb.Parcel) -> pb.Offset:
-        path = self.book.blobs.unfinished / _label(name, parcel.task, parcel.sha256)
-        return pb.Offset(offset=path.stat().st_size if path.exists() else 0)
+        """Tell where to resume an upload that broke off."""
+        return pb.Offset(offset=self._large.stored(name, parcel))
 
     async def reply(self, name: str, portion: Portion) -> pb.Receipt:
-        """An answer in one piece."""
-        return await self._hear(name, *self._apart(portion, _nothing_more()))
+        """Take an answer in one message."""
+        return await self._receive(name, *self._split(portion, _nothing_more()))
 
     async def answer(self, name: str, portions: AsyncIterator[Portion]) -> pb.Receipt:
-        """An answer in many pieces."""
-        receipt = await self._hear(name, *self._apart(await self._next(portions), portions))
-        await self._hear_out(portions)
+        """Take an answer in many pieces."""
+        receipt = await self._receive(name, *self._split(await self._next(portions), portions))
+        await self._read_to_end(portions)
         return receipt
 
-    async def _hear(self, name: str, head: pb.Head, pieces: AsyncIterator[Buffer]) -> pb.Receipt:
+    async def _receive(self, name: str, head: pb.Head, pieces: AsyncIterator[Buffer]) -> pb.Receipt:
         began = time.monotonic()
-        federation, seat = self.federation, self.federation.seats[name]
-        seat.seen = federation.now
-        command = seat.orders.get(head.task)
+        session = self._sessions[name]
+        session.seen = self._log.now
+        command = session.orders.get(head.task)
         if command is None:
             return await self._unexpected(name, head)
         if isinstance(command, Evaluate):
-            return federation.opinions.came(name, command, head)
-        receipt = await self._update(seat, command, head, pieces)
-        federation.meters.latency.observe(time.monotonic() - began)
+            return self._evaluations.receive(name, command, head)
+        receipt = await self._update(session, command, head, pieces)
+        self._meters.latency.observe(time.monotonic() - began)
         return receipt
 
     # ------------------------------------------------------------------------------------------------------ updates
 
-    async def _update(self, seat: Seat, command: Train, head: pb.Head, pieces: AsyncIterator[Buffer]) -> pb.Receipt:
-        traffic, out = self.federation.orders.traffic(command.task), self.book.out.get(command.task)
-        moved: Moved = {"train down": dict(seat.given.get(command.task, {}))}
+    async def _update(
+        self, session: LearnerSession, command: Train, head: pb.Head, pieces: AsyncIterator[Buffer]
+    ) -> pb.Receipt:
+        traffic, out = self._outbox.traffic(command.task), self._log.durable.out.get(command.task)
+        moved: Moved = {"train down": dict(session.given.get(command.task, {}))}
         delivery: Delivery | None = None
         body: Buffer = b""
         event: Event
         try:
             match head.WhichOneof("result"):
                 case "trained":
-                    event, delivery, body = await self._arrive(seat, command, head, pieces)
-                    names = self.book.layout.names
-                    moved["train up"] = {names[at]: self.book.layout.bytes((at,)) for at in delivery.inside}
+                    event, delivery, body = await self._take_in(session, command, head, pieces)
+                    names = self._layout.names
+                    moved["train up"] = {names[at]: self._layout.bytes((at,)) for at in delivery.inside}
                 case "failed":
                     event = Failed(command.task, f"crashed: {head.failed[:500]}", traffic)
                 case "scored":
-                    raise Bad("an opinion in answer to a training task")
+                    raise InvalidUpdate("an opinion in answer to a training task")
                 case _:
-                    raise Bad("an answer without a result to a training task")
+                    raise InvalidUpdate("an answer without a result to a training task")
         except KeyError:  # the model it stands on is gone: it was answered, maybe by this very answer in another call
-            return await self._unexpected(seat.name, head)
-        except Bad as bad:
-            log.warning("an update was refused", extra={"learner": seat.name, "task": head.task, "reason": str(bad)})
-            self.federation.meters.refusals.labels("update").inc()
-            event = Failed(command.task, f"{REFUSED}{bad}", traffic)
-        note = _note(seat.name, head)
-        self._hold(bool(body))
+            return await self._unexpected(session.name, head)
+        except InvalidUpdate as error:
+            log.warning(
+                "an update was refused", extra={"learner": session.name, "task": head.task, "reason": str(error)}
+            )
+            self._meters.refusals.labels("update").inc()
+            event = Failed(command.task, f"{REFUSED}{error}", traffic)
+        seconds = 0.0 if out is None else self._log.now - out.since
+        if delivery is None and session.count_failure(self._log.now, seconds):
+            self._log.post(Left(session.name))  # before its task fails: a learner that has left gets no new one
+        note = _note(session.name, head)
+        self._backlog.add(bool(body))
         try:
-            taken = await self.federation.post(event, _answer(seat.name, head), delivery, body, moved, note).taken
+            taken = await self._log.post(event, _answer(session.name, head), delivery, body, moved, note).taken
         finally:
-            self._hold(-bool(body))
+            self._backlog.add(-bool(body))
         if out is not None:
-            self.federation.meters.turnaround.observe(self.federation.now - out.since)
-        self.federation.orders.came_to(seat, delivery is not None)
+            self._meters.turnaround.observe(seconds)
         if delivery is not None:
-            seat.holds |= set(delivery.digests.values())
-            seat.private |= set(command.plan.private)
+            session.count_success()
+            session.holds |= set(delivery.digests.values())
+            session.private |= set(command.plan.private)
         return self._receipt(taken)
 
-    async def _arrive(
-        self, seat: Seat, command: Train, head: pb.Head, pieces: AsyncIterator[Buffer]
+    async def _take_in(
+        self, session: LearnerSession, command: Train, head: pb.Head, pieces: AsyncIterator[Buffer]
     ) -> tuple[Trained, Delivery, Buffer]:
-        """From an update's announcement to its file on disk; raises `Bad` with what is wrong with it.
+        """Check an update and write it to a file; raise `InvalidUpdate` with what is wrong with it.
 
-        A small one that came whole is given back instead, to go to the disk with its journal entry.
+        A small one that came whole is returned instead, to be encoded with its journal entry.
         """
-        federation, plan = self.federation, command.plan
-        state = self.book.controller.state
-        member = state.members[seat.name]
-        metrics = speech.hear_metrics(
+        plan, state = command.plan, self._log.state
+        member = state.members[session.name]
+        metrics = messages.decode_metrics(
             head.trained, plan, examples=member.examples, validation=member.validation, classes=state.classes
         )
-        layers = plan.sends(self.book.layout.names)
-        models, bodies = self.book.course.models, federation.bodies
-        digests = speech.hear_layers(head.trained.layers)
+        layers = plan.sends(self._layout.names)
+        models, bodies = self._log.durable.models, self._bodies
+        digests = messages.decode_layers(head.trained.layers)
         expected = announced(bodies, models, command.model.name, layers, digests, head.size, head.sha256.hex())
-        examination = Examination(expected, bodies, models, federation.terms.norm_bound)
+        check = UpdateCheck(expected, bodies, models, self._terms.norm_bound)
         body: Buffer = b""
         if head.offset == 0 and expected.size <= SMALL:
             body = await _whole(pieces, expected.size)
-            delivery = received(body, examination)
+            delivery = received(body, check)
         else:
-            delivery = await self._piece_by_piece(seat, head, examination, pieces)
-        up = self.book.layout.bytes(delivery.inside)
-        federation.meters.bytes.labels("up").inc(up)
-        traffic = federation.orders.traffic(command.task, up)
+            delivery = await self._large.take(session, head, check, pieces)
+        up = self._layout.bytes(delivery.inside)
+        self._meters.bytes.labels("up").inc(up)
+        traffic = self._outbox.traffic(command.task, up)
         event = Trained(command.task, f"t{command.task}", layers, head.trained.steps, metrics, traffic)
         return event, delivery, body
 
-    async def _piece_by_piece(
-        self, seat: Seat, head: pb.Head, examination: Examination, pieces: AsyncIterator[Buffer]
-    ) -> Delivery:
-        federation, expected = self.federation, examination.expected
-        label = _label(seat.name, head.task, head.sha256)
-        if seat.name in self._bringing:
-            raise Busy("Another call is bringing an update.")
-        self._bringing.add(seat.name)
-        self._supersede(seat.name, label)
-        self.book.blobs.pin(expected.name)
-        reception = Reception(self.book.blobs, label, examination)
-        try:
-            reception.begin_at(head.offset)
-            await self._take(seat, reception, pieces)
-            delivery = await federation.in_hand(reception.finish)
-        except BaseException as error:
-            if isinstance(error, Bad):
-                reception.discard()
-            self.book.blobs.unpin(expected.name)
-            raise
-        finally:
-            reception.put_aside()
-            self._bringing.discard(seat.name)
-        if not delivery.blob:
-            self.book.blobs.unpin(expected.name)  # no layer had changed: there is no file
-        return delivery
-
-    async def _take(self, seat: Seat, reception: Reception, pieces: AsyncIterator[Buffer]) -> None:
-        """All pieces, one after the other; the next one comes while a hand is at the one before."""
-        federation, here = self.federation, reception.parcel.size
-        taking: asyncio.Task[None] | None = None
-        turn: Turn | None = None
-        try:
-            while here < reception.expected.size:
-                turn = await federation.large_pieces.begin()
-                data = await anext(pieces, None)
-                if taking is not None:
-                    await taking
-                if data is None:
-                    return
-                here += len(data)
-                taking = asyncio.create_task(federation.in_hand(partial(reception.take, data)))
-                taking.add_done_callback(partial(_over, turn))
-                del data  # while the next turn is waited for, nothing of it is in memory
-                seat.seen = federation.now
-            if taking is not None:
-                await taking
-        finally:
-            if turn is not None:
-                turn.end()
-            if taking is not None:
-                await asyncio.gather(taking, return_exceptions=True)  # until then its file is not to be touched
-
-    def _supersede(self, learner: str, label: str) -> None:
-        """One upload of each learner may be unfinished: the one before is not gone on with any more."""
-        before = self._unfinished.get(learner)
-        if before is not None and before != label:
-            (self.book.blobs.unfinished / before).unlink(missing_ok=True)
-        self._unfinished[learner] = label
-
     async def _unexpected(self, name: str, head: pb.Head) -> pb.Receipt:
-        """An answer to a task that is not on the learner's list: it came before, or is late, or never was."""
+        """Take an answer to a task that is not open: it was answered before, is late, or was never given."""
         if head.WhichOneof("result") == "scored":
             return pb.Receipt(verdict=pb.Receipt.LATE)  # opinions are not in the journal one by one
-        owner = await self.federation.in_clerk(lambda: self.book.journal.handed_to(head.task))
-        if owner == name and head.task in self.book.out:
-            raise Busy(f"Task {head.task} is being handed out: come again.")
+        owner = await self._log.in_writer(lambda: self._log.durable.journal.handed_to(head.task))
+        if owner == name and head.task in self._log.durable.out:
+            raise RetryLater(f"Task {head.task} is being handed out: come again.")
         if owner != name:
-            self.federation.meters.refusals.labels("unknown task").inc()
-            self.federation.note(name, "refused", task=head.task, reason="unknown task")
+            self._meters.refusals.labels("unknown task").inc()
+            self._log.note(name, "refused", task=head.task, reason="unknown task")
             return pb.Receipt(verdict=pb.Receipt.REFUSED, reason=f"task {head.task} was never given to {name}")
         note = _note(name, head)
-        taken = await self.federation.post(Failed(head.task, LATE), _answer(name, head), note=note).taken
+        taken = await self._log.post(Failed(head.task, LATE), _answer(name, head), note=note).taken
         return self._receipt(taken)
 
     def _receipt(self, taken: Taken) -> pb.Receipt:
-        self.federation.meters.updates.labels(taken.verdict).inc()
+        self._meters.updates.labels(taken.verdict).inc()
         return pb.Receipt(verdict=VERDICTS.get(taken.verdict, pb.Receipt.REFUSED), reason=taken.reason)
 
     # ------------------------------------------------------------------------------------------------------ portions
 
-    def _apart(self, first: Portion | None, portions: AsyncIterator[Portion]) -> tuple[pb.Head, AsyncIterator[Buffer]]:
-        """What an answer says, and its data, piece by piece; nothing of the message itself stays in memory."""
+    def _split(self, first: Portion | None, portions: AsyncIterator[Portion]) -> tuple[pb.Head, AsyncIterator[Buffer]]:
+        """Return an answer's head, and its data piece by piece."""
         if first is None or first.head is None:
             raise Rejected("An answer begins with its head.")
         if first.head.sequence > LARGEST:
@@ -274,7 +204,7 @@ class Answers:
         while True:
             given = [data]
             del data
-            yield given.pop()  # whoever asked for it has it alone
+            yield given.pop()  # hold no reference while it is in use
             portion = await self._next(portions)
             if portion is None:
                 return
@@ -282,26 +212,22 @@ class Answers:
             del portion
 
     async def _next(self, portions: AsyncIterator[Portion]) -> Portion | None:
-        """The next piece of an answer, or None at its end."""
-        seconds = self.federation.terms.silence
+        """Return the next piece of an answer, or None at its end."""
+        seconds = self._terms.silence
         try:
             async with asyncio.timeout(seconds):
                 return await anext(portions)
         except StopAsyncIteration:
             return None
         except TimeoutError:
-            raise Busy(f"Nothing came for {seconds:g} s.") from None
+            raise RetryLater(f"Nothing came for {seconds:g} s.") from None
 
-    async def _hear_out(self, portions: AsyncIterator[Portion]) -> None:
-        """A receipt before the caller's last word may be lost on its way (grpc issue 36066)."""
-        whole = self.federation.bodies.size(self.book.layout.indices(None))
+    async def _read_to_end(self, portions: AsyncIterator[Portion]) -> None:
+        """Read what is left: a receipt sent before the caller's end of stream may be lost (grpc issue 36066)."""
+        whole = self._bodies.size(self._layout.indices(None))
         for _ in range(whole // CHUNK + 2):
             if await self._next(portions) is None:
-                return  # who goes on and on is answered without
-
-
-def _over(turn: Turn, _: object) -> None:
-    turn.end()
+                return  # a caller that never ends is answered without
 
 
 async def _nothing_more() -> AsyncIterator[Portion]:
@@ -310,24 +236,19 @@ async def _nothing_more() -> AsyncIterator[Portion]:
 
 
 async def _whole(pieces: AsyncIterator[Buffer], size: int) -> Buffer:
-    """A body of so many bytes."""
+    """Return a body of so many bytes."""
     body: Buffer = b""
     async for piece in pieces:
         body = piece if not body else b"".join((body, piece))  # most come in one: no copy
         if len(body) > size:
-            raise Bad(TOO_MUCH.format(size))
+            raise InvalidUpdate(TOO_MUCH.format(size))
     if len(body) < size:
-        raise Busy(BROKEN_OFF.format(len(body), size))
+        raise RetryLater(BROKEN_OFF.format(len(body), size))
     return body
 
 
-def _label(learner: str, task: int, sha256: bytes) -> str:
-    """Name of the file in which an update arrives."""
-    return f"{learner}.{task}.{sha256[:8].hex()}"
-
-
 def _note(name: str, head: pb.Head) -> Note:
-    """For the audit."""
+    """Return the row of the audit."""
     told = {"task": head.task, "sequence": head.sequence, "bytes": head.size, "sha256": head.sha256[:32].hex()}
     return Note(name, "update", told)
 

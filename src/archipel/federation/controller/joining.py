@@ -1,99 +1,149 @@
-"""Joining: is it the same study, the same network, and what do everybody's features look like?"""
+"""Joining and signs of life: compare a learner's study and network with the controller's; combine statistics."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from archipel.core.records import Capped
 from archipel.core.shares import cap
-from archipel.core.types import Joined
+from archipel.core.types import Joined, Progress, Train
 from archipel.data.standardise import Moments, combine
-from archipel.federation.controller.terms import Rejected
-from archipel.federation.wire import codec as speech
+from archipel.federation.controller.admissions import Admissions
+from archipel.federation.controller.event_log import EventLog
+from archipel.federation.controller.sessions import LearnerSession
+from archipel.federation.controller.status_board import StatusBoard
+from archipel.federation.controller.terms import HomeSite, Rejected, Terms
 from archipel.federation.wire import federation_pb2 as pb
-from archipel.federation.wire.body import Bad
-
-if TYPE_CHECKING:
-    from archipel.federation.controller.engine import Federation
+from archipel.federation.wire import messages
+from archipel.federation.wire.body import InvalidUpdate
 
 log = logging.getLogger("archipel.federation")
 
+FEW = 1 << 16
+"""Bytes of a Join without statistics."""
+
 
 class Joining:
+    """Answer the calls Join and Beat."""
+
     def __init__(
-        self, federation: Federation, study: Mapping[str, str], layout: str, features: Sequence[int] | None
+        self,
+        event_log: EventLog,
+        sessions: Mapping[str, LearnerSession],
+        admissions: Admissions,
+        status: StatusBoard,
+        terms: Terms,
+        home: HomeSite | None,
+        *,
+        name: str,
+        study: Mapping[str, str],
+        layout: str,
+        features: Sequence[int] | None,
     ) -> None:
-        self.federation = federation
-        self.study = study
-        self.layout = layout
-        self.features = features
+        """Take what a learner's must equal.
+
+        name: of this federation. study: hashes of its sections. layout: hash of the layers. features: the shape of an
+        example, where features are standardised by everybody's statistics.
+        """
+        self._log = event_log
+        self._sessions = sessions
+        self._admissions = admissions
+        self._status = status
+        self._terms = terms
+        self._home = home
+        self._name = name
+        self._study = study
+        self._layout = layout
+        self._features = features
         self._told: dict[str, Moments] = {}
         """Moments of those who wait for the others'."""
         self._everybodys: Moments | None = None
         self._one_at_a_time = asyncio.Lock()
-        self.capped: tuple[str, ...] = ()
-        """Whose moments were cut to the share that anybody may have."""
 
-    async def remember(self) -> None:
-        """Everybody's statistics, if they were settled in an earlier process."""
-        settled = await self.federation.in_clerk(lambda: self.federation.fact("moments", None))
-        if settled is not None and self.features is not None:
-            self._note_capped(await self.federation.in_clerk(lambda: self.federation.fact("capped", [])))
-            self._settle(self._checked(pb.Moments.FromString(bytes.fromhex(settled))))
+    @property
+    def most_bytes(self) -> int:
+        """Bytes that the message of a Join may have: some hashes, and two float64 for each feature."""
+        return FEW + 16 * math.prod(self._features or (0,))
+
+    async def load(self) -> None:
+        """Load everybody's statistics, if an earlier process has combined them."""
+        stored = await self._log.in_writer(lambda: self._log.fact("moments", None))
+        if stored is not None and self._features is not None:
+            self._status.capped_moments(await self._log.in_writer(lambda: self._log.fact("capped", [])))
+            self._adopt(self._checked(pb.Moments.FromString(bytes.fromhex(stored))))
 
     async def join(self, name: str, hello: pb.Hello) -> pb.Welcome:
+        """Check a learner, and tell the controller that it is there."""
         self._compare(name, hello)
-        federation = self.federation
-        seat, guest, terms = federation.seats[name], federation.terms.learners[name], federation.terms
-        seat.seen = federation.now
-        welcome = pb.Welcome(heartbeat=terms.heartbeat, silence=terms.silence, federation=federation.name)
-        if self.features is not None:
-            async with self._one_at_a_time:  # what is settled is settled once
+        session, listed, terms = self._sessions[name], self._terms.learners[name], self._terms
+        session.seen = self._log.now
+        welcome = pb.Welcome(heartbeat=terms.heartbeat, silence=terms.silence, federation=self._name)
+        if self._features is not None:
+            async with self._one_at_a_time:  # statistics are combined once
                 wait = await self._gather(name, hello)
             if wait is not None:
                 welcome.wait = wait
                 return welcome
             assert self._everybodys is not None
-            welcome.moments.CopyFrom(speech.say_moments(self._everybodys))
+            welcome.moments.CopyFrom(messages.encode_moments(self._everybodys))
         joined = Joined(
             name,
             hello.examples if hello.HasField("examples") else None,
             hello.validation,
             hello.test,
-            guest.group,
-            guest.role,
+            listed.group,
+            listed.role,
             hello.fresh,
         )
-        if name not in federation.operators.paused and self._is_news(joined):
-            federation.note(name, "joined", examples=joined.examples, fresh=joined.fresh)
-            await federation.post(joined).handled
+        if self._may_train(session) and self._is_news(joined):
+            self._log.note(name, "joined", examples=joined.examples, fresh=joined.fresh)
+            await self._log.post(joined).handled
             log.info("a learner has joined", extra={"learner": name, "fresh": joined.fresh})
-            await federation.operators.has_joined(name)
+            await self._admissions.has_joined(name)
         if joined.fresh:
-            seat.private.clear()
+            session.private.clear()
         return welcome
 
+    async def beat(self, name: str, pulse: pb.Pulse) -> pb.Heard:
+        """Note a sign of life and the steps made; tell a learner that counts as gone to join again."""
+        session = self._sessions[name]
+        session.seen = self._log.now
+        member = self._log.state.members.get(name)
+        for task, steps in {told.task: told.steps for told in pulse.steps}.items():
+            command = session.orders.get(task)
+            if not isinstance(command, Train) or "progress" not in command.plan.reports:
+                continue
+            if member is not None and steps <= messages.most_steps(command.plan, member.examples):
+                self._log.post(Progress(task, steps))
+        gone = member is None or not member.active
+        return pb.Heard(join=gone and self._may_train(session) and self._log.stopped is None)
+
+    def _may_train(self, session: LearnerSession) -> bool:
+        """Return whether a learner is neither paused nor resting."""
+        return session.name not in self._admissions.paused and session.rests_until <= self._log.now
+
     def _compare(self, name: str, hello: pb.Hello) -> None:
-        if hello.protocol != speech.PROTOCOL:
+        if hello.protocol != messages.PROTOCOL:
             raise Rejected(
-                f"This controller speaks version {speech.PROTOCOL} of the protocol, the learner version "
+                f"This controller speaks version {messages.PROTOCOL} of the protocol, the learner version "
                 f"{hello.protocol}. Install the same version of Archipel on both sides."
             )
         theirs = dict(hello.study)
-        differ = sorted(key for key in self.study.keys() | theirs.keys() if self.study.get(key) != theirs.get(key))
+        differ = sorted(key for key in self._study.keys() | theirs.keys() if self._study.get(key) != theirs.get(key))
         if differ:
             raise Rejected(
                 f"The study of {name} is not the controller's: they differ in {', '.join(differ)[:500]}. "
                 "Give both sides the same study file and the same code."
             )
-        if hello.layout != self.layout:
+        if hello.layout != self._layout:
             raise Rejected(
                 f"The network of {name} has other layers or shapes than the controller's. Do its data have other "
                 "columns or classes than the others'?"
             )
-        if hello.federation not in ("", self.federation.name):
+        if hello.federation not in ("", self._name):
             raise Rejected(
                 f"The folder of {name} holds answers and private layers of another federation. Give the learner "
                 "another folder with --state; or, if they are not needed any more, remove it."
@@ -101,16 +151,16 @@ class Joining:
         self._check_counts(name, hello)
 
     def _check_counts(self, name: str, hello: pb.Hello) -> None:
-        """Counts decide weights: the study bounds them, and they stay as they were when the learner first joined."""
+        """Check counts, which decide weights, against the study's limits and those of the first join."""
         for what in ("examples", "validation", "test"):
-            told, most = getattr(hello, what), getattr(self.federation.terms.limits, what)
+            told, most = getattr(hello, what), getattr(self._terms.limits, what)
             if told > most:
                 raise Rejected(
                     f"{name} says it has {told} examples ({what}); at most {most} are allowed. If it has, raise "
                     f"federation.limits.{what} in the controller's study."
                 )
-        member = self.federation.book.controller.state.members.get(name)
-        if member is None or name in self.federation.operators.readmitted:
+        member = self._log.state.members.get(name)
+        if member is None or name in self._admissions.readmitted:
             return
         before = (member.examples, member.validation, member.test)
         told = (hello.examples if hello.HasField("examples") else None, hello.validation, hello.test)
@@ -122,15 +172,15 @@ class Joining:
             )
 
     def _is_news(self, joined: Joined) -> bool:
-        member = self.federation.book.controller.state.members.get(joined.learner)
+        member = self._log.state.members.get(joined.learner)
         if member is None or not member.active or joined.fresh:
             return True
         told = (joined.examples, joined.validation, joined.test)
         return told != (member.examples, member.validation, member.test)
 
     async def _gather(self, name: str, hello: pb.Hello) -> str | None:
-        """Everybody's statistics, once enough have told theirs; what is waited for, until then."""
-        assert self.features is not None
+        """Combine everybody's statistics once enough have sent theirs; until then return what is waited for."""
+        assert self._features is not None
         if self._everybodys is not None:
             return None
         if not hello.HasField("moments"):
@@ -139,59 +189,54 @@ class Joining:
                 "Does its operator refuse the moments?"
             )
         try:
-            told = speech.hear_moments(hello.moments, self.features)
-            if told.count > self.federation.terms.limits.examples:
-                raise Bad(f"of {told.count} examples, at most {self.federation.terms.limits.examples} are allowed")
+            told = messages.decode_moments(hello.moments, self._features)
+            if told.count > self._terms.limits.examples:
+                raise InvalidUpdate(f"of {told.count} examples, at most {self._terms.limits.examples} are allowed")
             if hello.HasField("examples") and told.count != hello.examples:
-                raise Bad(f"of {told.count} examples, {hello.examples} were registered")
+                raise InvalidUpdate(f"of {told.count} examples, {hello.examples} were registered")
             self._told[name] = told
-        except Bad as bad:
-            raise Rejected(f"The moments of {name}: {bad}.") from None
-        terms = self.federation.terms
+        except InvalidUpdate as error:
+            raise Rejected(f"The moments of {name}: {error}.") from None
+        terms = self._terms
         training = [who for who in sorted(self._told) if terms.learners[who].role == "train"]
         if len(training) < terms.wait_for:
             return f"{len(training)} of {terms.wait_for} learners have told the moments of their features"
         together, cut = self._combined(training)
         try:
             everybodys = self._checked(together)
-        except Bad as bad:  # what is settled stays: it is looked at before
+        except InvalidUpdate as error:  # checked before it is stored for good
             del self._told[name]
-            raise Rejected(f"The moments of {name} do not go together with the others': {bad}.") from None
-        self.federation.note("controller", "combined moments", learners=training, count=together.count)
+            raise Rejected(f"The moments of {name} do not go together with the others': {error}.") from None
+        self._log.note("controller", "combined moments", learners=training, count=together.count)
         for who in cut:
-            self.federation.warn_of_share(who, "moments", terms.limits.most_share)
-        await self.federation.settle(moments=together.SerializeToString().hex(), capped=cut)
-        self._note_capped(cut)
-        self._settle(everybodys)
+            self._status.warn_of_share(Capped(who, "moments", terms.limits.most_share))
+        await self._log.store(moments=together.SerializeToString().hex(), capped=cut)
+        self._status.capped_moments(cut)
+        self._adopt(everybodys)
         return None
 
     def _combined(self, learners: Sequence[str]) -> tuple[pb.Moments, list[str]]:
-        """Everybody's moments, nobody's by more than the share anybody may have; and whose were cut to it."""
+        """Return everybody's moments, nobody's above the largest share allowed, and whose were cut to it."""
         told = [self._told[who] for who in learners]
         counts = [one.count for one in told]
-        within = [max(1, int(count)) for count in cap(counts, self.federation.terms.limits.most_share)]
+        within = [max(1, int(count)) for count in cap(counts, self._terms.limits.most_share)]
         parts = [_fewer(one, count) for one, count in zip(told, within, strict=True)]
         cut = [who for who, before, after in zip(learners, counts, within, strict=True) if after < before]
-        return speech.say_moments(combine(parts)), cut
-
-    def _note_capped(self, learners: Sequence[str]) -> None:
-        self.capped = tuple(learners)
-        if learners:
-            self.federation.meters.capped.labels("moments").set(len(learners))
+        return messages.encode_moments(combine(parts)), cut
 
     def _checked(self, together: pb.Moments) -> Moments:
-        """Everybody's moments; rounding may have led a little beyond what each learner's may be."""
-        assert self.features is not None
-        return speech.hear_moments(together, self.features, largest=2 * speech.LARGEST)
+        """Return everybody's moments; rounding may exceed a little what a single learner's may be."""
+        assert self._features is not None
+        return messages.decode_moments(together, self._features, largest=2 * messages.LARGEST)
 
-    def _settle(self, everybodys: Moments) -> None:
-        if self.federation.home is not None:
-            self.federation.home.standardise(everybodys)
+    def _adopt(self, everybodys: Moments) -> None:
+        if self._home is not None:
+            self._home.standardise(everybodys)
         self._everybodys = everybodys
 
 
 def _fewer(moments: Moments, count: int) -> Moments:
-    """As if it had so many examples that are alike."""
+    """Return the moments as if there were so many examples of the same distribution."""
     if count == moments.count:
         return moments
     share = count / moments.count

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from archipel.federation.controller.footprint import forget_holes, forget_the_start
+from archipel.federation.controller.release_memory import release_startup_code, trim_heap
 
 TRIES, WITHIN = 5, 60.0
 """A controller that is killed so many times within so many seconds is not started again."""
@@ -50,7 +50,7 @@ def keep(journal: Path) -> Life:
     """
     if sys.platform != "linux":  # nothing would end a controller whose keeper is gone
         return Life()
-    forget_holes()
+    trim_heap()
     gc.freeze()  # modules stay: to look through them would touch, and so copy, what is shared
     sys.stdout.flush()
     sys.stderr.flush()
@@ -68,7 +68,7 @@ def keep(journal: Path) -> Life:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return Life(len(killed), killed[-1] if killed else None)
         ctypes.CDLL(None).prctl(PR_SET_NAME, b"archipel-keeper")
-        forget_the_start()
+        release_startup_code()
         code, asked = _wait_for(pid)
         if code >= 0:
             raise SystemExit(code)

@@ -1,46 +1,102 @@
-"""Turns: what takes memory is done by a few at a time."""
+"""Limits on what is in memory at the same time, shared fairly between callers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 
-class Turns:
-    """So many at a time; who takes longer than a turn lasts keeps nobody waiting for it."""
+class Limiter:
+    """Limit concurrency; callers take turns, and a slot is released after a timeout.
+
+    A caller that waits with a hundred calls gets a slot as often as one that waits with a single call, and a slow one
+    does not hold up the others.
+    """
 
     def __init__(self, count: int, seconds: float) -> None:
-        self._free = asyncio.Semaphore(count)
+        self._free = count
         self._seconds = seconds
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        """By caller; the first one is next."""
 
-    async def begin(self) -> Turn:
-        await self._free.acquire()
-        return Turn(self._free, self._seconds)
+    async def acquire(self, caller: str) -> Slot:
+        """Wait for a slot."""
+        if self._free:
+            self._free -= 1
+        else:
+            granted = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(caller, deque()).append(granted)
+            try:
+                await granted
+            except asyncio.CancelledError:
+                if not granted.cancelled():  # granted just before the caller gave up
+                    self._release()
+                raise
+        return Slot(self._release, self._seconds)
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        turn = await self.begin()
+    async def slot(self, caller: str) -> AsyncIterator[None]:
+        """Hold a slot inside a block."""
+        held = await self.acquire(caller)
         try:
             yield
         finally:
-            turn.end()
+            held.release()
+
+    def _release(self) -> None:
+        """Grant the slot to the next caller, which then goes to the end of the line."""
+        while self._waiting:
+            caller = next(iter(self._waiting))
+            calls = self._waiting.pop(caller)
+            granted = calls.popleft()
+            if calls:
+                self._waiting[caller] = calls
+            if not granted.done():
+                granted.set_result(None)
+                return
+        self._free += 1
 
 
-class Turn:
-    """One that has begun."""
+class Slot:
+    """A slot that was acquired."""
 
-    def __init__(self, free: asyncio.Semaphore, seconds: float) -> None:
-        self._free = free
-        self._over = False
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.end)
+    def __init__(self, on_release: Callable[[], None], seconds: float) -> None:
+        self._on_release = on_release
+        self._released = False
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.release)
 
-    def stay(self) -> None:
-        """It lasts until its end from now on, however long that takes."""
+    def keep(self) -> None:
+        """Hold it until it is released, without a timeout."""
         self._timer.cancel()
 
-    def end(self) -> None:
+    def release(self) -> None:
+        """Give it back; a second time does nothing."""
         self._timer.cancel()
-        if not self._over:
-            self._over = True
-            self._free.release()
+        if not self._released:
+            self._released = True
+            self._on_release()
+
+
+class Backlog:
+    """Count small updates that are in memory and not yet on disk."""
+
+    def __init__(self, most: int) -> None:
+        """Take the number of updates from which on no further orders leave: they would only bring more updates."""
+        self._most = most
+        self._count = 0
+        self._room = asyncio.Event()
+
+    def add(self, more: int) -> None:
+        """Count so many more, or fewer."""
+        self._count += more
+        if self._count < self._most:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    async def drained(self) -> None:
+        """Wait until there is room for more."""
+        while self._count >= self._most:
+            await self._room.wait()

@@ -1,38 +1,46 @@
-"""The engine behind gRPC: calls in, answers out, and errors as words."""
+"""The engine behind gRPC: calls in, answers out, errors as status codes.
+
+Every method takes a stream, also those that are sent one message: then nothing of a message is read before the caller
+was admitted (`gate.Gate`), counted (`Calls`) and, where memory is scarce, given a slot (`Limiter`). On the wire there is
+no difference.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
+from archipel.federation.controller.calls import MOST, Calls, TooManyCalls
 from archipel.federation.controller.descriptors import most_connections
 from archipel.federation.controller.engine import Federation
-from archipel.federation.controller.limiter import Turn, Turns
-from archipel.federation.controller.terms import Busy, Missing, Rejected
-from archipel.federation.security.gate import AGES, CALLER, Gate, Turned
+from archipel.federation.controller.limiter import Limiter
+from archipel.federation.controller.terms import Missing, Rejected, RetryLater
+from archipel.federation.security.gate import AGES, CALLER, Gate
 from archipel.federation.security.names import Identity
 from archipel.federation.wire import federation_pb2 as pb
-from archipel.federation.wire.channel import LIMITS, NAME
-from archipel.federation.wire.pieces import Portion, hear_portion, written
+from archipel.federation.wire.channel import CHUNK, LIMITS, NAME
+from archipel.federation.wire.pieces import Portion, decode_portion, encoded
 
-log = logging.getLogger("archipel.federation")
 T = TypeVar("T")
 
-CODES = {
+CODES: dict[type[Exception], grpc.StatusCode] = {
     Rejected: grpc.StatusCode.FAILED_PRECONDITION,
     Missing: grpc.StatusCode.NOT_FOUND,
-    Busy: grpc.StatusCode.ABORTED,
+    RetryLater: grpc.StatusCode.ABORTED,
+    TooManyCalls: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    DecodeError: grpc.StatusCode.INVALID_ARGUMENT,
 }
+BLAMELESS = (RetryLater, TooManyCalls, TimeoutError)
+"""Not in the audit: the caller may have done nothing wrong."""
 
-REPLY = f"/{NAME}/Reply"
 THRIFT: list[tuple[str, Any]] = [
     # what a learner may send before it is read: the rest of an update waits with the learner, not here
     ("grpc.http2.lookahead_bytes", 4096),
@@ -40,44 +48,46 @@ THRIFT: list[tuple[str, Any]] = [
     ("grpc.experimental.tcp_max_read_buffer_size", 8192),
 ]
 """So that a thousand connections fit into little memory."""
-HANDSHAKE = ("grpc.server_handshake_timeout_ms", 10_000)
-"""A connection that says nothing is closed: it takes the place of one that would."""
-SMALL_ONES = 64
+GUARDS: list[tuple[str, Any]] = [
+    ("grpc.server_handshake_timeout_ms", 10_000),  # a connection that says nothing is closed
+    ("grpc.max_concurrent_streams", MOST),
+    *AGES,
+]
+SMALL_UPDATES = 64
 """Updates of one message that may be on their way in, up to the disk."""
 ARRIVAL = 0.2
-"""Seconds after which one that has not arrived, as on a slow line, does not count among them any more."""
-TURN: ContextVar[Turn] = ContextVar("TURN")
-"""That of a call which brings a small update."""
+"""Seconds after which one that has not arrived, as on a slow line, no longer counts among them."""
+READING = 15.0
+"""Seconds in which a message must have come, once it is waited for."""
+WRITING = 60.0
+"""Seconds in which a caller must have taken a message."""
+HANDLING = 60.0
+"""Seconds that an answer may take, beside the time for reading."""
+SMALL = 1 << 16
+"""Bytes of a message that carries neither a model nor statistics of features."""
 
 
 async def serve(
     federation: Federation, address: str, credentials: grpc.ServerCredentials | None
 ) -> tuple[grpc.aio.Server, int]:
-    """Listen at an address, and at which port; without credentials only on loopback, which the caller has seen to."""
-
-    def refused(turned: Turned) -> None:
-        federation.meters.refusals.labels("caller").inc()
-        peer = turned.peer
-        about = {"caller": str(peer.identity), "serial": peer.serial, "address": peer.address}
-        log.warning("a caller was turned away", extra={"reason": turned.reason, **about})
+    """Listen at an address, which without credentials must be loopback; return the server and its port."""
 
     def certified(who: Identity, expires: datetime) -> None:
-        federation.certificates[str(who)] = expires
-        federation.meters.certificates.labels(str(who)).set(expires.timestamp())
+        federation.status.record_certificate(str(who), expires)
 
     await federation.open()
     gate = Gate(
-        federation.operators.objection,
-        refused,
+        federation.admissions.objection,
+        federation.status.turned_away,
         insecure=credentials is None,
         revoked=federation.revoked,
         on_certificate=certified,
     )
-    federation.later(gate.watch())
-    most = most_connections(len(federation.seats))
-    options = [*LIMITS, *THRIFT, *AGES, ("grpc.max_allowed_incoming_connections", most), HANDSHAKE]
-    server = grpc.aio.server(interceptors=(InTurn(), gate), options=options)
-    server.add_generic_rpc_handlers((_handlers(federation),))
+    federation.workers.start(gate.watch())
+    most = most_connections(len(federation.sessions))
+    options = [*LIMITS, *THRIFT, *GUARDS, ("grpc.max_allowed_incoming_connections", most)]
+    server = grpc.aio.server(interceptors=(gate,), options=options)
+    server.add_generic_rpc_handlers((Service(federation).handlers(),))
     try:
         if credentials is None:
             port = server.add_insecure_port(address)
@@ -85,31 +95,10 @@ async def serve(
             port = server.add_secure_port(address, credentials)
     except RuntimeError:
         raise OSError(
-            f"Nobody can listen at {address}: is another process there, or is it no address of ours?"
+            f"Cannot listen at {address}: is another process listening there, or is it no address of this machine?"
         ) from None
     await server.start()
     return server, port
-
-
-class InTurn(grpc.aio.ServerInterceptor):
-    """Small updates come a few at a time, and the others wait with their learners: a message that comes alone is read
-    before its handler is called, so that it is too late to wait there."""
-
-    def __init__(self) -> None:
-        self._turns = Turns(SMALL_ONES, ARRIVAL)
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Any:
-        if handler_call_details.method == REPLY:
-            turn = await self._turns.begin()
-            call = asyncio.current_task()
-            assert call is not None
-            call.add_done_callback(lambda _: turn.end())
-            TURN.set(turn)  # every call is a task of its own, with variables of its own
-        return await continuation(handler_call_details)
 
 
 class Portions:
@@ -122,82 +111,115 @@ class Portions:
         return self
 
     async def __anext__(self) -> Portion:
-        said: Any = await self._context.read()
+        said = await self._context.read()
         if said is grpc.aio.EOF:
             raise StopAsyncIteration
-        portion: Portion = said
-        return portion
+        return decode_portion(said)
 
 
-def _handlers(federation: Federation) -> grpc.GenericRpcHandler:
-    async def spoken(context: Any, call: str, answer: Callable[[], Awaitable[T]]) -> T:
+class Service:
+    """The methods of the wire."""
+
+    def __init__(self, federation: Federation) -> None:
+        self._federation = federation
+        self._calls: Calls = federation.calls
+        self._small_updates = Limiter(SMALL_UPDATES, ARRIVAL)
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """Return the handlers for gRPC."""
+        federation, joining = self._federation, self._federation.joining
+        one_answer = {
+            "Join": self._unary(pb.Hello.FromString, lambda m: joining.join(_learner(), m), joining.most_bytes),
+            "Beat": self._unary(pb.Pulse.FromString, lambda m: joining.beat(_learner(), m)),
+            "Stored": self._unary(pb.Parcel.FromString, lambda m: federation.answers.stored(_learner(), m)),
+            "Reply": self._reply,
+            "Answer": self._answer,
+            "Steer": self._unary(pb.Wish.FromString, lambda m: federation.operators.steer(CALLER.get(), m)),
+            "Look": self._unary(pb.Glance.FromString, self._look),
+        }
+        many_answers = {
+            "Listen": self._listen,
+            "Fetch": self._fetch,
+        }
+        made: dict[str, Any] = {
+            **{name: grpc.stream_unary_rpc_method_handler(self._guarded(name, m)) for name, m in one_answer.items()},
+            **{name: grpc.stream_stream_rpc_method_handler(self._guarded(name, m)) for name, m in many_answers.items()},
+        }
+        return grpc.method_handlers_generic_handler(NAME, made)
+
+    def _guarded(self, name: str, method: Callable[[Any], Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+        """Count a call, and tell the caller what was wrong with it."""
+
+        async def call(_: object, context: Any) -> T:
+            caller = CALLER.get()
+            try:
+                self._calls.begin(str(caller))
+                return await method(context)
+            except tuple(CODES) as error:
+                if not isinstance(error, BLAMELESS):
+                    self._federation.status.refused(caller.name, name, str(error))
+                kind = next(kind for kind in CODES if isinstance(error, kind))
+                await context.abort(CODES[kind], str(error) or "The call took too long.")
+                raise
+
+        return call
+
+    def _unary(
+        self, decode: Callable[[bytes], Any], answer: Callable[[Any], Awaitable[Any]], most: int = SMALL
+    ) -> Callable[[Any], Awaitable[bytes]]:
+        async def method(context: Any) -> bytes:
+            message = decode(await _read(context, most))
+            async with asyncio.timeout(HANDLING):
+                return encoded(await answer(message))
+
+        return method
+
+    async def _look(self, _: pb.Glance) -> pb.Status:
+        return pb.Status(told=json.dumps(self._federation.status.report(CALLER.get())))
+
+    async def _reply(self, context: Any) -> bytes:
+        name = _learner()
+        slot = await self._small_updates.acquire(name)
         try:
-            return await answer()
-        except (Rejected, Missing, Busy) as error:
-            await abort(context, call, error)
+            portion = decode_portion(await _read(context, 4 * CHUNK))
+            slot.keep()  # it has come, and is in memory until it is on the disk
+            async with asyncio.timeout(HANDLING):
+                return encoded(await self._federation.answers.reply(name, portion))
+        finally:
+            slot.release()
 
-    async def abort(context: Any, call: str, error: Rejected | Missing | Busy) -> NoReturn:
-        if not isinstance(error, Busy):  # who is told to come again has done nothing wrong
-            federation.refused(CALLER.get().name, call, str(error))
-        await context.abort(CODES[type(error)], str(error))
-        raise AssertionError("abort raises")
+    async def _answer(self, context: Any) -> bytes:
+        return encoded(await self._federation.answers.answer(_learner(), Portions(context)))
 
-    async def join(hello: pb.Hello, context: Any) -> pb.Welcome:
-        return await spoken(context, "Join", lambda: federation.joining.join(_learner(), hello))
+    async def _listen(self, context: Any) -> None:
+        name = _learner()
+        await _read(context, SMALL)
+        self._calls.listen(name)
+        await _send(context, self._federation.orders.listen(name))
 
-    async def sent(context: Any, call: str, messages: AsyncGenerator[bytes]) -> None:
-        """Send them one by one; while the next one is waited for, none is in memory."""
-        try:
-            async with aclosing(messages):  # otherwise it would hold what it holds until somebody collects it
-                async for message in messages:
-                    await context.write(message)
-                    del message
-        except (Rejected, Missing, Busy) as error:
-            await abort(context, call, error)
-
-    async def listen(_: pb.Here, context: Any) -> None:
-        await sent(context, "Listen", federation.orders.listen(_learner()))
-
-    async def beat(pulse: pb.Pulse, context: Any) -> pb.Heard:
-        return await spoken(context, "Beat", lambda: federation.answers.beat(_learner(), pulse))
-
-    async def fetch(want: pb.Want, context: Any) -> None:
-        await sent(context, "Fetch", federation.orders.fetch(_learner(), want))
-
-    async def stored(parcel: pb.Parcel, context: Any) -> pb.Offset:
-        return await spoken(context, "Stored", lambda: federation.answers.stored(_learner(), parcel))
-
-    async def answer(_: object, context: Any) -> pb.Receipt:
-        return await spoken(context, "Answer", lambda: federation.answers.answer(_learner(), Portions(context)))
-
-    async def reply(portion: Portion, context: Any) -> pb.Receipt:
-        TURN.get().stay()  # it has come, and is in memory until it is on the disk
-        return await spoken(context, "Reply", lambda: federation.answers.reply(_learner(), portion))
-
-    async def steer(wish: pb.Wish, context: Any) -> pb.Done:
-        return await spoken(context, "Steer", lambda: federation.operators.steer(CALLER.get(), wish))
-
-    async def look(_: pb.Glance, context: Any) -> pb.Status:
-        return pb.Status(told=json.dumps(federation.operators.status(CALLER.get())))
-
-    return grpc.method_handlers_generic_handler(
-        NAME,
-        {
-            "Join": _handler(grpc.unary_unary_rpc_method_handler, join, pb.Hello.FromString),
-            "Listen": _handler(grpc.unary_stream_rpc_method_handler, listen, pb.Here.FromString),
-            "Beat": _handler(grpc.unary_unary_rpc_method_handler, beat, pb.Pulse.FromString),
-            "Fetch": _handler(grpc.unary_stream_rpc_method_handler, fetch, pb.Want.FromString),
-            "Stored": _handler(grpc.unary_unary_rpc_method_handler, stored, pb.Parcel.FromString),
-            "Answer": _handler(grpc.stream_unary_rpc_method_handler, answer, hear_portion),
-            "Reply": _handler(grpc.unary_unary_rpc_method_handler, reply, hear_portion),
-            "Steer": _handler(grpc.unary_unary_rpc_method_handler, steer, pb.Wish.FromString),
-            "Look": _handler(grpc.unary_unary_rpc_method_handler, look, pb.Glance.FromString),
-        },
-    )
+    async def _fetch(self, context: Any) -> None:
+        want = pb.Want.FromString(await _read(context, CHUNK))
+        await _send(context, self._federation.orders.fetch(_learner(), want))
 
 
-def _handler(kind: Callable[..., Any], method: Callable[..., Any], read: Callable[[bytes], Any]) -> Any:
-    return kind(method, request_deserializer=read, response_serializer=written)
+async def _read(context: Any, most: int) -> bytes:
+    """Read the one message of a call."""
+    async with asyncio.timeout(READING):
+        message = await context.read()
+    if message is grpc.aio.EOF:
+        raise Rejected("The call came without a message.")
+    if len(message) > most:
+        raise Rejected(f"The message has {len(message):,} bytes, and such a call may have {most:,}.")
+    return bytes(message)
+
+
+async def _send(context: Any, messages: AsyncGenerator[bytes]) -> None:
+    """Send messages one by one; while the next one is waited for, none is in memory."""
+    async with aclosing(messages):  # otherwise it would hold what it holds until the garbage collector comes
+        async for message in messages:
+            async with asyncio.timeout(WRITING):
+                await context.write(message)
+            del message
 
 
 def _learner() -> str:

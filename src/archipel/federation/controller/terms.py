@@ -1,33 +1,32 @@
-"""How a federation is held together, and what is known of its guests."""
+"""The settings of a federation, and the errors that a caller is told."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from archipel.core.checks import require
-from archipel.core.types import Evaluate, Result, Role, Train
+from archipel.core.types import Evaluate, Result, Role
 from archipel.data.standardise import Moments
 from archipel.federation.security.roles import OperatorRole
-from archipel.federation.wire.codec import MOST
+from archipel.federation.wire.messages import MOST
 
 
 class Rejected(Exception):
-    """A call that cannot be answered as it was made; the words go to the caller."""
+    """A call that cannot be answered as it was made; the message goes to the caller."""
 
 
 class Missing(Exception):
-    """A call asks for something that is not there, or not any more."""
+    """A call for something that does not exist, or no longer."""
 
 
-class Busy(Exception):
-    """A call that may be made again in a moment."""
+class RetryLater(Exception):
+    """A call that may be repeated in a moment."""
 
 
 @dataclass(frozen=True)
-class Guest:
+class ListedLearner:
     """A learner on the study's list."""
 
     group: str = ""
@@ -48,22 +47,22 @@ class Limits:
 
 @dataclass(frozen=True)
 class Terms:
-    """What the study says of a federation."""
+    """The federation section of a study."""
 
-    learners: Mapping[str, Guest]
+    learners: Mapping[str, ListedLearner]
     """Who may take part."""
     wait_for: int
-    """Learners that have to be there before it begins."""
+    """Learners that must have joined before the run begins."""
     heartbeat: float = 5.0
     """Seconds between two signs of life."""
     silence: float = 30.0
-    """Seconds without one after which a learner is taken for gone."""
+    """Seconds without one after which a learner counts as gone."""
     task_deadline: float = 86_400.0
     """Seconds that a training task may take."""
     opinion_deadline: float = 60.0
-    """Seconds that learners have for trying a model."""
+    """Seconds that learners have to evaluate a model."""
     norm_bound: float | None = None
-    """How far an update may move the model; None: as far as it likes."""
+    """How far an update may move the model; None: no limit."""
     limits: Limits = Limits()
     operators: Mapping[str, OperatorRole] = field(default_factory=dict)
     """Who looks after the federation."""
@@ -78,36 +77,9 @@ class Terms:
             )
 
 
-class Home(Protocol):
+class HomeSite(Protocol):
     """The controller's own site."""
 
     def answer(self, command: Evaluate) -> Result: ...
 
     def standardise(self, by: Moments) -> None: ...
-
-
-@dataclass(eq=False)
-class Seat:
-    """A learner, as long as this process runs."""
-
-    name: str
-    seen: float = 0.0
-    """When it gave its last sign of life."""
-    orders: dict[int, Train | Evaluate] = field(default_factory=dict)
-    """What it has to do."""
-    queue: asyncio.Queue[tuple[str, int]] | None = None
-    """What it is to be told next; None while it does not listen."""
-    holds: set[str] = field(default_factory=set)
-    """Digests of the layers it was given last and those it sent last."""
-    private: set[str] = field(default_factory=set)
-    """Layers that it has its own of."""
-    given: dict[int, dict[str, int]] = field(default_factory=dict)
-    """Bytes of each layer that were put on the wire for a task."""
-    fetching: int = 0
-    """Models it is fetching now."""
-    failures: int = 0
-    """Training tasks in a row that came to nothing."""
-    rests_until: float = 0.0
-    """It is given nothing to train before: what fails at once must not fail a thousand times a minute."""
-    told_end: bool = False
-    """It knows that the run is over."""

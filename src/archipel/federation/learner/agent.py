@@ -22,12 +22,12 @@ from torch import Tensor
 from archipel.core.types import Plan
 from archipel.data.standardise import Moments
 from archipel.federation.learner.link import Link, TurnedAway
-from archipel.federation.learner.memory import Folder, Memory, Owed
+from archipel.federation.learner.local_state import Memory, Owed, StateFolder
 from archipel.federation.learner.policy import Policy, Questions, Refusal, without_validation
 from archipel.federation.logs import printable
 from archipel.federation.storage.stored_models import as_bytes
-from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire import messages
 from archipel.federation.wire.body import HEADER, WIDTH, Bodies, fingerprint
 from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.probes import score
@@ -43,7 +43,7 @@ log = logging.getLogger("archipel.learner")
 
 
 @dataclass
-class Island:
+class LocalSite:
     """What a learner brings: its data, its network, and how to standardise them by everybody's statistics."""
 
     work: TrainingContext
@@ -69,8 +69,8 @@ class Training:
 @dataclass
 class Agent:
     link: Link
-    island: Island
-    folder: Folder
+    island: LocalSite
+    folder: StateFolder
     study: Mapping[str, str]
     layout: str
     refuses: frozenset[Probes] = frozenset()
@@ -125,7 +125,7 @@ class Agent:
     async def _join(self) -> None:
         island, learner = self.island, self.island.learner
         hello = pb.Hello(
-            protocol=speech.PROTOCOL,
+            protocol=messages.PROTOCOL,
             study=dict(self.study),
             layout=self.layout,
             examples=len(learner.train),
@@ -135,7 +135,7 @@ class Agent:
             federation=self.memory.federation,
         )
         if island.moments is not None and "moments" not in self.refuses:
-            hello.moments.CopyFrom(speech.say_moments(island.moments))
+            hello.moments.CopyFrom(messages.encode_moments(island.moments))
         while True:
             welcome = await self.link.join(hello)
             self._heartbeat, self._silence = _bounded(welcome.heartbeat), _bounded(welcome.silence)
@@ -156,7 +156,7 @@ class Agent:
         island = self.island
         assert island.moments is not None
         assert island.standardise is not None
-        everybodys = speech.hear_moments(said, tuple(island.moments.sum.shape))
+        everybodys = messages.decode_moments(said, tuple(island.moments.sum.shape))
         island.policy.check_moments(island.moments, everybodys)
         digest = hashlib.sha256(said.SerializeToString(deterministic=True)).hexdigest()
         if self.memory.moments not in ("", digest):
@@ -249,7 +249,7 @@ class Agent:
             return
         training = None
         try:
-            plan = speech.hear_plan(order.plan)
+            plan = messages.decode_plan(order.plan)
             self.island.policy.check_plan(plan)
             if "validation" in self.refuses:
                 plan = without_validation(plan)
@@ -330,8 +330,10 @@ class Agent:
             sequence=owed.sequence,
             size=len(header) + owed.numbers.nbytes,
             sha256=bytes.fromhex(name),
-            trained=speech.say_metrics(
-                owed.metrics, speech.say_layers(owed.layers, [owed.digests[name] for name in owed.layers]), owed.steps
+            trained=messages.encode_metrics(
+                owed.metrics,
+                messages.encode_layers(owed.layers, [owed.digests[name] for name in owed.layers]),
+                owed.steps,
             ),
         )
         receipt = await self.link.answer(head, header, as_bytes(owed.numbers))
@@ -369,7 +371,7 @@ class Agent:
         learner, work = self.island.learner, self._bench
         part = learner.validation if order.part == "validation" else learner.test
         own = work.layout.with_layers(vector, private).to(work.x.device)
-        return speech.say_scored(score(work, own, part, order.bins))
+        return messages.encode_scored(score(work, own, part, order.bins))
 
     # -------------------------------------------------------------------------------------------------------- models
 
@@ -398,7 +400,7 @@ class Agent:
         self, body: bytearray | memoryview, names: Sequence[str], digests: Mapping[str, str]
     ) -> dict[str, Tensor]:
         layout = self.island.work.layout
-        place = self.bodies.look_at(layout.indices(names), bytes(body[: WIDTH + HEADER]), len(body))
+        place = self.bodies.check_header(layout.indices(names), bytes(body[: WIDTH + HEADER]), len(body))
         numbers = torch.frombuffer(body, dtype=torch.float32, offset=place)
         found = {}
         place = 0

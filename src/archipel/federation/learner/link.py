@@ -19,7 +19,7 @@ from archipel.federation.storage.blobs import Buffer
 from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.channel import CHUNK, LIMITS, NAME
-from archipel.federation.wire.pieces import hear_piece, say_portion, written
+from archipel.federation.wire.pieces import decode_piece, encode_portion, encoded
 from archipel.kernels.memory import empty
 
 FOR_GOOD = {
@@ -76,7 +76,7 @@ class Link:
         self._join = self._method(self.channel.unary_unary, "Join", pb.Welcome.FromString)
         self._listen = self._method(self.channel.unary_stream, "Listen", pb.Order.FromString)
         self._beat = self._method(self.channel.unary_unary, "Beat", pb.Heard.FromString)
-        self._fetch = self._method(self.channel.unary_stream, "Fetch", hear_piece)
+        self._fetch = self._method(self.channel.unary_stream, "Fetch", decode_piece)
         self._stored = self._method(self.channel.unary_unary, "Stored", pb.Offset.FromString)
         self._answer = self._method(self.channel.stream_unary, "Answer", pb.Receipt.FromString)
         self._reply = self._method(self.channel.unary_unary, "Reply", pb.Receipt.FromString)
@@ -86,7 +86,7 @@ class Link:
     def _method(self, kind: Callable[..., Any], name: str, read: Callable[[bytes], Any]) -> Callable[..., Any]:
         return kind(  # type: ignore[no-any-return]
             f"/{NAME}/{name}",
-            request_serializer=written,
+            request_serializer=encoded,
             response_deserializer=read,
         )
 
@@ -215,7 +215,7 @@ def _told(error: grpc.aio.AioRpcError) -> TurnedAway:
 def _portions(head: pb.Head, body: Sequence[Buffer], offset: int) -> Iterator[pb.Portion | bytes]:
     yield pb.Portion(head=head)  # the controller calls for the data when it has room for them
     for piece in _pieces(body, offset):
-        yield say_portion(*piece)
+        yield encode_portion(*piece)
 
 
 def _pieces(body: Iterable[Buffer], offset: int) -> Iterator[list[memoryview]]:

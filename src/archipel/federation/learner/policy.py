@@ -16,7 +16,7 @@ from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import HELD_OUT, Evaluation
 from archipel.core.types import Plan, Reports, Score
 from archipel.data.standardise import Moments
-from archipel.federation.learner.memory import Memory
+from archipel.federation.learner.local_state import Memory
 from archipel.federation.wire import federation_pb2 as pb
 
 ROWS = 10
@@ -39,7 +39,7 @@ class Refusal(ValueError):
 
 
 @dataclass(frozen=True)
-class Budget:
+class QuestionBudget:
     """How many questions a learner answers."""
 
     per_version: int
@@ -68,7 +68,7 @@ class Policy:
     plans: tuple[Plan, ...]
     """Every plan that the study's method can make; of each the highest rate."""
     probes: tuple[Score, ...]
-    budget: Budget
+    budget: QuestionBudget
     recalls: bool
     """Tasks may be asked back before their end."""
 
@@ -87,7 +87,7 @@ class Policy:
         if ending.rounds is not None:
             limits.append(protocol.versions(ending.rounds, learners))
         never_trains = evaluation is not None and evaluation.at in HELD_OUT
-        budget = Budget(
+        budget = QuestionBudget(
             (protocol.updates_per_commit or learners) * len(asked) + len(scores),
             None if never_trains else protocol.versions_per_task,
             min(limits, default=None),

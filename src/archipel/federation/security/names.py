@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from archipel.core.checks import require
@@ -61,6 +62,7 @@ def holder(title: str) -> tuple[Kind, str] | None:
     return None if who is None else (who.kind, who.name)
 
 
+@lru_cache(maxsize=4096)  # asked at every call
 def identity_of(title: str) -> Identity | None:
     """Return whom a title means, or None unless it is a learner or an operator."""
     kind, _, name = title.partition("/")

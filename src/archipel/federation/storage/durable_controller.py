@@ -58,8 +58,8 @@ Verdict: TypeAlias = Literal["kept", "late", "refused", "another"]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """An event on its way into the book."""
+class IncomingEvent:
+    """An event on its way into the durable."""
 
     event: Event
     answer: Answer | None = None
@@ -115,7 +115,7 @@ class CannotBeTold(Exception):
     """A part of the method fails at an event that is in the journal, and would fail at it again."""
 
 
-class Course:
+class Replay:
     """The run as far as the controller was told of it."""
 
     def __init__(self, controller: Controller, models: StoredModels) -> None:
@@ -187,7 +187,7 @@ class Course:
         self.stopped = saved["stopped"]
 
 
-class Book:
+class DurableController:
     """The journal of a federation and the controller it is about. One thread at a time may use it."""
 
     def __init__(
@@ -200,7 +200,7 @@ class Book:
         keep_updates: bool = False,
         memories: Sequence[type] = (),
     ) -> None:
-        """Open the book in a folder, or begin one.
+        """Open the durable in a folder, or begin one.
 
         snapshot_every: commits between two snapshots; keep_updates: never remove an update's file, so that the whole
         run can be told again from its beginning; memories: dataclasses that the algorithm's
@@ -220,19 +220,23 @@ class Book:
         self._commits = 0
         self._numbers = 0
         self.number, self.time = self.journal.last()
-        self.course = self._open(make)
+        self.replay = self._open(make)
 
     @property
     def controller(self) -> Controller:
-        return self.course.controller
+        return self.replay.controller
+
+    @property
+    def models(self) -> StoredModels:
+        return self._models
 
     @property
     def out(self) -> dict[int, Out]:
-        return self.course.out
+        return self.replay.out
 
     # ---------------------------------------------------------------------------------------------- the three doors
 
-    def take(self, entries: Sequence[Entry], notes: Sequence[Note], now: float) -> list[Taken]:
+    def take(self, entries: Sequence[IncomingEvent], notes: Sequence[Note], now: float) -> list[Taken]:
         """Write events down; when this returns, they are safe. What an answer's sender may be told, one for each."""
         self.time = max(self.time, now)
         pinned = [entry.delivery.blob for entry in entries if entry.delivery is not None and entry.delivery.blob]
@@ -266,7 +270,7 @@ class Book:
     def snapshot(self) -> None:
         """Have on disk what a new process needs to go on from here."""
         assert not self._waiting, "what was taken is to be handled first"
-        saved = self.course.save()
+        saved = self.replay.save()
         with self.journal.write():
             self.journal.snapshot(self.number, self._codec.text(saved))
         self._commits = self._numbers = 0
@@ -287,7 +291,7 @@ class Book:
 
     # -------------------------------------------------------------------------------------------------- small things
 
-    def _packed(self, entries: Sequence[Entry]) -> Sequence[Entry]:
+    def _packed(self, entries: Sequence[IncomingEvent]) -> Sequence[IncomingEvent]:
         """Have the small bodies on disk, all in one file: bringing one to the disk takes as long as bringing many."""
         bodies = [entry.body for entry in entries if entry.body]
         if not bodies:
@@ -302,7 +306,7 @@ class Book:
             packed.append(entry)
         return packed
 
-    def _take(self, entry: Entry) -> Taken:
+    def _take(self, entry: IncomingEvent) -> Taken:
         event, answer = entry.event, entry.answer
         # a task that is out has no answer yet: of most answers the journal need not be asked
         if answer is not None and (answer.task in self._closing or answer.task not in self.out):
@@ -334,7 +338,7 @@ class Book:
         versions: list[tuple[str, int, str]] = []
         handed: list[tuple[int, str]] = []
         for line in lines:
-            commands, noted = self.course.tell(line)
+            commands, noted = self.replay.tell(line)
             follows += commands
             handed += [(command.task, command.learner) for command in commands if isinstance(command, Train)]
             kept.append((line, noted))
@@ -354,10 +358,10 @@ class Book:
                         self.journal.record(line.number, place, line.time, CODEC.text(record))
         yield from follows
 
-    def _open(self, make: Make) -> Course:
+    def _open(self, make: Make) -> Replay:
         found = self.journal.last_snapshot()
         if found is None:
-            self.course = Course(make(self._models, None), self._models)
+            self.replay = Replay(make(self._models, None), self._models)
             self._models.fresh.clear()
             self.snapshot()
             after = 0
@@ -365,23 +369,23 @@ class Book:
             after, content = found
             saved = self._codec.value(content)
             self._models.load(saved["models"])
-            self.course = Course(make(self._models, saved["state"]), self._models)
-            self.course.load(saved)
+            self.replay = Replay(make(self._models, saved["state"]), self._models)
+            self.replay.load(saved)
         for _ in self._tell([*self.journal.events(after)]):
             pass  # what has to be done is in `out` and `alarms`: the engine begins with that
-        return self.course
+        return self.replay
 
 
-def replay(folder: Path, layout: Layout, make: Make) -> Course:
+def replay(folder: Path, layout: Layout, make: Make) -> Replay:
     """Tell a controller that never was a whole journal, and compare every version with the one that was written."""
     journal = Journal(folder / "journal.sqlite")
     try:
         models = StoredModels(layout, Blobs(folder / "blobs"))
-        course = Course(make(models, None), models)
+        replayed = Replay(make(models, None), models)
         models.fresh.clear()
         written = journal.commits()
         for line in journal.events():
-            course.tell(line)
+            replayed.tell(line)
             for name, digest in models.fresh.items():
                 # the last events may have been written and not told before the process ended
                 _compare(name, written.pop(name, digest), digest)
@@ -390,7 +394,7 @@ def replay(folder: Path, layout: Layout, make: Make) -> Course:
             raise ReplayDiffers(
                 f"The journal names the version {next(iter(written))}, and its events do not lead there: some are gone."
             )
-        return course
+        return replayed
     finally:
         journal.close()
 

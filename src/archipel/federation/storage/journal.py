@@ -186,7 +186,7 @@ class Journal:
         found = self._base.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return str(found[0]) if found else None
 
-    def settle(self, name: str, value: str) -> None:
+    def store_fact(self, name: str, value: str) -> None:
         self._base.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     # --------------------------------------------------------------------------------------------------------- audit
@@ -200,7 +200,7 @@ class Journal:
     def audit(self) -> Iterator[tuple[int, str, str, str, str, str]]:
         yield from self._base.execute("SELECT number, at, who, what, detail, hash FROM audit ORDER BY number")
 
-    def look_at_audit(self) -> int:
+    def check_audit(self) -> int:
         """How many rows it has; raises if one was changed, taken out or put in between."""
         chain, count = NOTHING, 0
         for number, *row, written in self.audit():

@@ -46,7 +46,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Segment:
     """Numbers [start, stop) of a vector, and where they lie."""
 
     start: int
@@ -55,16 +55,16 @@ class Run:
     offset: int
     """Numbers in a tensor, bytes in a file, before the first of them."""
 
-    def cut(self, start: int, stop: int) -> Run:
+    def cut(self, start: int, stop: int) -> Segment:
         skipped = start - self.start
-        return Run(start, stop, self.source, self.offset + skipped * (4 if isinstance(self.source, str) else 1))
+        return Segment(start, stop, self.source, self.offset + skipped * (4 if isinstance(self.source, str) else 1))
 
 
 @dataclass(slots=True)
 class Kept:
     """A vector under its name."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[Segment, ...]
     digests: tuple[Digest, ...] | None = None
     """Of its layers; None for what a part remembers, which nobody is sent."""
     blob: Digest | None = None
@@ -114,7 +114,7 @@ class StoredModels:
         return (self._kept[name].runs[-1].stop,)
 
     def write(self, name: str, vector: Tensor) -> None:
-        kept = Kept((Run(0, len(vector), vector, 0),))
+        kept = Kept((Segment(0, len(vector), vector, 0),))
         if "/" not in name:
             kept.digests = tuple(self._digest(vector, layer) for layer in range(len(self.layout.layers)))
             self.fresh[name] = digest_of(kept.digests)
@@ -135,7 +135,7 @@ class StoredModels:
 
     def adopt(self, name: str, base: str, delivery: Delivery) -> None:
         """Keep an update; layers that did not come stand as in the model that its task carried."""
-        runs: list[Run] = []
+        runs: list[Segment] = []
         digests: list[Digest] = []
         theirs = self._kept[base]
         assert theirs.digests is not None
@@ -143,7 +143,7 @@ class StoredModels:
         for layer in range(len(self.layout.layers)):
             start, stop = self._span(layer)
             if layer in delivery.inside:
-                runs.append(Run(start, stop, delivery.blob, place))
+                runs.append(Segment(start, stop, delivery.blob, place))
                 place += 4 * (stop - start)
                 digests.append(delivery.digests[self.layout.names[layer]])
             else:
@@ -183,7 +183,7 @@ class StoredModels:
             room -= whole.nbytes
             if room < 0:
                 kept.blob = kept.blob or self._put(whole, None)
-                kept.runs = (Run(0, len(whole), kept.blob, 0),)
+                kept.runs = (Segment(0, len(whole), kept.blob, 0),)
 
     # ----------------------------------------------------------------------------------------------------- snapshots
 
@@ -216,7 +216,7 @@ class StoredModels:
         """Models stay in their files until somebody asks for them: a controller that was killed is back sooner."""
         self._kept.clear()
         for name, told in saved.items():
-            runs = tuple(Run(*run) for run in told["runs"])
+            runs = tuple(Segment(*run) for run in told["runs"])
             digests = None if told["digests"] is None else tuple(told["digests"])
             if told["in memory"] is not None and "/" in name:  # a part's own, which it may change in place
                 (only,) = runs
@@ -242,7 +242,7 @@ class StoredModels:
         """A vector with these layers of another one."""
         assert mine.digests is not None
         assert theirs.digests is not None
-        runs: list[Run] = []
+        runs: list[Segment] = []
         digests: list[Digest] = []
         for layer in range(len(self.layout.layers)):
             owner = theirs if layer in layers else mine
@@ -316,19 +316,19 @@ def _damaged(file: str, expected: Digest) -> OSError:
     )
 
 
-def _between(runs: Iterable[Run], start: int, stop: int) -> Iterator[Run]:
+def _between(runs: Iterable[Segment], start: int, stop: int) -> Iterator[Segment]:
     for run in runs:
         if run.start < stop and run.stop > start:
             yield run.cut(max(run.start, start), min(run.stop, stop))
 
 
-def _joined(runs: Iterable[Run]) -> tuple[Run, ...]:
+def _joined(runs: Iterable[Segment]) -> tuple[Segment, ...]:
     """Neighbours that lie one behind the other are one."""
-    joined: list[Run] = []
+    joined: list[Segment] = []
     for run in runs:
         before = joined[-1] if joined else None
         if before is not None and before.source is run.source and before.cut(run.start, run.stop).offset == run.offset:
-            joined[-1] = Run(before.start, run.stop, before.source, before.offset)
+            joined[-1] = Segment(before.start, run.stop, before.source, before.offset)
         else:
             joined.append(run)
     return tuple(joined)

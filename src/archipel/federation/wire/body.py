@@ -26,7 +26,7 @@ APART = b"archipel"
 the hash of a whole body."""
 
 
-class Bad(Exception):
+class InvalidUpdate(Exception):
     """What is wrong with something that came, in words for the operator of whoever sent it."""
 
 
@@ -63,38 +63,38 @@ class Bodies:
         """Bytes of a body that holds these layers; of none there is no body."""
         return len(self.header(layers)) + self.layout.bytes(layers) if layers else 0
 
-    def look_at(self, layers: Sequence[int], begins: bytes, whole: int) -> int:
-        """Where the numbers begin in a body of `whole` bytes that should hold these layers; `Bad` if it does not.
+    def check_header(self, layers: Sequence[int], begins: bytes, whole: int) -> int:
+        """Return where the numbers begin in a body of `whole` bytes, or raise `InvalidUpdate` if it holds other layers.
 
-        `begins`: its first bytes, at least as many as a header may have, or all.
+        begins: its first bytes, at least as many as a header may have, or all.
         """
         usual = self.header(layers)
         if whole == len(usual) + self.layout.bytes(layers) and begins.startswith(usual):
             return len(usual)  # as our own learners write it; others may write it otherwise
         length = int.from_bytes(begins[:WIDTH], "little")
         if whole < WIDTH or length > min(HEADER, whole - WIDTH):
-            raise Bad(f"a header of {length:,} bytes in a body of {whole:,}; at most {HEADER:,} are read")
+            raise InvalidUpdate(f"a header of {length:,} bytes in a body of {whole:,}; at most {HEADER:,} are read")
         try:
             told = json.loads(begins[WIDTH : WIDTH + length])
         except (ValueError, RecursionError):
-            raise Bad("a header that is no JSON") from None
+            raise InvalidUpdate("a header that is no JSON") from None
         if not isinstance(told, dict):
-            raise Bad("a header that names no tensors")
+            raise InvalidUpdate("a header that names no tensors")
         told.pop("__metadata__", None)
         expected = self._expected(layers)
         for name in expected:
             if name not in told:
-                raise Bad(f"tensor {name!r} is missing")
+                raise InvalidUpdate(f"tensor {name!r} is missing")
         for name in told:
             if name not in expected:
-                raise Bad(f"tensor {name[:100]!r} was not asked for")
+                raise InvalidUpdate(f"tensor {name[:100]!r} was not asked for")
         for name, wanted in expected.items():
             for what, value in wanted.items():
                 there = told[name].get(what) if isinstance(told[name], dict) else None
                 if there != value:
-                    raise Bad(f"tensor {name!r} has the {what} {str(there)[:100]}, expected {value}")
+                    raise InvalidUpdate(f"tensor {name!r} has the {what} {str(there)[:100]}, expected {value}")
         if whole != WIDTH + length + self.layout.bytes(layers):
-            raise Bad(f"a body of {whole:,} bytes, expected {WIDTH + length + self.layout.bytes(layers):,}")
+            raise InvalidUpdate(f"a body of {whole:,} bytes, expected {WIDTH + length + self.layout.bytes(layers):,}")
         return WIDTH + length
 
     def _expected(self, layers: Iterable[int]) -> dict[str, Any]:

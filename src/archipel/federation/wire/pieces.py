@@ -1,7 +1,8 @@
-"""Pieces of models as messages, without the copies that protobuf makes of them.
+"""Pieces of models as protobuf messages, encoded and decoded by hand to save copies.
 
-A message that holds nothing but bytes is a tag, their length, and the bytes. protobuf reads and writes the same, by way
-of copies of its own.
+A message with one bytes field is a tag, the length, and the bytes. protobuf copies them twice each way; without these
+copies a round of 4 learners with 1e7 parameters takes 1.46 times as long as bare gRPC streams, of the 1.5 allowed
+(`benchmarks.federation.round`).
 """
 
 from __future__ import annotations
@@ -20,29 +21,30 @@ PORTION = bytes([pb.Portion.DATA_FIELD_NUMBER << 3 | 2])
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """`pb.Portion`, read."""
+    """A decoded `pb.Portion`."""
 
     head: pb.Head | None
     data: Buffer
 
 
-def say_piece(*data: Buffer) -> bytes:
-    """`pb.Piece`, written."""
+def encode_piece(*data: Buffer) -> bytes:
+    """Encode a `pb.Piece`."""
     return _written(PIECE, data)
 
 
-def hear_piece(message: bytes) -> Buffer:
-    """The data of a `pb.Piece`."""
+def decode_piece(message: bytes) -> Buffer:
+    """Return the data of a `pb.Piece`."""
     data = _rest(PIECE, message, 0)
     return pb.Piece.FromString(message).data if data is None else data
 
 
-def say_portion(*data: Buffer) -> bytes:
-    """`pb.Portion` without a head, written."""
+def encode_portion(*data: Buffer) -> bytes:
+    """Encode a `pb.Portion` without a head."""
     return _written(PORTION, data)
 
 
-def hear_portion(message: bytes) -> Portion:
+def decode_portion(message: bytes) -> Portion:
+    """Decode a `pb.Portion`, as this module or protobuf encodes it."""
     head, begin = None, 0
     if (found := _field(HEAD, message, 0)) is not None:
         first, begin = found
@@ -50,14 +52,14 @@ def hear_portion(message: bytes) -> Portion:
     data = _rest(PORTION, message, begin)
     if data is not None:
         return Portion(head, data)
-    whole = pb.Portion.FromString(message)  # as somebody else may write it
+    whole = pb.Portion.FromString(message)  # as another implementation may encode it
     head = pb.Head()
     head.CopyFrom(whole.head)  # a part of a message keeps the whole of it alive
     return Portion(head if whole.HasField("head") else None, whole.data)
 
 
-def written(message: Any) -> bytes:
-    """A message as it travels; a piece of a model is that already."""
+def encoded(message: Any) -> bytes:
+    """Return a message as it travels; a piece of a model is that already."""
     return message if isinstance(message, bytes) else bytes(message.SerializeToString())
 
 
@@ -71,15 +73,15 @@ def _written(tag: bytes, data: tuple[Buffer, ...]) -> bytes:
 
 
 def _rest(tag: bytes, message: bytes, begin: int) -> Buffer | None:
-    """The bytes of this field in a message that holds nothing else from this place on; None if it does."""
+    """Return the bytes of this field if the message holds nothing else from this place on, else None."""
     if begin == len(message):
-        return b""  # what is empty is not said
+        return b""  # an empty field is not encoded
     found = _field(tag, message, begin)
     return memoryview(message)[found[0] :] if found is not None and found[1] == len(message) else None
 
 
 def _field(tag: bytes, message: bytes, begin: int) -> tuple[int, int] | None:
-    """From where to where the bytes of this field are, if it begins here and is whole."""
+    """Return where the bytes of this field begin and end, if it begins here and is whole."""
     if not message.startswith(tag, begin):
         return None
     length = 0

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from archipel.core.layout import Layer
-from archipel.federation.controller.terms import Busy
+from archipel.federation.controller.terms import RetryLater
 from archipel.federation.storage.blobs import Blobs, Buffer, Parcel
 from archipel.federation.storage.stored_models import Delivery, StoredModels
-from archipel.federation.wire.body import HEADER, WIDTH, Bad, Bodies, fingerprint
+from archipel.federation.wire.body import HEADER, WIDTH, Bodies, InvalidUpdate, fingerprint
 
 SMALL = 1 << 18
 """Bytes of a body that is taken in as a whole, and brought to the disk together with others."""
@@ -51,26 +51,26 @@ def announced(
     """Look at what a learner says it will send, before a byte of it is taken."""
     missing, more = [name for name in asked if name not in digests], [name for name in digests if name not in asked]
     if missing:
-        raise Bad(f"layer {missing[0]!r} is missing; the plan asks for {', '.join(asked)}")
+        raise InvalidUpdate(f"layer {missing[0]!r} is missing; the plan asks for {', '.join(asked)}")
     if more:
-        raise Bad(f"layer {more[0][:100]!r} was not asked for; the plan asks for {', '.join(asked)}")
+        raise InvalidUpdate(f"layer {more[0][:100]!r} was not asked for; the plan asks for {', '.join(asked)}")
     carried = models.digests(base)
     places = bodies.layout.indices(asked)
     inside = tuple(place for place in places if digests[bodies.layout.names[place]] != carried[place])
     wanted = bodies.size(inside)
     if size != wanted:
-        raise Bad(f"a body of {size:,} bytes, expected {wanted:,}")
+        raise InvalidUpdate(f"a body of {size:,} bytes, expected {wanted:,}")
     if inside and len(name) != 64:
-        raise Bad(f"a SHA-256 of {len(name) // 2} bytes for the body")
+        raise InvalidUpdate(f"a SHA-256 of {len(name) // 2} bytes for the body")
     return Expected(base, digests, inside, size, name)
 
 
-class Reception:
+class Upload:
     """One update on its way in; used by one call at a time."""
 
-    def __init__(self, blobs: Blobs, label: str, examination: Examination) -> None:
-        self.expected = examination.expected
-        self.examination = examination
+    def __init__(self, blobs: Blobs, label: str, check: UpdateCheck) -> None:
+        self.expected = check.expected
+        self.check = check
         self.parcel: Parcel = blobs.parcel(label)
         self.resumed = False
 
@@ -79,19 +79,19 @@ class Reception:
         if offset == 0:
             self.parcel.begin_anew()
         elif offset != self.parcel.size:
-            raise Busy(f"Data from byte {offset:,} on, and {self.parcel.size:,} are here: begin there.")
+            raise RetryLater(f"Data from byte {offset:,} on, and {self.parcel.size:,} are here: begin there.")
 
     def take(self, data: Buffer) -> None:
         """Look at the next piece, and keep it."""
         if self.parcel.size + len(data) > self.expected.size:
-            raise Bad(TOO_MUCH.format(self.expected.size))
+            raise InvalidUpdate(TOO_MUCH.format(self.expected.size))
         with self._beginning_on_trial():
-            self._look_at_the_beginning()
+            self._check_beginning()
             self.parcel.write(data)
-            self.examination.look_at(data)
+            self.check.check(data)
 
     def finish(self) -> Delivery:
-        """Have all of it on the disk; raises `Bad` with what is wrong, `Busy` if the rest is to come."""
+        """Write all of it to disk; raise `InvalidUpdate` with what is wrong, `RetryLater` if the rest is to come."""
         with self._beginning_on_trial():
             return self._finish()
 
@@ -100,28 +100,28 @@ class Reception:
         """The beginning of an upload that broke off was not safe yet, if the machine went down: it may be damaged."""
         try:
             yield
-        except Bad as bad:
+        except InvalidUpdate as bad:
             if not self.resumed:
                 raise
             self.parcel.discard()
-            raise Busy(f"What came before was damaged ({bad}): begin at byte 0.") from None
+            raise RetryLater(f"What came before was damaged ({bad}): begin at byte 0.") from None
 
-    def _look_at_the_beginning(self) -> None:
+    def _check_beginning(self) -> None:
         """What an earlier call has brought."""
-        if self.resumed and not self.examination.seen:
+        if self.resumed and not self.check.seen:
             for block in self.parcel.blocks():
-                self.examination.look_at(block)
+                self.check.check(block)
 
     def _finish(self) -> Delivery:
         expected = self.expected
-        self._look_at_the_beginning()  # all of it, if that call was broken off behind its last byte
+        self._check_beginning()  # all of it, if that call was broken off behind its last byte
         if not expected.inside:
             self.parcel.discard()
             return Delivery("", 0, (), dict(expected.digests))
         if self.parcel.size != expected.size:
             # a line that broke looks like a caller who has said everything
-            raise Busy(BROKEN_OFF.format(self.parcel.size, expected.size))
-        start = self.examination.passed()
+            raise RetryLater(BROKEN_OFF.format(self.parcel.size, expected.size))
+        start = self.check.passed()
         self.parcel.finish(expected.name)
         return Delivery(expected.name, start, expected.inside, dict(expected.digests))
 
@@ -133,16 +133,16 @@ class Reception:
         self.parcel.discard()
 
 
-def received(body: Buffer, examination: Examination) -> Delivery:
+def received(body: Buffer, check: UpdateCheck) -> Delivery:
     """A small update that came whole: looked at, and to be brought to the disk with others of its kind."""
-    expected = examination.expected
+    expected = check.expected
     if not expected.inside:
         return Delivery("", 0, (), dict(expected.digests))
-    examination.look_at(body)
-    return Delivery("", examination.passed(), expected.inside, dict(expected.digests))
+    check.check(body)
+    return Delivery("", check.passed(), expected.inside, dict(expected.digests))
 
 
-class Examination:
+class UpdateCheck:
     """Looks at a body as it comes, piece by piece: nothing has to be read again."""
 
     def __init__(self, expected: Expected, bodies: Bodies, models: StoredModels, bound: float | None) -> None:
@@ -166,8 +166,8 @@ class Examination:
         """Of the next number, in the vector."""
         self._digest = hashlib.sha256()
 
-    def look_at(self, data: Buffer) -> None:
-        """Raises `Bad` if something is wrong with it."""
+    def check(self, data: Buffer) -> None:
+        """Raises `InvalidUpdate` if something is wrong with it."""
         self.seen += len(data)
         view = memoryview(data)
         if self._start is None:
@@ -181,20 +181,20 @@ class Examination:
             view = view[wanted:]
 
     def passed(self) -> int:
-        """Where in the body its numbers begin; raises `Bad` if something was wrong with them."""
+        """Where in the body its numbers begin; raises `InvalidUpdate` if something was wrong with them."""
         self._close_layer()
         for place in self._layers:  # those at the end that are empty: no number of them has come
             self._layer, self._digest = self._bodies.layout.layers[place], hashlib.sha256()
             self._close_layer()
         if self._bound is not None and math.sqrt(self._squares) > self._bound:
             moved = math.sqrt(self._squares)
-            raise Bad(f"the update moves the model by {moved:.4g}, the study allows {self._bound:g}")
+            raise InvalidUpdate(f"the update moves the model by {moved:.4g}, the study allows {self._bound:g}")
         if self._start is None:
-            raise Bad("no numbers")
+            raise InvalidUpdate("no numbers")
         names = self._bodies.layout.names
         inside = [self.expected.digests[names[place]] for place in self.expected.inside]
         if fingerprint(self._begins, inside) != self.expected.name:
-            raise Bad(DAMAGED)
+            raise InvalidUpdate(DAMAGED)
         return self._start
 
     def _header(self, view: memoryview) -> memoryview:
@@ -206,7 +206,7 @@ class Examination:
             self._beginning[:] = view
             return view[:0]
         begins = bytes(view[: WIDTH + HEADER])
-        self._start = self._bodies.look_at(self.expected.inside, begins, self.expected.size)
+        self._start = self._bodies.check_header(self.expected.inside, begins, self.expected.size)
         self._begins = begins[: self._start]
         self._beginning.clear()
         return view[self._start :]
@@ -226,7 +226,7 @@ class Examination:
             # the sum is finite only if all terms are: one fast pass; a sum that overflows asks for the slow one
             fine = math.isfinite(numbers.sum()) or np.isfinite(numbers).all()
         if not fine:
-            raise Bad(
+            raise InvalidUpdate(
                 f"layer {self._layer.name!r} holds numbers that are not finite (NaN or infinity); "
                 "lower the rate or look at the data"
             )
@@ -245,4 +245,4 @@ class Examination:
     def _close_layer(self) -> None:
         layer = self._layer
         if layer is not None and self._digest.hexdigest() != self.expected.digests[layer.name]:
-            raise Bad(f"the SHA-256 of layer {layer.name!r} is not the one that was announced")
+            raise InvalidUpdate(f"the SHA-256 of layer {layer.name!r} is not the one that was announced")

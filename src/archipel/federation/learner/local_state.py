@@ -53,7 +53,7 @@ class Memory:
 CODEC = Codec(types, Owed, Memory)
 
 
-class Folder:
+class StateFolder:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "learner.safetensors"
         self.fresh = not self.path.exists()

@@ -1,4 +1,8 @@
-"""What a controller does not need goes back to the system: the code of its start, and memory that was freed."""
+"""Return memory to the system that a controller does not need.
+
+Measured with 1,000 learners (`benchmarks.federation.throughput`): the peak is 383 MB of 400 allowed, and would be about
+470 MB with the code pages of the start, and 17 MB more at the end with the holes that closed connections leave.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +17,35 @@ GLIBC = sys.platform == "linux" and "glibc" in platform.libc_ver()
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """What glibc's mallopt calls them."""
 APART = (1 << 20) + (1 << 14)
-"""Bytes from which on memory comes from the system itself. Pieces of models are just below: for each, the system would
-have to clear as many new pages."""
+"""Bytes from which on memory is mapped apart. Pieces of models are just below: for each mapping the system would
+have to clear new pages."""
 
 MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
 CODE = re.compile(r" r-xp .* /")
-"""Of Linux' smaps: the lines that begin a new place in memory, and those among them where a file's code is."""
+"""Of /proc/self/smaps: the lines that begin a mapping, and those among them of a file's code."""
 
 
-def give_memory_back() -> None:
-    """Have freed memory go back to the system at once: a thousand connections leave holes in it that add up to as much
-    as they use."""
+def limit_heap() -> None:
+    """Have freed memory go back to the system at once.
+
+    A thousand connections leave holes in the heap that add up to as much as they use.
+    """
     if GLIBC:
         library = ctypes.CDLL(None)
         for setting, value in ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, APART), (M_TRIM_THRESHOLD, 1 << 22)):
             library.mallopt(setting, value)
 
 
-def forget_holes() -> None:
-    """Give back the pages between what is in use."""
+def trim_heap() -> None:
+    """Return the free pages between those in use."""
     if GLIBC:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def forget_the_start() -> None:
-    """Give back the code that was run to start, most of it torch's: what is called again comes back from its file.
+def release_startup_code() -> None:
+    """Return the pages of code that only the start needed, most of it torch's; a page that is used again is reloaded.
 
-    Only code of which every page is as in its file; a page that was changed would be lost.
+    Only mappings whose pages all equal their file are released: a changed page would be lost.
     """
     if sys.platform != "linux":
         return

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from archipel.core.layout import Layout
-from archipel.federation.controller.reception import Examination, Expected, received
+from archipel.federation.controller.uploads import Expected, UpdateCheck, received
 from archipel.federation.storage.blobs import Blobs
 from archipel.federation.storage.stored_models import StoredModels
-from archipel.federation.wire.body import Bad, Bodies, fingerprint
+from archipel.federation.wire.body import Bodies, InvalidUpdate, fingerprint
 
 
 class Ending(nn.Module):
@@ -40,17 +40,17 @@ def test_the_hash_of_an_empty_layer_is_compared(tmp_path: Path, honest: bool, at
     body = header + numbers.tobytes()
     digests = dict(zip(layout.names, (first, last), strict=True))
     expected = Expected("v0", digests, (0, 1), len(body), fingerprint(header, (first, last)))
-    examination = Examination(expected, bodies, models, None)
+    check = UpdateCheck(expected, bodies, models, None)
 
     def look() -> int:
         if at_once:
-            return received(body, examination).start
+            return received(body, check).start
         for place in range(0, len(body), 3):
-            examination.look_at(body[place : place + 3])
-        return examination.passed()
+            check.check(body[place : place + 3])
+        return check.passed()
 
     if honest:
         assert look() == len(header)
     else:
-        with pytest.raises(Bad, match="not the one that was announced"):
+        with pytest.raises(InvalidUpdate, match="not the one that was announced"):
             look()

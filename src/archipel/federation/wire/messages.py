@@ -14,7 +14,7 @@ from torch import Tensor
 from archipel.core.types import AUC_BINS, Cycle, Metrics, Plan, Reports, Scored
 from archipel.data.standardise import Moments
 from archipel.federation.wire import federation_pb2 as pb
-from archipel.federation.wire.body import Bad
+from archipel.federation.wire.body import InvalidUpdate
 from archipel.learner.batches import steps_of_epoch
 
 PROTOCOL = 2
@@ -28,7 +28,7 @@ LARGEST = 1e39
 # --------------------------------------------------------------------------------------------------------------- plans
 
 
-def say_plan(plan: Plan) -> pb.Plan:
+def encode_plan(plan: Plan) -> pb.Plan:
     cycle = plan.cycle
     return pb.Plan(
         epochs=plan.epochs,
@@ -48,7 +48,7 @@ def say_plan(plan: Plan) -> pb.Plan:
     )
 
 
-def hear_plan(said: pb.Plan) -> Plan:
+def decode_plan(said: pb.Plan) -> Plan:
     known = get_args(Reports)
     options = json.loads(said.options or "{}")
     return Plan(
@@ -72,7 +72,7 @@ def hear_plan(said: pb.Plan) -> Plan:
 # ------------------------------------------------------------------------------------------------------------- answers
 
 
-def say_scored(scored: Scored) -> pb.Scored:
+def encode_scored(scored: Scored) -> pb.Scored:
     confusion, histogram = scored.confusion, scored.histogram
     return pb.Scored(
         count=scored.count,
@@ -84,57 +84,57 @@ def say_scored(scored: Scored) -> pb.Scored:
     )
 
 
-def hear_scored(said: pb.Scored, *, count: int, classes: int | None, bins: int) -> Scored:
+def decode_scored(said: pb.Scored, *, count: int, classes: int | None, bins: int) -> Scored:
     """Counts of so many examples: what was registered when the learner joined."""
     if said.count != count:
-        raise Bad(f"counts of {said.count} examples, {count} were registered")
+        raise InvalidUpdate(f"counts of {said.count} examples, {count} were registered")
     if not math.isfinite(said.loss):
-        raise Bad(f"a loss of {said.loss}")
+        raise InvalidUpdate(f"a loss of {said.loss}")
     if classes is None:
         return Scored(count, said.loss)
     confusion = _counts(said.confusion, "confusion matrix", (said.classes, said.classes), (classes, classes), count)
     if int(confusion.sum()) != count:
-        raise Bad(f"a confusion matrix of {int(confusion.sum())} examples, {count} were registered")
+        raise InvalidUpdate(f"a confusion matrix of {int(confusion.sum())} examples, {count} were registered")
     if not bins:
         return Scored(count, said.loss, confusion)
     shape = (classes, 2, bins)
     histogram = _counts(said.histogram, "histogram of scores", (classes, 2, said.bins), shape, count)
     if histogram.sum(axis=(1, 2)).tolist() != [count] * classes:
-        raise Bad(f"a histogram of scores that does not count {count} examples for each class")
+        raise InvalidUpdate(f"a histogram of scores that does not count {count} examples for each class")
     return Scored(count, said.loss, confusion, histogram)
 
 
 def _counts(said: Sequence[int], what: str, shape: tuple[int, ...], wanted: tuple[int, ...], most: int) -> np.ndarray:
     if shape != wanted or len(said) != math.prod(wanted):
-        raise Bad(f"a {what} of shape {shape} with {len(said)} counts, expected {wanted}")
+        raise InvalidUpdate(f"a {what} of shape {shape} with {len(said)} counts, expected {wanted}")
     if max(said, default=0) > most:
-        raise Bad(f"a {what} that counts {max(said)} examples in one place, {most} were registered")
+        raise InvalidUpdate(f"a {what} that counts {max(said)} examples in one place, {most} were registered")
     return np.array(said, dtype=np.int64).reshape(wanted)
 
 
-def say_metrics(metrics: Metrics, layers: Iterable[pb.Layer], steps: int) -> pb.Trained:
+def encode_metrics(metrics: Metrics, layers: Iterable[pb.Layer], steps: int) -> pb.Trained:
     return pb.Trained(
         layers=layers,
         steps=steps,
         epochs=metrics.epochs,
         losses=metrics.losses,
-        validation=None if metrics.validation is None else say_scored(metrics.validation),
+        validation=None if metrics.validation is None else encode_scored(metrics.validation),
         gradient_norm=metrics.gradient_norm,
         classes=metrics.classes,
     )
 
 
-def hear_metrics(
+def decode_metrics(
     said: pb.Trained, plan: Plan, *, examples: int | None, validation: int, classes: int | None
 ) -> Metrics:
     """Keep the reports that the plan asks for; refuse what is malformed, or more than such a task can come to."""
     epochs, asked = most_epochs(plan), plan.reports
     if not 0 <= said.epochs <= epochs:
-        raise Bad(f"{said.epochs} epochs, the plan asks for at most {epochs}")
+        raise InvalidUpdate(f"{said.epochs} epochs, the plan asks for at most {epochs}")
     if said.steps > most_steps(plan, examples):
-        raise Bad(f"{said.steps} steps, the plan asks for at most {most_steps(plan, examples)}")
+        raise InvalidUpdate(f"{said.steps} steps, the plan asks for at most {most_steps(plan, examples)}")
     if len(said.losses) > epochs + 1:
-        raise Bad(f"{len(said.losses)} losses, at most {epochs + 1} of {epochs} epochs are taken")
+        raise InvalidUpdate(f"{len(said.losses)} losses, at most {epochs + 1} of {epochs} epochs are taken")
     losses: tuple[float, ...] = ()
     scored = norm = None
     # a loss of an empty validation part is none: that costs the curve, not the update
@@ -142,14 +142,16 @@ def hear_metrics(
         losses = tuple(said.losses)
     if said.HasField("validation"):
         bins = AUC_BINS if "validation scores" in asked else 0
-        scored = hear_scored(said.validation, count=validation, classes=classes, bins=bins)
+        scored = decode_scored(said.validation, count=validation, classes=classes, bins=bins)
     if not {"validation", "validation scores"} & set(asked):
         scored = None
     if said.HasField("gradient_norm") and any(report.startswith("gradient norm") for report in asked):
         norm = said.gradient_norm
     counts = tuple(said.classes) if "class counts" in asked else ()
     if counts and (len(counts) != classes or (examples is not None and sum(counts) != examples)):
-        raise Bad(f"{sum(counts)} examples of {len(counts)} classes, {examples} of {classes} classes were registered")
+        raise InvalidUpdate(
+            f"{sum(counts)} examples of {len(counts)} classes, {examples} of {classes} classes were registered"
+        )
     return Metrics(said.epochs, losses, scored, norm, counts)
 
 
@@ -170,38 +172,38 @@ def most_steps(plan: Plan, examples: int | None) -> int:
 # -------------------------------------------------------------------------------------------------- layers and moments
 
 
-def say_layers(names: Iterable[str], digests: Iterable[str]) -> list[pb.Layer]:
+def encode_layers(names: Iterable[str], digests: Iterable[str]) -> list[pb.Layer]:
     return [pb.Layer(name=name, sha256=bytes.fromhex(d)) for name, d in zip(names, digests, strict=True)]
 
 
-def hear_layers(said: Iterable[pb.Layer]) -> Mapping[str, str]:
+def decode_layers(said: Iterable[pb.Layer]) -> Mapping[str, str]:
     """Digests by layer, in their order."""
     found: dict[str, str] = {}
     for layer in said:
         if layer.name in found:
-            raise Bad(f"layer {layer.name[:100]!r} twice")
+            raise InvalidUpdate(f"layer {layer.name[:100]!r} twice")
         if len(layer.sha256) != 32:
-            raise Bad(f"a SHA-256 of {len(layer.sha256)} bytes for layer {layer.name[:100]!r}")
+            raise InvalidUpdate(f"a SHA-256 of {len(layer.sha256)} bytes for layer {layer.name[:100]!r}")
         found[layer.name] = layer.sha256.hex()
     return found
 
 
-def say_moments(moments: Moments) -> pb.Moments:
+def encode_moments(moments: Moments) -> pb.Moments:
     return pb.Moments(count=moments.count, sum=_bytes(moments.sum), squares=_bytes(moments.squares))
 
 
-def hear_moments(said: pb.Moments, shape: Sequence[int], largest: float = LARGEST) -> Moments:
+def decode_moments(said: pb.Moments, shape: Sequence[int], largest: float = LARGEST) -> Moments:
     """Moments of features of which none is above `largest`: then those of several learners combine to such ones."""
     size = 8 * math.prod(shape)
     for what, numbers in (("sums", said.sum), ("squares", said.squares)):
         if len(numbers) != size:
-            raise Bad(f"{what} of {len(numbers) // 8} features, expected {size // 8}")
+            raise InvalidUpdate(f"{what} of {len(numbers) // 8} features, expected {size // 8}")
     total, squares = _numbers(said.sum, shape), _numbers(said.squares, shape)
     if not 1 <= said.count <= MOST:
-        raise Bad(f"moments of {said.count} examples")
+        raise InvalidUpdate(f"moments of {said.count} examples")
     means, variances = total / said.count, squares / said.count
     if not bool(((variances >= 0) & (means.square() + variances <= largest**2)).all()):
-        raise Bad("moments that are none: numbers that are not finite, or too large, or negative squares")
+        raise InvalidUpdate("moments that are none: numbers that are not finite, or too large, or negative squares")
     return Moments(said.count, total, squares)
 
 

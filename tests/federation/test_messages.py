@@ -1,4 +1,4 @@
-"""What comes over the wire is read with care: whatever it says, it is understood as it was meant, or `Bad` in words."""
+"""What comes over the wire is understood as it was meant, or refused with `InvalidUpdate`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from torch import nn
 from archipel.core.layout import Layout
 from archipel.core.types import Cycle, Metrics, Plan, Scored
 from archipel.data.standardise import moments
-from archipel.federation.wire import codec as speech
 from archipel.federation.wire import federation_pb2 as pb
-from archipel.federation.wire.body import HEADER, Bad, Bodies
+from archipel.federation.wire import messages
+from archipel.federation.wire.body import HEADER, Bodies, InvalidUpdate
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 2)))
 BODIES = Bodies(LAYOUT)
@@ -37,7 +37,7 @@ def body(change: Any = None, length: int | None = None) -> bytes:
 
 
 def look(whole: bytes) -> int:
-    return BODIES.look_at(BOTH, whole[: 8 + HEADER], len(whole))
+    return BODIES.check_header(BOTH, whole[: 8 + HEADER], len(whole))
 
 
 # ------------------------------------------------------------------------------------------------------------- bodies
@@ -99,7 +99,7 @@ def with_entry(**changes: Any) -> Any:
     ],
 )
 def test_headers_that_are_none(whole: bytes, reason: str) -> None:
-    with pytest.raises(Bad) as caught:
+    with pytest.raises(InvalidUpdate) as caught:
         look(whole)
     assert reason in str(caught.value)
     assert len(str(caught.value)) < 400, "nobody writes a novel into the log"
@@ -109,7 +109,7 @@ def test_headers_that_are_none(whole: bytes, reason: str) -> None:
 @settings(max_examples=300, database=None)
 @given(st.binary(max_size=300))
 def test_any_bytes_at_all(whole: bytes) -> None:
-    with pytest.raises(Bad):
+    with pytest.raises(InvalidUpdate):
         look(whole)
 
 
@@ -124,13 +124,13 @@ def scored(**changes: Any) -> pb.Scored:
 def test_an_opinion_is_heard_as_it_was_said() -> None:
     confusion, histogram = np.array([[2, 1], [0, 2]]), np.array([[[1, 2], [1, 1]], [[0, 3], [2, 0]]])
     mine = Scored(5, 1.5, confusion, histogram)
-    heard = speech.hear_scored(speech.say_scored(mine), count=5, classes=2, bins=2)
+    heard = messages.decode_scored(messages.encode_scored(mine), count=5, classes=2, bins=2)
     assert (heard.count, heard.loss) == (5, 1.5)
     assert heard.confusion is not None
     assert heard.histogram is not None
     assert np.array_equal(heard.confusion, confusion)
     assert np.array_equal(heard.histogram, histogram)
-    regression = speech.hear_scored(speech.say_scored(Scored(5, 1.5)), count=5, classes=None, bins=0)
+    regression = messages.decode_scored(messages.encode_scored(Scored(5, 1.5)), count=5, classes=None, bins=0)
     assert regression.confusion is None
 
 
@@ -152,8 +152,8 @@ def test_an_opinion_is_heard_as_it_was_said() -> None:
     ],
 )
 def test_opinions_that_are_none(said: pb.Scored, bins: int, reason: str) -> None:
-    with pytest.raises(Bad) as caught:
-        speech.hear_scored(said, count=5, classes=2, bins=bins)
+    with pytest.raises(InvalidUpdate) as caught:
+        messages.decode_scored(said, count=5, classes=2, bins=bins)
     assert reason in str(caught.value)
 
 
@@ -172,10 +172,10 @@ counts = st.integers(0, 2**64 - 1) | st.integers(0, 6)
     )
 )
 def test_what_is_heard_counts_what_was_registered(said: pb.Scored) -> None:
-    """Whatever is said: either `Bad`, or counts that add up, also for whoever adds them in int64."""
+    """Whatever is said: either `InvalidUpdate`, or counts that add up, also for whoever adds them in int64."""
     try:
-        heard = speech.hear_scored(said, count=5, classes=2, bins=0)
-    except Bad:
+        heard = messages.decode_scored(said, count=5, classes=2, bins=0)
+    except InvalidUpdate:
         return
     assert heard.confusion is not None
     assert heard.confusion.min() >= 0
@@ -184,28 +184,28 @@ def test_what_is_heard_counts_what_was_registered(said: pb.Scored) -> None:
 
 def test_metrics() -> None:
     mine = Metrics(2.5, (1.0, 0.5), Scored(5, 1.0, np.array([[5, 0], [0, 0]])), 3.0)
-    said = speech.say_metrics(mine, [], 7)
+    said = messages.encode_metrics(mine, [], 7)
     plan = Plan(epochs=3, batch=10, reports=("losses", "validation", "gradient norm per batch"))
-    heard = speech.hear_metrics(said, plan, examples=25, validation=5, classes=2)
+    heard = messages.decode_metrics(said, plan, examples=25, validation=5, classes=2)
     assert (heard.epochs, heard.losses, heard.gradient_norm) == (2.5, (1.0, 0.5), 3.0)
     assert said.steps == 7
     assert heard.classes == ()
     counts = Plan(epochs=3, batch=10, reports=("class counts",))
-    counted = speech.say_metrics(Metrics(classes=(20, 5)), [], 7)
-    assert speech.hear_metrics(counted, counts, examples=25, validation=5, classes=2).classes == (20, 5)
-    assert speech.hear_metrics(counted, plan, examples=25, validation=5, classes=2).classes == (), "nobody asked"
+    counted = messages.encode_metrics(Metrics(classes=(20, 5)), [], 7)
+    assert messages.decode_metrics(counted, counts, examples=25, validation=5, classes=2).classes == (20, 5)
+    assert messages.decode_metrics(counted, plan, examples=25, validation=5, classes=2).classes == (), "nobody asked"
     for claimed in ((20, 6), (25,), (20, 5, 0)):
-        with pytest.raises(Bad, match=f"{sum(claimed)} examples of {len(claimed)} classes, 25 of 2 classes were"):
-            speech.hear_metrics(pb.Trained(classes=claimed), counts, examples=25, validation=5, classes=2)
-    assert speech.hear_metrics(pb.Trained(), plan, examples=25, validation=5, classes=2) == Metrics()
+        with pytest.raises(InvalidUpdate, match=f"{sum(claimed)} examples of {len(claimed)} classes, 25 of 2"):
+            messages.decode_metrics(pb.Trained(classes=claimed), counts, examples=25, validation=5, classes=2)
+    assert messages.decode_metrics(pb.Trained(), plan, examples=25, validation=5, classes=2) == Metrics()
     for wrong, reason in (
         (pb.Trained(epochs=np.inf), "inf epochs"),
         (pb.Trained(steps=2**63), "9223372036854775808 steps"),
         (pb.Trained(losses=[0.0] * 5), "5 losses, at most 4 of 3 epochs are taken"),
         (pb.Trained(validation=scored(count=4)), "counts of 4 examples"),
     ):
-        with pytest.raises(Bad, match=reason):
-            speech.hear_metrics(wrong, plan, examples=25, validation=5, classes=2)
+        with pytest.raises(InvalidUpdate, match=reason):
+            messages.decode_metrics(wrong, plan, examples=25, validation=5, classes=2)
 
 
 # ------------------------------------------------------------------------------------------- plans, layers and moments
@@ -222,18 +222,18 @@ def test_metrics() -> None:
     ],
 )
 def test_a_plan_is_heard_as_it_was_said(plan: Plan) -> None:
-    heard = speech.hear_plan(pb.Plan.FromString(speech.say_plan(plan).SerializeToString()))
+    heard = messages.decode_plan(pb.Plan.FromString(messages.encode_plan(plan).SerializeToString()))
     assert {*heard.reports} == {*plan.reports}
     assert heard == Plan(**{**{f: getattr(plan, f) for f in Plan.__dataclass_fields__}, "reports": heard.reports})
 
 
 def test_layers() -> None:
-    said = speech.say_layers(["a", "b"], ["00" * 32, "ff" * 32])
-    assert [*speech.hear_layers(said).items()] == [("a", "00" * 32), ("b", "ff" * 32)]
-    with pytest.raises(Bad, match="layer 'a' twice"):
-        speech.hear_layers([said[0], said[0]])
-    with pytest.raises(Bad) as caught:
-        speech.hear_layers([pb.Layer(name="x" * 10**6, sha256=bytes(31))])
+    said = messages.encode_layers(["a", "b"], ["00" * 32, "ff" * 32])
+    assert [*messages.decode_layers(said).items()] == [("a", "00" * 32), ("b", "ff" * 32)]
+    with pytest.raises(InvalidUpdate, match="layer 'a' twice"):
+        messages.decode_layers([said[0], said[0]])
+    with pytest.raises(InvalidUpdate) as caught:
+        messages.decode_layers([pb.Layer(name="x" * 10**6, sha256=bytes(31))])
     assert "a SHA-256 of 31 bytes for layer 'xxx" in str(caught.value)
     assert len(str(caught.value)) < 200
 
@@ -241,17 +241,17 @@ def test_layers() -> None:
 def test_moments() -> None:
     x = torch.randn(20, 2, 3)
     mine = moments(x, torch.arange(20))
-    heard = speech.hear_moments(speech.say_moments(mine), (2, 3))
+    heard = messages.decode_moments(messages.encode_moments(mine), (2, 3))
     assert heard.count == 20
     assert torch.equal(heard.sum, mine.sum)
     assert torch.equal(heard.squares, mine.squares)
-    with pytest.raises(Bad, match="sums of 6 features, expected 7"):
-        speech.hear_moments(speech.say_moments(mine), (7,))
+    with pytest.raises(InvalidUpdate, match="sums of 6 features, expected 7"):
+        messages.decode_moments(messages.encode_moments(mine), (7,))
     for value in (np.nan, np.inf, 1e101):
-        said = speech.say_moments(mine)
+        said = messages.encode_moments(mine)
         said.sum = np.full(6, value).tobytes()
-        with pytest.raises(Bad, match="moments that are none"):
-            speech.hear_moments(said, (2, 3))
+        with pytest.raises(InvalidUpdate, match="moments that are none"):
+            messages.decode_moments(said, (2, 3))
 
 
 @settings(max_examples=200, database=None)
@@ -259,7 +259,7 @@ def test_moments() -> None:
 def test_any_bytes_as_moments(data: bytes) -> None:
     said = pb.Moments(count=3, sum=data, squares=data)
     try:
-        heard = speech.hear_moments(said, (2,))
-    except Bad:
+        heard = messages.decode_moments(said, (2,))
+    except InvalidUpdate:
         return
     assert bool(heard.deviation.isfinite().all())

@@ -1,0 +1,39 @@
+"""What the controller is told when a learner is gone, or rests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from archipel.core.types import Event, Failed, Left, Train
+from archipel.federation.controller.outbox import Outbox
+from archipel.federation.controller.sessions import LearnerSession
+from archipel.federation.controller.site_evaluations import SiteEvaluations
+
+
+class Departures:
+    """Give up the open tasks of learners that are gone."""
+
+    def __init__(self, outbox: Outbox, evaluations: SiteEvaluations) -> None:
+        self._outbox = outbox
+        self._evaluations = evaluations
+
+    def failed(self, session: LearnerSession, task: int, reason: str, now: float, seconds: float) -> Iterator[Event]:
+        """Yield that a task came to nothing after so many seconds; before, that its learner has left if it rests now.
+
+        Post each event before asking for the next.
+        """
+        if session.count_failure(now, seconds):
+            yield Left(session.name)
+        yield Failed(task, reason, self._outbox.traffic(task))
+
+    def events(self, session: LearnerSession, reason: str) -> Iterator[Event]:
+        """Yield that a learner has left, then its failed tasks: told in the other order, it would get new ones.
+
+        Post each event before asking for the next.
+        """
+        yield Left(session.name)
+        for task, command in list(session.orders.items()):
+            if isinstance(command, Train):
+                yield Failed(task, reason, self._outbox.traffic(task))
+            else:
+                self._evaluations.take(task, session.name, None)

@@ -1,0 +1,70 @@
+"""What the controller knows of each learner while its process runs."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from archipel.core.types import Evaluate, Train
+
+Notice: TypeAlias = Literal["do", "finish", "cancel", "stop", "leave"]
+"""What a learner is told of a task; "leave" ends its Listen call."""
+
+SHORTEST_REST, LONGEST_REST = 0.5, 300.0
+"""Seconds that a learner rests after failures that cost nobody time."""
+
+
+@dataclass(eq=False)
+class LearnerSession:
+    """One learner, as long as this process runs."""
+
+    name: str
+    seen: float = 0.0
+    """When it gave its last sign of life."""
+    orders: dict[int, Train | Evaluate] = field(default_factory=dict)
+    """Its open tasks."""
+    queue: asyncio.Queue[tuple[Notice, int]] | None = None
+    """Notices to send next; None while it does not listen."""
+    holds: set[str] = field(default_factory=set)
+    """Digests of the layers that it received last and that it sent last."""
+    private: set[str] = field(default_factory=set)
+    """Layers that it has its own of."""
+    given: dict[int, dict[str, int]] = field(default_factory=dict)
+    """Bytes of each layer sent for a task."""
+    fetching: int = 0
+    """Models that it is fetching now."""
+    failures: int = 0
+    """Training tasks in a row without an update."""
+    rests_until: float = 0.0
+    """Until then it counts as gone: a learner that fails again and again must not hold up the others' rounds."""
+    told_end: bool = False
+    """It knows that the run is over."""
+
+    def count_success(self) -> None:
+        """Note that a training task brought an update."""
+        self.failures = 0
+
+    def count_failure(self, now: float, seconds: float) -> bool:
+        """Note that a training task came to nothing after so many seconds; return whether the learner rests now.
+
+        The rest grows with each failure, and with the time that others may have waited for the task.
+        """
+        self.failures += 1
+        if self.failures < 2:  # a single failure can happen to anybody
+            return False
+        rest = max(SHORTEST_REST, seconds) * 2.0 ** min(self.failures, 20)
+        self.rests_until = now + min(rest, max(LONGEST_REST, 10 * seconds))
+        return True
+
+    def tell(self, what: Notice, task: int) -> None:
+        """Queue a notice, if the learner is listening."""
+        if self.queue is not None:
+            self.queue.put_nowait((what, task))
+
+    def next_training(self, command: Train | Evaluate) -> Train | None:
+        """Return the training task that this command is, or one with the same model as this question."""
+        for order in (command, *self.orders.values()):
+            if isinstance(order, Train) and order.model == command.model:
+                return order
+        return None

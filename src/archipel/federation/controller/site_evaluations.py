@@ -1,0 +1,132 @@
+"""Questions: a model is evaluated at many sites at once, and one event tells the results of all.
+
+Answers are journalled when all are in: until then a crash costs asking again. A site that is gone, or late, costs one
+answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from archipel.core.types import HOME, Evaluate, Evaluated, Result, Score, collect_answers
+from archipel.federation.controller.event_log import EventLog, PendingEvent
+from archipel.federation.controller.meters import Meters
+from archipel.federation.controller.outbox import Outbox
+from archipel.federation.controller.sessions import LearnerSession
+from archipel.federation.controller.terms import HomeSite
+from archipel.federation.controller.thread_pools import ThreadPools
+from archipel.federation.storage.durable_controller import Moved
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire import messages
+from archipel.federation.wire.body import InvalidUpdate
+
+log = logging.getLogger("archipel.federation")
+
+
+@dataclass
+class OpenQuestion:
+    """A question that not all sites have answered."""
+
+    command: Evaluate
+    due: float
+    found: dict[str, Result | None] = field(default_factory=dict)
+
+
+class SiteEvaluations:
+    """Ask sites to evaluate models, and collect their answers."""
+
+    def __init__(
+        self,
+        event_log: EventLog,
+        sessions: Mapping[str, LearnerSession],
+        outbox: Outbox,
+        workers: ThreadPools,
+        meters: Meters,
+        home: HomeSite | None,
+        deadline: float,
+    ) -> None:
+        self._log = event_log
+        self._sessions = sessions
+        self._outbox = outbox
+        self._workers = workers
+        self._meters = meters
+        self._home = home
+        self._deadline = deadline
+        self._open: dict[int, OpenQuestion] = {}
+
+    def ask(self, command: Evaluate) -> None:
+        """Ask every site of a question."""
+        self._open[command.task] = OpenQuestion(command, self._log.now + self._deadline)
+        for site in command.sites:
+            if site == HOME:
+                self._workers.start(self._answer_at_home(command))
+            else:
+                self._outbox.give(site, command)
+
+    async def _answer_at_home(self, command: Evaluate) -> None:
+        home = self._home
+        assert home is not None, "a study that is scored at home has data there"
+        self.take(command.task, HOME, await self._workers.run_at_home(lambda: home.answer(command)))
+
+    def receive(self, name: str, command: Evaluate, head: pb.Head) -> pb.Receipt:
+        """Take a learner's answer to a question."""
+        try:
+            result = self._checked(name, command, head)
+        except InvalidUpdate as error:
+            self._meters.refusals.labels("opinion").inc()
+            self._log.note(name, "refused", task=command.task, reason=str(error))
+            log.warning("an answer was refused", extra={"learner": name, "task": command.task, "reason": str(error)})
+            self.take(command.task, name, None)
+            return pb.Receipt(verdict=pb.Receipt.REFUSED, reason=str(error))
+        self.take(command.task, name, result)
+        return pb.Receipt(verdict=pb.Receipt.KEPT)
+
+    def _checked(self, name: str, command: Evaluate, head: pb.Head) -> Result | None:
+        match head.WhichOneof("result"):
+            case "failed":
+                self._log.note(name, "no opinion", task=command.task, reason=head.failed[:500])
+                return None
+            case "scored":
+                assert isinstance(command.probe, Score)
+                member, classes = self._log.state.members[name], self._log.state.classes
+                count = member.validation if command.probe.part == "validation" else member.test
+                result = messages.decode_scored(head.scored, count=count, classes=classes, bins=command.probe.bins)
+                self._log.note(name, "opinion", task=command.task)
+                return result
+            case "trained":
+                raise InvalidUpdate("an update in answer to a question")
+        raise InvalidUpdate("an answer without a result to a question")
+
+    def take(self, task: int, site: str, result: Result | None) -> None:
+        """Note what a site found, None for nothing; the first answer counts."""
+        question = self._open.get(task)
+        if question is None or site in question.found:
+            return
+        question.found[site] = result
+        if site != HOME:
+            self._sessions[site].orders.pop(task, None)
+        if len(question.found) == len(question.command.sites):
+            self._tell(question)
+
+    def tell_due(self) -> list[PendingEvent]:
+        """Close the questions that have waited long enough."""
+        now = self._log.now
+        return [self._tell(question) for question in list(self._open.values()) if question.due <= now]
+
+    def close(self, task: int) -> None:
+        """Forget a question that was answered."""
+        self._open.pop(task, None)
+
+    def _tell(self, question: OpenQuestion) -> PendingEvent:
+        command = question.command
+        self.close(command.task)
+        kind = "score down" if command.record else "evaluate down"
+        moved: Moved = {}
+        for layers in self._outbox.given(command.task):
+            for layer, amount in layers.items():
+                ledger = moved.setdefault(kind, {})
+                ledger[layer] = ledger.get(layer, 0) + amount
+        answers = collect_answers(command.probe, [question.found.get(site) for site in command.sites])
+        return self._log.post(Evaluated(command.task, answers, self._outbox.traffic(command.task)), moved=moved)

@@ -1,0 +1,143 @@
+"""How the federation is doing: for operators, for Prometheus and for the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from archipel.core.records import Capped, Scores
+from archipel.core.types import Evaluate, Train
+from archipel.federation.controller.admissions import Admissions
+from archipel.federation.controller.event_log import EventLog
+from archipel.federation.controller.meters import Meters
+from archipel.federation.controller.sessions import LearnerSession
+from archipel.federation.security.certificates import SOON
+from archipel.federation.security.gate import Turned
+from archipel.federation.security.names import Identity
+
+log = logging.getLogger("archipel.federation")
+
+
+class StatusBoard:
+    """Collect what people are told of a running federation."""
+
+    def __init__(
+        self, event_log: EventLog, sessions: Mapping[str, LearnerSession], admissions: Admissions, meters: Meters
+    ) -> None:
+        self._log = event_log
+        self._sessions = sessions
+        self._admissions = admissions
+        self._meters = meters
+        self.restarts = 0
+        """Controllers before this one that were killed and restarted."""
+        self.score: float | None = None
+        self._certificates: dict[str, datetime] = {}
+        """When the certificates of the controller and of callers expire."""
+        self._capped_moments: tuple[str, ...] = ()
+        """Learners whose moments were cut to the largest share allowed."""
+        self.record_scores(event_log.durable.last_scores())
+
+    def record_scores(self, scores: Scores | None) -> None:
+        """Note the last score of the model."""
+        evaluation = self._log.durable.controller.evaluation
+        if scores is not None and evaluation is not None:
+            self.score = scores.metrics.get(evaluation.metric)
+
+    def record_certificate(self, who: str, expires: datetime) -> None:
+        """Note when a certificate expires."""
+        self._certificates[who] = expires
+        self._meters.certificates.labels(who).set(expires.timestamp())
+
+    def warn_of_share(self, capped: Capped) -> None:
+        """Warn of a learner that claims more than the largest share allowed."""
+        log.warning(
+            "a learner claims more than the largest share allowed and is cut to it: check its counts",
+            extra={"learner": capped.learner, "what": capped.what, "most_share": capped.most_share},
+        )
+        self._log.note(capped.learner, "capped", of=capped.what, most_share=capped.most_share)
+
+    def capped_moments(self, learners: Sequence[str]) -> None:
+        """Note whose moments were cut."""
+        self._capped_moments = tuple(learners)
+        if learners:
+            self._meters.capped.labels("moments").set(len(learners))
+
+    def turned_away(self, turned: Turned) -> None:
+        """Count a caller that the gate did not let through, and note it in the audit."""
+        self._meters.refusals.labels("caller").inc()
+        peer = turned.peer
+        about = {"caller": str(peer.identity), "serial": peer.serial, "address": peer.address}
+        log.warning("a caller was turned away", extra={"reason": turned.reason, **about})
+
+    def refused(self, who: str, call: str, reason: str) -> None:
+        """Count a call that could not be answered, and note it in the audit."""
+        log.warning("a call was refused", extra={"caller": who, "call": call, "reason": reason})
+        self._meters.refusals.labels("call").inc()
+        self._log.note(who, "refused", call=call, reason=reason)
+
+    def measure(self) -> None:
+        """Update the gauges."""
+        state = self._log.state
+        self._meters.version.set(state.version)
+        self._meters.learners.set(sum(len(names) for names in state.there.values()))
+        self._meters.tasks.labels("train").set(len(state.out))
+        self._meters.tasks.labels("evaluate").set(len(state.inquiries))
+        for what, names in state.capped.items():
+            self._meters.capped.labels(what).set(len(names))
+        if self.score is not None:
+            self._meters.score.set(self.score)
+
+    def report(self, who: Identity) -> dict[str, Any]:
+        """Return the status for an operator; a learner sees only itself among the learners."""
+        controller, state = self._log.durable.controller, self._log.state
+        return {
+            "version": state.version,
+            "rounds": state.rounds,
+            "seconds": round(self._log.now, 1),
+            "score": self.score,
+            "metric": controller.evaluation.metric if controller.evaluation else None,
+            "stopped": self._log.stopped,
+            "waiting for": None if state.begun else f"{controller.learners} learners",
+            "updates waiting": len(state.queue),
+            "restarts": self.restarts,
+            "certificates": self._expiring(who),
+            "learners": [self._learner(name) for name in self._sessions if who.kind == "operator" or name == who.name],
+        }
+
+    def _expiring(self, who: Identity) -> list[dict[str, Any]]:
+        """Return when the certificates that were seen expire, the first one first; a learner sees its own."""
+        now = datetime.now(UTC)
+        return [
+            {"who": whose, "expires": expires.isoformat(), "soon": expires < now + timedelta(days=SOON)}
+            for whose, expires in sorted(self._certificates.items(), key=lambda item: item[1])
+            if who.kind == "operator" or whose in (str(who), "controller")
+        ]
+
+    def _learner(self, name: str) -> dict[str, Any]:
+        session, member = self._sessions[name], self._log.state.members.get(name)
+        if name in self._admissions.withdrawn:
+            state = "withdrawn"
+        elif name in self._admissions.paused:
+            state = "paused"
+        elif member is None:
+            state = "never seen"
+        else:
+            rests = session.rests_until > self._log.now
+            state = "there" if member.active else "resting" if rests else "gone"
+        return {
+            "name": name,
+            "state": state,
+            "examples": None if member is None else member.examples,
+            "capped": self._capped(name),
+            "training": [task for task, command in session.orders.items() if isinstance(command, Train)],
+            "evaluating": sum(isinstance(command, Evaluate) for command in session.orders.values()),
+            "seen": None if member is None else round(self._log.now - session.seen, 1),
+        }
+
+    def _capped(self, name: str) -> list[str]:
+        """Return what a learner claims more of than the largest share allowed."""
+        found = dict(self._log.state.capped)
+        moments = ["moments"] if name in self._capped_moments else []
+        return [*moments, *(what for what in sorted(found) if name in found[what])]

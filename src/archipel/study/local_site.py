@@ -1,0 +1,138 @@
+"""Build one learner's side of a real federation from a study."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from archipel.assembly.contexts import context_of, learner_of
+from archipel.core.checks import require
+from archipel.core.parts.ending import Ending
+from archipel.data import Island, Islands
+from archipel.data.standardise import Moments, moments, standardised_by
+from archipel.federation.learner.agent import LocalSite
+from archipel.federation.learner.policy import ROWS, Policy
+from archipel.kernels import kernels
+from archipel.learner.learner import Job, TrainingContext
+from archipel.learner.probes import score
+from archipel.learner.training import advance
+from archipel.study.build import Settings, build_algorithm, build_data, build_settings, build_source
+from archipel.study.federate import one_run
+from archipel.study.schema import Study
+
+UNLISTED = 100
+"""Learners there may be where a learner's own copy of the study lists none."""
+
+
+def take_part(study: Study, name: str, table: Path | None = None) -> tuple[LocalSite, Study]:
+    """Return one learner's side of a study, with a table of its own or with its part of the study's data."""
+    study = one_run(study)
+    (seed,) = study.seeds
+    algorithm = build_algorithm(study)
+    data, part = _own_table(study, name, table, seed) if table is not None else _own_part(study, name)
+    everybodys = study.data.standardise == "global"
+    if not everybodys:
+        data = data.standardised(study.data.standardise)
+        part = next(island for island in data.learners if island.name == name)
+    settings: Settings = build_settings(study, data)
+    evaluation = settings.get("evaluation")
+    reserve = algorithm.validates or (evaluation is not None and evaluation.validates)
+    learner = learner_of(part, data, study.validation if reserve else 0.0, seed)
+    work = context_of(data, settings.get("model"), settings.get("loss"), seed, study.simulation.device)
+    listed = len(study.federation.learners) or (len(data.learners) if table is None else UNLISTED)
+    policy = Policy.of(algorithm, work.layout, evaluation, settings.get("ending") or Ending(rounds=20), listed)
+    policy.check_rows(len(learner.train) or len(learner.test))
+    if not everybodys:
+        return LocalSite(work, learner, policy), study
+    x = data.x
+
+    def standardise(by: Moments) -> TrainingContext:
+        return replace(work, x=standardised_by(x, by).to(work.x.device))
+
+    return LocalSite(work, learner, policy, moments(x, part.train), standardise), study
+
+
+def _own_table(study: Study, name: str, table: Path, seed: int) -> tuple[Islands, Island]:
+    _same_columns_everywhere(study)
+    source = build_source(study, {"path": table.resolve(), "site": None})  # a table of one's own is of one site
+    dealing: Any = study.data.split or study.data.natural
+    held: Any = "none" if dealing is None else dealing.given().get("test", 0.2)
+    if not isinstance(held, str):  # in a simulation that part of everybody's data is at home
+        held = "none" if held is None else f"own({held})"
+    data = source.split(learners=1, test=held, stimuli=0, seed=seed)
+    (whole,) = data.learners
+    data = replace(data, learners=(replace(whole, name=name),))
+    if study.data.augment is not None:
+        data = data.augmented(**study.data.augment.given())
+    return data, data.learners[0]
+
+
+def _same_columns_everywhere(study: Study) -> None:
+    """Check that the study lists columns and classes, since one table does not show what the others hold."""
+    call = study.data.source
+    require(
+        call.name in ("from_csv", "from_parquet"),
+        f"--data: the study's source is {call.name}, which is no table. Leave --data out, or give the study "
+        'source = {name = "from_csv", ...}.',
+    )
+    given = call.given
+    missing = ["features"] if given.get("features") is None else []
+    if not isinstance(given.get("categories", {}), Mapping):
+        missing.append('the values of every category, categories = {sex = ["f", "m"]}')
+    if given.get("classes") is None and not given.get("regression", False):
+        missing.append("classes")
+    require(
+        not missing,
+        f"data.source: one table does not tell what the others' hold. List in the study: {'; '.join(missing)}.",
+    )
+
+
+def _own_part(study: Study, name: str) -> tuple[Islands, Island]:
+    data = build_data(study).split
+    names = [island.name for island in data.learners]
+    require(
+        name in names,
+        f"The study's data are split over {', '.join(names)}, and this learner is {name}. Give it its own table with "
+        "--data, or a certificate with one of these names.",
+    )
+    return data, data.learners[names.index(name)]
+
+
+def try_out(study: Study, island: LocalSite) -> list[str]:
+    """Describe a learner's data and train one step; nothing leaves this process."""
+    work, learner = island.work, island.learner
+    told = [
+        f"data: {len(learner.train)} examples to train on, {len(learner.validation)} to validate, "
+        f"{len(learner.test)} to test, each of shape {tuple(work.x.shape[1:])}; at least {ROWS} are needed"
+    ]
+    if work.classes is not None:
+        counts = torch.bincount(work.y[learner.train], minlength=work.classes).tolist()
+        told.append(f"labels: {counts} examples of the {work.classes} classes")
+    if island.standardise is not None and island.moments is not None:
+        work = island.standardise(island.moments)  # as if everybody were like this learner
+        still = int((island.moments.deviation == 0).sum())
+        told.append(f"features: {still} of {island.moments.sum.numel()} do not vary here")
+    plan = replace(build_algorithm(study).plan, epochs=1, steps=1)
+    job = Job.begin(learner, work.layout, work.layout.vector(work.module), plan)
+    before = score(work, job.vector, learner.train).loss
+    advance(work, job)
+    require(
+        kernels().finite(job.vector),
+        f"One step of training made numbers that are not finite: look at the data, or lower the rate ({plan.rate}).",
+    )
+    after, count = score(work, job.vector, learner.train).loss, max(1, len(learner.train))
+    told.append(f"training: one step took the loss from {before / count:.4f} to {after / count:.4f}")
+    told.append("nothing was sent; leave --dry-run out to take part")
+    return told
+
+
+def save_model(island: LocalSite, model: Tensor, path: Path) -> None:
+    """Save the last version, with this learner's own layers in it, by the names of the network's tensors."""
+    tensors = island.work.layout.tensors(model)
+    save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, path)

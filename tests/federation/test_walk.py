@@ -1,0 +1,79 @@
+"""A reader who follows one update through the real federation opens at most 20 files of it.
+
+Counted are files of `archipel.federation`, on both sides of the wire. What the core does with an update is a walk of
+its own, the same under every engine.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import archipel
+from archipel.federation.learner.link import Link
+from archipel.federation.storage.journal import Journal
+from tests.federation.in_one_process import hold, study
+
+ROOT = Path(archipel.__file__).parent
+MOST = 20
+
+
+class Walk:
+    """Note the files of Archipel that are entered between a learner's reply and the commit's acknowledgement.
+
+    From the learner's call that brings its update until both are done: the receipt is back at the learner, and the
+    digest of the version that the update makes is in the journal.
+    """
+
+    def __init__(self) -> None:
+        self.files: Counter[str] = Counter()
+        self.updates = 0
+        self.open: set[str] = set()
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        path = frame.f_code.co_filename
+        if self.open and event == "call" and path.startswith(str(ROOT)) and not path.endswith("_pb2.py"):
+            self.files[str(Path(path).relative_to(ROOT))] += 1
+
+
+@pytest.mark.slow
+def test_a_walk_of_one_update_opens_at_most_twenty_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    walk = Walk()
+    answer, commit = Link.answer, Journal.commit
+
+    async def traced_answer(link: Link, head: Any, *body: Any) -> Any:
+        walk.updates += head.HasField("trained")
+        if walk.updates == 2 and head.HasField("trained"):  # the first one finds caches empty
+            walk.open = {"receipt", "commit"}
+        receipt = await answer(link, head, *body)
+        walk.open.discard("receipt")
+        return receipt
+
+    def traced_commit(journal: Journal, *arguments: Any) -> str:
+        written = commit(journal, *arguments)
+        walk.open.discard("commit")
+        return written
+
+    monkeypatch.setattr(Link, "answer", traced_answer)
+    monkeypatch.setattr(Journal, "commit", traced_commit)
+    one_learner = {"source": "digits", "split": {"learners": 1}}
+    threading.setprofile(walk)
+    sys.setprofile(walk)
+    try:
+        hold(study(data=one_learner), tmp_path)
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+    assert walk.updates == 3
+    assert not walk.open, "the walk came to its end"
+    opened = "\n".join(f"{count:5} calls  {file}" for file, count in sorted(walk.files.items()))
+    assert "federation/controller/answers.py" in walk.files, opened
+    assert "core/controller.py" in walk.files, opened
+    ours = [file for file in walk.files if file.startswith("federation/")]
+    assert len(ours) <= MOST, f"{len(ours)} files of the federation:\n{opened}"
