@@ -315,9 +315,9 @@ def test_whoever_is_revoked_while_it_listens_is_dropped_and_the_others_go_on(
             for name in NAMES:
                 one.light(name, 0.01)
             await one.until(lambda: one.commits_of(victim))
-            assert one.federation.seats[victim].queue is not None  # it listens
+            assert one.federation.sessions[victim].queue is not None  # it listens
             (tmp_path / "scene" / "state" / "revoked.txt").write_text(f"{serial}\n")
-            await one.until(lambda: one.federation.seats[victim].queue is None)
+            await one.until(lambda: one.federation.sessions[victim].queue is None)
             error = await rejection(one, papers, victim)
             assert error.code == grpc.StatusCode.PERMISSION_DENIED
             assert f"the certificate with serial number {serial} has been revoked" in str(error)
@@ -345,10 +345,10 @@ def test_a_certificate_that_expires_ends_its_open_calls(
     async def go() -> None:
         async with scene(endless(), tmp_path / "scene", papers) as one:
             one.light(victim, 0.01)
-            seat = one.federation.seats[victim]
-            await one.until(lambda: seat.queue is not None)
+            session = one.federation.sessions[victim]
+            await one.until(lambda: session.queue is not None)
             monkeypatch.setattr(gate, "datetime", Later)
-            await one.until(lambda: seat.queue is None)
+            await one.until(lambda: session.queue is None)
             error = await rejection(one, papers, victim)
             assert f"the certificate expired on {expires:%Y-%m-%d %H:%M} UTC" in str(error)
 

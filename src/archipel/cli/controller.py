@@ -76,9 +76,10 @@ def controller(
     meters = None if metrics is None else _place(metrics)
     code: Code = "any" if allow_code else "beside"
     hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code))
+    opened = partial(_open, hosting, state, revoked, papers)
     when_over = partial(_save, hosting, results or state / "run")
     with alone_in(closed(state)), threads(hosting.study.simulation.threads):
-        federation = run_controller(partial(_open, hosting, state, revoked, papers), listen, credentials, when_over, meters, life)
+        federation = run_controller(opened, listen, credentials, when_over, meters, life)
     if federation.stopped is None:
         version = federation.durable.controller.state.version
         told.print(f"Stopped at version {version}; the same command goes on.", highlight=False)

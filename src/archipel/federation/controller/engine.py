@@ -109,7 +109,9 @@ class Federation:
             layout=layout,
             features=features,
         )
-        self.operators = Operators(self.log, self.sessions, self.admissions, self.departures, self.calls, terms.operators)
+        self.operators = Operators(
+            self.log, self.sessions, self.admissions, self.departures, self.calls, terms.operators
+        )
         self.orders, self.answers = self._down_and_up()
         self._open = False
 

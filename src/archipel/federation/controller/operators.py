@@ -11,10 +11,9 @@ from archipel.federation.controller.calls import Calls
 from archipel.federation.controller.departures import Departures
 from archipel.federation.controller.event_log import EventLog
 from archipel.federation.controller.sessions import LearnerSession
-from archipel.federation.controller.terms import Rejected
+from archipel.federation.controller.terms import Rejected, Terms
 from archipel.federation.security import roles
 from archipel.federation.security.names import Identity
-from archipel.federation.security.roles import OperatorRole
 from archipel.federation.wire import federation_pb2 as pb
 
 log = logging.getLogger("archipel.federation")
@@ -30,14 +29,14 @@ class Operators:
         admissions: Admissions,
         departures: Departures,
         calls: Calls,
-        listed: Mapping[str, OperatorRole],
+        terms: Terms,
     ) -> None:
         self._log = event_log
         self._sessions = sessions
         self._admissions = admissions
         self._departures = departures
         self._calls = calls
-        self._listed = listed
+        self._listed = terms.operators
 
     async def steer(self, who: Identity, wish: pb.Wish) -> pb.Done:
         """Carry out a wish, and say what was done."""

@@ -1,8 +1,8 @@
 """The engine behind gRPC: calls in, answers out, errors as status codes.
 
 Every method takes a stream, also those that are sent one message: then nothing of a message is read before the caller
-was admitted (`gate.Gate`), counted (`Calls`) and, where memory is scarce, given a slot (`Limiter`). On the wire there is
-no difference.
+was admitted (`gate.Gate`), counted (`Calls`) and, where memory is scarce, given a slot (`Limiter`). On the wire
+there is no difference.
 """
 
 from __future__ import annotations
