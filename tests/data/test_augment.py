@@ -21,8 +21,8 @@ from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.training import advance
 from archipel.simulation.executors.choice import choose, executor_of
 from archipel.study.build import build_data
-from archipel.study.federate import take_part
 from archipel.study.files import read_study
+from archipel.study.local_site import take_part
 
 cross_entropy = nn.functional.cross_entropy
 

@@ -109,9 +109,7 @@ class Federation:
             layout=layout,
             features=features,
         )
-        self.operators = Operators(
-            self.log, self.sessions, self.admissions, self.departures, self.calls, terms.operators
-        )
+        self.operators = Operators(self.log, self.sessions, self.admissions, self.departures, self.calls, terms)
         self.orders, self.answers = self._down_and_up()
         self._open = False
 

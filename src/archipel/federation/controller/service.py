@@ -51,7 +51,6 @@ THRIFT: list[tuple[str, Any]] = [
 GUARDS: list[tuple[str, Any]] = [
     ("grpc.server_handshake_timeout_ms", 10_000),  # a connection that says nothing is closed
     ("grpc.max_concurrent_streams", MOST),
-    *AGES,
 ]
 SMALL_UPDATES = 64
 """Updates of one message that may be on their way in, up to the disk."""
@@ -85,7 +84,7 @@ async def serve(
     )
     federation.workers.start(gate.watch())
     most = most_connections(len(federation.sessions))
-    options = [*LIMITS, *THRIFT, *GUARDS, ("grpc.max_allowed_incoming_connections", most)]
+    options = [*LIMITS, *THRIFT, *GUARDS, *AGES, ("grpc.max_allowed_incoming_connections", most)]
     server = grpc.aio.server(interceptors=(gate,), options=options)
     server.add_generic_rpc_handlers((Service(federation).handlers(),))
     try:
