@@ -360,9 +360,16 @@ def test_bad_settings_are_refused_when_it_is_made(make, message):
 
 
 @pytest.mark.parametrize("name", sorted(LINES))
-def test_an_unknown_keyword_is_named(name):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'epoch'"):
+def test_an_unknown_keyword_is_named_with_the_nearest(name):
+    with pytest.raises(TypeError, match=rf"^{name}: no setting 'epoch'\. Did you mean 'epochs'\? It has .*epochs, "):
         getattr(algorithms, name)(epoch=3)
+
+
+def test_the_nearest_keyword_may_be_the_methods_own():
+    with pytest.raises(TypeError, match=r"^fedavg: no setting 'fracton'\. Did you mean 'fraction'\?"):
+        algorithms.fedavg(fracton=0.1)
+    with pytest.raises(TypeError, match=r"^async_dvw: no setting 'evaluator'\. Did you mean 'evaluators'\?"):
+        algorithms.async_dvw(evaluator=10)
 
 
 def test_an_algorithm_cannot_be_changed_after_it_was_checked():

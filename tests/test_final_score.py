@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import archipel as ap
-from archipel.core.parts.ending import Budget
+from archipel.core.parts.ending import BudgetUnit
 from archipel.core.records import Committed, Scores, Stamped
 from archipel.runs.final_score import final_score, final_stretch
 from tests.made_runs import written
@@ -25,7 +25,7 @@ def run_of(
     commits: Sequence[tuple[float, int]],
     scores: dict[int, float],
     *,
-    budget: Budget,
+    budget: BudgetUnit,
     seconds: float = 0.0,
     rounds: int = 0,
     validation: dict[int, float] | None = None,
@@ -168,7 +168,7 @@ def test_a_score_that_is_not_finite_counts_only_in_the_stretch(lost: float) -> N
         (ap.Ending(bytes=100), "seconds"),
     ],
 )
-def test_the_ending_says_what_the_budget_is(ending: ap.Ending, budget: Budget) -> None:
+def test_the_ending_says_what_the_budget_is(ending: ap.Ending, budget: BudgetUnit) -> None:
     assert ending.budget == budget
 
 
@@ -183,7 +183,7 @@ def test_runs_stopped_early_are_measured_over_what_they_used() -> None:
 
 @pytest.mark.parametrize(("reason", "budget"), [("4 local rounds made", "rounds"), ("time is up", "seconds")])
 def test_runs_saved_before_there_were_budgets_are_scored_from_their_records(
-    reason: str, budget: Budget, tmp_path: Path
+    reason: str, budget: BudgetUnit, tmp_path: Path
 ) -> None:
     run = written([0.0, 0.1, 0.2, 0.3, 0.4], reason=reason, budget=budget)
     run.save(tmp_path)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.planning import Decay, DivideAndConquer
 from archipel.core.parts.protocol import Rounds
@@ -26,6 +27,7 @@ PREPASS = 5
 DEFAULTS: Local = {"epochs": 20, "rate": 0.001}
 
 
+@constructor
 def divide_and_conquer(
     prepass: int | None = None,
     split: str | int | None = None,

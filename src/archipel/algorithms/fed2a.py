@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.planning import PeriodicLayers
 from archipel.core.parts.protocol import Stream
@@ -24,6 +25,7 @@ from archipel.core.types import Distance, Local, Plan
 Curve = Literal["exp", "inv", "log"]
 
 
+@constructor
 def fed2a(
     buffer: int = 5,
     max_wait: float | None = None,
@@ -52,6 +54,7 @@ def fed2a(
     )
 
 
+@constructor
 def plu(
     buffer: int = 5,
     max_wait: float | None = None,
@@ -76,6 +79,7 @@ def plu(
     )
 
 
+@constructor
 def tvw(curve: Curve = "inv", buffer: int = 5, max_wait: float | None = None, **local: Unpack[Local]) -> Algorithm:
     """TVW alone: buffered asynchrony, weights by examples and freshness (formula 4).
 
@@ -90,6 +94,7 @@ def tvw(curve: Curve = "inv", buffer: int = 5, max_wait: float | None = None, **
     )
 
 
+@constructor
 def rce(
     distance: Distance = "cosine", buffer: int = 5, max_wait: float | None = None, **local: Unpack[Local]
 ) -> Algorithm:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Literal, Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.merge import Mix
 from archipel.core.parts.planning import Proximal
@@ -20,6 +21,7 @@ from archipel.core.parts.weighting import ByFreshness
 from archipel.core.types import Local, Plan
 
 
+@constructor
 def fedasync(
     alpha: float = 0.6,
     curve: Literal["constant", "poly", "hinge"] = "poly",

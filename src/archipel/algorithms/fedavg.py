@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.protocol import Rounds
 from archipel.core.parts.weighting import ByExamples, Equally
 from archipel.core.types import Local, Plan
 
 
+@constructor
 def fedavg(
     fraction: float = 1.0, *, equally: bool = False, deadline: float | None = None, **local: Unpack[Local]
 ) -> Algorithm:

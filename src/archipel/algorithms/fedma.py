@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.matched import LayerByLayer, MatchedMean
 from archipel.core.parts.protocol import Rounds
@@ -30,6 +31,7 @@ from archipel.core.types import Local, Plan
 DEFAULTS: Local = {"epochs": 20, "batch": 64, "rate": 0.01, "momentum": 0.9}
 
 
+@constructor
 def fedma(
     sigma: float = 1.0,
     sigma0: float = 1.0,

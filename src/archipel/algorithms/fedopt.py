@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.algorithms.fedavg import fedavg
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.server import Adagrad, Adam, Yogi
 from archipel.core.types import Local
 
 
+@constructor
 def fedadam(
     eta: float = 0.01, tau: float = 1e-4, initial: float = 0.0, fraction: float = 1.0, **local: Unpack[Local]
 ) -> Algorithm:
@@ -28,6 +30,7 @@ def fedadam(
     return replace(fedavg(fraction, **local), name="fedadam", server=server)
 
 
+@constructor
 def fedyogi(
     eta: float = 0.01, tau: float = 1e-4, initial: float = 0.0, fraction: float = 1.0, **local: Unpack[Local]
 ) -> Algorithm:
@@ -40,6 +43,7 @@ def fedyogi(
     return replace(fedavg(fraction, **local), name="fedyogi", server=server)
 
 
+@constructor
 def fedadagrad(
     eta: float = 0.01, tau: float = 1e-4, initial: float = 0.0, fraction: float = 1.0, **local: Unpack[Local]
 ) -> Algorithm:

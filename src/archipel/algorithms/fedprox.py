@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.algorithms.fedavg import fedavg
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.planning import Proximal
 from archipel.core.types import Local
 
 
+@constructor
 def fedprox(mu: float = 0.01, fraction: float = 1.0, **local: Unpack[Local]) -> Algorithm:
     """FedProx: FedAvg whose learners are held near the model they received.
 

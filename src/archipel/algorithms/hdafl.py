@@ -1,5 +1,7 @@
-"""HDAFL: L. Yang, C. Beliard and D. Rossi, Heterogeneous Data-Aware Federated Learning; and LG-FedAvg, P. P. Liang et
-al., which it compares with.
+"""HDAFL and LG-FedAvg: some layers are shared, the others stay with each learner.
+
+L. Yang, C. Beliard and D. Rossi, Heterogeneous Data-Aware Federated Learning; it compares with LG-FedAvg of P. P. Liang
+et al.
 
 Implemented: Algorithm 1: the generic layers are averaged by examples over a share of the learners, the specific layer
 (the classifier) stays with each learner after ClientInit. Its other option, weights by the norm of the gradient, is
@@ -14,6 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.algorithms.fedavg import fedavg
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.planning import PrivateLayers
@@ -21,6 +24,7 @@ from archipel.core.parts.weighting import ByExamples, ByGradientNorm
 from archipel.core.types import Local
 
 
+@constructor
 def hdafl(
     fraction: float = 0.5,
     private: str | tuple[str, ...] = "head",
@@ -42,6 +46,7 @@ def hdafl(
     )
 
 
+@constructor
 def lg_fedavg(fraction: float = 0.5, private: str | tuple[str, ...] = "features", **local: Unpack[Local]) -> Algorithm:
     """LG-FedAvg: private feature layers, one shared classifier.
 

@@ -1,5 +1,6 @@
-"""Metis / DVW: D. Stripelis and J. L. Ambite, Accelerating Federated Learning in Heterogeneous Data and Computational
-Environments.
+"""Metis / DVW: distributed validation weighting and adaptive update frequency.
+
+D. Stripelis and J. L. Ambite, Accelerating Federated Learning in Heterogeneous Data and Computational Environments.
 
 Implemented: Algorithm 1, synchronous and asynchronous; the O(M) community model (section III); momentum SGD (eq. 2);
 distributed validation weighting by pooled confusion matrices (section IV, eq. 3) and by other metrics; validation
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.merge import Community
 from archipel.core.parts.planning import ValidationCycle
@@ -28,11 +30,13 @@ from archipel.core.types import Local, Plan
 CIFAR10: Local = {"epochs": 4, "batch": 100, "rate": 0.05, "momentum": 0.75}
 
 
+@constructor
 def async_fedavg(**local: Unpack[Local]) -> Algorithm:
     """AsyncFedAvg: the community model is the mean of everybody's latest model, weighted by examples."""
     return Algorithm("async_fedavg", protocol=Stream(), merge=Community(), plan=Plan(**(CIFAR10 | local)))
 
 
+@constructor
 def sync_dvw(
     metric: str = "micro_f1", *, quorum: float = 0.5, evaluators: int | None = None, **local: Unpack[Local]
 ) -> Algorithm:
@@ -49,6 +53,7 @@ def sync_dvw(
     )
 
 
+@constructor
 def async_dvw(
     adaptive: bool = True,
     metric: str = "micro_f1",

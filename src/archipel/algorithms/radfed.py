@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.planning import Proximal
 from archipel.core.parts.protocol import Relay
@@ -24,6 +25,7 @@ from archipel.core.parts.weighting import Equally
 from archipel.core.types import Local, Plan
 
 
+@constructor
 def radfed(fraction: float = 0.1, hops: int = 15, **local: Unpack[Local]) -> Algorithm:
     """RADFed: models travel through several learners before one plain mean.
 
@@ -32,6 +34,7 @@ def radfed(fraction: float = 0.1, hops: int = 15, **local: Unpack[Local]) -> Alg
     return Algorithm("radfed", protocol=Relay(fraction, hops), weighting=Equally(), plan=Plan(**local))
 
 
+@constructor
 def radfed_i(
     fraction: float = 0.1,
     hops: int = 15,
@@ -47,6 +50,7 @@ def radfed_i(
     return replace(radfed(fraction, hops, **local), name="radfed_i", selection=ByImportance(gamma, score))
 
 
+@constructor
 def radfed_p(fraction: float = 0.1, hops: int = 15, rho: float = 0.01, **local: Unpack[Local]) -> Algorithm:
     """RADFedp: with FedProx's term at the learners, anchored at the model that came, not at the community's.
 
@@ -56,6 +60,7 @@ def radfed_p(fraction: float = 0.1, hops: int = 15, rho: float = 0.01, **local: 
     return replace(radfed(fraction, hops, **local), name="radfed_p", planners=(Proximal(rho),))
 
 
+@constructor
 def radfed_m(fraction: float = 0.1, hops: int = 15, alpha: float = 0.6, **local: Unpack[Local]) -> Algorithm:
     """RADFedm: the new model keeps a part 1 - alpha of the old one.
 
@@ -65,6 +70,7 @@ def radfed_m(fraction: float = 0.1, hops: int = 15, alpha: float = 0.6, **local:
     return replace(radfed(fraction, hops, **local), name="radfed_m", server=Replace(alpha))
 
 
+@constructor
 def radfed_a(
     fraction: float = 0.1,
     hops: int = 15,

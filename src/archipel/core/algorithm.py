@@ -82,7 +82,7 @@ class Algorithm:
             part.check_network(copy.deepcopy(module), layout, examples.clone())
 
     def parts(self) -> list[tuple[str, Part]]:
-        """All parts with the roles under which their memory lives."""
+        """Return all parts with the roles under which their memory lives."""
         named: list[tuple[str, Part]] = [
             ("protocol", self.protocol),
             ("selection", self.selection),
@@ -118,11 +118,11 @@ class Algorithm:
         return Needs.together(part.needs for _, part in self.parts())
 
     def optional(self, layout: Layout) -> frozenset[str]:
-        """Layers that a task leaves out of its answer if they are unwanted when it ends."""
+        """Return the layers that a task leaves out of its answer if they are unwanted when it ends."""
         return frozenset(name for planner in self.planners for name in planner.optional(layout))
 
     def private(self, layout: Layout) -> tuple[str, ...]:
-        """Layers that never leave the learners."""
+        """Return the layers that never leave the learners."""
         mine = {*self.plan.private, *(name for planner in self.planners for name in planner.private(layout))}
         return tuple(name for name in layout.names if name in mine)
 

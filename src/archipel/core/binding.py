@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from archipel.core.layout import Entry, Layout
+from archipel.core.layout import Layout, TensorSlot
 
 
 class Binding:
@@ -16,7 +16,7 @@ class Binding:
     def __init__(self, layout: Layout, module: nn.Module) -> None:
         """Find the module's tensors once: it is bound at every task and every score."""
         self.layout = layout
-        self._tensors: list[tuple[Entry, dict[str, Any], str]] = []
+        self._tensors: list[tuple[TensorSlot, dict[str, Any], str]] = []
         """Each tensor's place in the vector, the dictionary that its module keeps it in, and its name there."""
         for layer in layout.layers:
             for entry in layer.entries:

@@ -32,13 +32,13 @@ def more_than(bound: float, owner: str, **values: float) -> None:
 
 
 def between(owner: str, name: str, value: float, low: float, high: float) -> None:
-    """low <= value < high."""
+    """Refuse a value unless low <= value < high."""
     if not (_number(value) and low <= value < high):
         raise ValueError(f"{owner}: {name} should be at least {low} and below {high}, got {value!r}.")
 
 
 def share(owner: str, name: str, value: float) -> None:
-    """0 < value <= 1."""
+    """Refuse a value unless 0 < value <= 1."""
     if not (_number(value) and 0 < value <= 1):
         raise ValueError(f"{owner}: {name} should be above 0 and at most 1, got {value!r}.")
 

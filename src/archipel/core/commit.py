@@ -101,7 +101,7 @@ def _set_version(
     """Store the new version, tell the parts, and recall the tasks that have become too stale."""
     state = context.state
     state.version += 1
-    state.fruitless = 0
+    state.vain_attempts = 0
     name, changed = f"v{state.version}", set(proposal.layers)
     manifest = tuple(name if place in changed else stamp for place, stamp in enumerate(state.model.manifest))
     version = Model(name, manifest)

@@ -90,6 +90,7 @@ class Controller:
         """
         at_least(1, "Controller", learners=learners)
         algorithm.check(layout)
+        ending.check(algorithm.name, layout, algorithm.private(layout))
         require((initial is None) != (state is None), "Controller: give either an initial model or a saved state.")
         if state is None and initial is not None:
             layout.check("Controller: initial model", initial)
@@ -276,8 +277,8 @@ class Controller:
             if not decisions:
                 return
             yield from decisions
-            if state.fruitless >= MOST_ATTEMPTS:
-                context.end(f"no new version came of {state.fruitless} tries in a row; the records say why")
+            if state.vain_attempts >= MOST_ATTEMPTS:
+                context.end(f"no new version came of {state.vain_attempts} tries in a row; the records say why")
         raise RuntimeError(
             f"{self.algorithm.protocol!r} still finds something to do after {MOST_DECISIONS:,} decisions at version "
             f"{state.version}: its `decide` has to answer [] when the state asks for nothing."
@@ -304,7 +305,7 @@ class Controller:
                     score(context)
             case Count(rounds):
                 state.rounds += rounds
-                state.fruitless += 1
+                state.vain_attempts += 1
             case GiveUp(tasks):
                 for task in tasks:
                     if not state.out[task].cancelled:

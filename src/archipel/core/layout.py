@@ -22,7 +22,7 @@ ROOT = "."
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TensorSlot:
     """One tensor of the module and its place in the vector."""
 
     name: str
@@ -53,7 +53,7 @@ class Layer:
     """The module's path in the network; "" for the network itself."""
     buffers: bool
     """These are the module's statistics, not its parameters."""
-    entries: tuple[Entry, ...]
+    entries: tuple[TensorSlot, ...]
 
     @property
     def start(self) -> int:
@@ -103,7 +103,7 @@ class Layout:
                     entries = []
                     for tensor_name, tensor in tensors:
                         entries.append(
-                            Entry(tensor_name, tuple(tensor.shape), tensor.dtype, place, place + tensor.numel())
+                            TensorSlot(tensor_name, tuple(tensor.shape), tensor.dtype, place, place + tensor.numel())
                         )
                         place += tensor.numel()
                     kind, called = type(part).__name__, (name or ROOT) + suffix
@@ -130,7 +130,7 @@ class Layout:
         return self.layers[-1].stop
 
     @cached_property
-    def weighty(self) -> tuple[int, ...]:
+    def parameter_layers(self) -> tuple[int, ...]:
         """Places of the layers that have parameters."""
         return tuple(place for place, layer in enumerate(self.layers) if not layer.buffers)
 
@@ -145,7 +145,7 @@ class Layout:
         return name in self._places
 
     def indices(self, names: Iterable[str] | None) -> tuple[int, ...]:
-        """Places of these layers in ascending order; None means all."""
+        """Return the places of these layers in ascending order; None means all."""
         if names is None or names is self.names:
             return self._all
         return tuple(sorted(self._places[name] for name in names))
@@ -155,7 +155,7 @@ class Layout:
         return tuple(range(len(self.layers)))
 
     def with_layers(self, vector: Tensor, values: Mapping[str, Tensor]) -> Tensor:
-        """A copy of the vector with these layers in place."""
+        """Return a copy of the vector with these layers in place."""
         changed = vector.clone()
         for name, numbers in values.items():
             layer = self.layers[self._places[name]]
@@ -163,7 +163,7 @@ class Layout:
         return changed
 
     def slices(self, indices: Iterable[int]) -> list[slice]:
-        """The slices of the vector that these layers cover, neighbours joined."""
+        """Return the slices of the vector that these layers cover, neighbours joined."""
         if indices == self._all:
             return [slice(0, self.size)]
         joined: list[slice] = []
@@ -189,7 +189,7 @@ class Layout:
         return tuple(4 * layer.size for layer in self.layers)
 
     def select(self, owner: str, choice: str | Sequence[str]) -> tuple[str, ...]:
-        """Layers by name, by the name of the module that holds them, or by one of these words.
+        """Return layers by name, by the name of the module that holds them, or by one of these words.
 
         `all`; `head`, the last layer; `features`, all before it; `deep`, the fully connected layers behind the last
         convolution, or, in a net without convolutions, all layers behind the first; `shallow`, the others;
@@ -213,27 +213,27 @@ class Layout:
             return self.names
         if word == "buffers":
             return tuple(layer.name for layer in self.layers if layer.buffers)
-        weighty = self.weighty
+        parameter_layers = self.parameter_layers
         if word in ("head", "features"):
-            first = weighty[-1]
+            first = parameter_layers[-1]
         else:
-            convolutions = [place for place in weighty if self.layers[place].kind.startswith("Conv")]
+            convolutions = [place for place in parameter_layers if self.layers[place].kind.startswith("Conv")]
             if convolutions:
-                behind = [place for place in weighty if place > convolutions[-1]]
+                behind = [place for place in parameter_layers if place > convolutions[-1]]
                 linear = [place for place in behind if self.layers[place].kind == "Linear"]
                 first = linear[0] if linear else len(self.layers)
             else:
-                first = weighty[1] if len(weighty) > 1 else len(self.layers)
+                first = parameter_layers[1] if len(parameter_layers) > 1 else len(self.layers)
         return self.names[first:] if word in ("head", "deep") else self.names[:first]
 
     # -------------------------------------------------------------------------------------------------- vectors
 
     def vector(self, module: nn.Module) -> Tensor:
-        """A module's numbers as a new vector."""
+        """Return a module's numbers as a new vector."""
         return self.joined(dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers()))
 
     def joined(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Named tensors, such as those of a state_dict, as a new vector."""
+        """Return named tensors, such as those of a state_dict, as a new vector."""
         vector = torch.empty(self.size)
         for layer in self.layers:
             for entry in layer.entries:
@@ -246,7 +246,7 @@ class Layout:
         return vector
 
     def tensors(self, vector: Tensor) -> dict[str, Tensor]:
-        """The vector as named tensors, for `torch.func` and `load_state_dict`; float tensors are views."""
+        """Return the vector as named tensors, for `torch.func` and `load_state_dict`; float tensors are views."""
         return {entry.name: entry.tensor(vector) for layer in self.layers for entry in layer.entries}
 
     def check(self, owner: str, vector: Tensor) -> None:
@@ -258,7 +258,7 @@ class Layout:
 
 
 def chunks(pieces: Iterable[slice], size: int) -> Iterator[slice]:
-    """These pieces of a vector, cut to chunks of so many numbers at most."""
+    """Yield these pieces of a vector, cut into chunks of so many numbers at most."""
     for piece in pieces:
         for start in range(piece.start, piece.stop, size):
             yield slice(start, min(start + size, piece.stop))

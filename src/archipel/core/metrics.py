@@ -52,7 +52,7 @@ def _weighted_sum(columns: Sequence[tuple[Floats, Counts | None]]) -> Counts | N
 
 
 def metric(name: str, scored: Scored) -> float:
-    """A metric by name; NaN where there is nothing to compute it from."""
+    """Return a metric by name; NaN where there is nothing to compute it from."""
     one_of("metric", "name", name, METRICS)
     return METRICS[name](scored)
 
@@ -66,34 +66,37 @@ def accuracy(confusion: Counts) -> float:
 
 
 def micro_f1(confusion: Counts) -> float:
-    """Metis eq. 3. With one label an example every error is one FP and one FN, so it equals accuracy."""
+    """Return F1 over all classes together (Metis eq. 3).
+
+    With one label an example every error is one FP and one FN, so it equals accuracy.
+    """
     tp, fp, fn = _totals(confusion)
     return _ratio(2 * tp.sum(), 2 * tp.sum() + fp.sum() + fn.sum())
 
 
 def macro_f1(confusion: Counts) -> float:
-    """Mean F1 of the classes that are there or were predicted."""
+    """Return the mean F1 of the classes that are there or were predicted."""
     tp, fp, fn = _totals(confusion)
     seen = tp + fp + fn > 0
     return float(np.mean(2 * tp[seen] / (2 * tp + fp + fn)[seen])) if seen.any() else math.nan
 
 
 def weighted_f1(confusion: Counts) -> float:
-    """Mean F1 of the classes by their share of the examples, as scikit-learn's average="weighted"."""
+    """Return the mean F1 of the classes by their share of the examples, as scikit-learn's average="weighted"."""
     tp, fp, fn = _totals(confusion)
     f1 = 2 * tp / np.maximum(2 * tp + fp + fn, 1)  # a class that is neither there nor predicted counts nothing
     return _ratio(float((tp + fn) @ f1), float((tp + fn).sum()))
 
 
 def binary_f1(confusion: Counts) -> float:
-    """F1 of class 1 against class 0."""
+    """Return F1 of class 1 against class 0."""
     _two_classes("binary_f1", confusion)
     tp, fp, fn = _totals(confusion)
     return _ratio(2 * tp[1], 2 * tp[1] + fp[1] + fn[1])
 
 
 def geometric_mean(confusion: Counts) -> float:
-    """Geometric mean of the recalls of the classes that are there: one class never found makes it zero."""
+    """Return the geometric mean of the recalls of the classes that are there: one class never found makes it zero."""
     there = confusion.sum(axis=1) > 0
     if not there.any():
         return math.nan
@@ -102,7 +105,7 @@ def geometric_mean(confusion: Counts) -> float:
 
 
 def matthews(confusion: Counts) -> float:
-    """Matthews correlation coefficient for any number of classes (Gorodkin's R_K); 0 where it is undefined."""
+    """Return the Matthews correlation coefficient of any number of classes (Gorodkin's R_K); 0 if it is undefined."""
     c = confusion.astype(np.float64)
     n, actual, predicted = c.sum(), c.sum(axis=1), c.sum(axis=0)
     if n == 0:
@@ -113,7 +116,7 @@ def matthews(confusion: Counts) -> float:
 
 
 def auc(histogram: Counts) -> float:
-    """Area under the ROC curve from histograms of class scores; the mean over classes where there are several.
+    """Return the area under the ROC curve from histograms of class scores; of several classes the mean.
 
     Exact up to examples that share a bin, which count one half each, as ties do.
     """

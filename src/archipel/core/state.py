@@ -151,8 +151,8 @@ class State:
     """Commits so far."""
     rounds: int = 0
     """Local-training rounds so far: each hop of a Relay counts one."""
-    fruitless: int = 0
-    """Tries at a version since the last one: a round, a round's worth of a stream, all hops of a relay."""
+    vain_attempts: int = 0
+    """Attempts at a version since the last one: a round, a round's worth of a stream, all hops of a relay."""
     committed: int = 0
     """Steps committed so far (S_c of Metis section V)."""
     begun: bool = False
@@ -182,7 +182,7 @@ class State:
     classes: int | None = None
     """How many classes answers count, once one has come."""
     most_share: float = 1.0
-    """Of a merge's weights and of a pooled score, that anybody may have; 1: no limit."""
+    """The largest share that anybody may have of a merge's weights and of a pooled score; 1: no limit."""
     capped: dict[str, list[str]] = field(default_factory=dict)
     """Learners that claimed more, by what they claimed it of."""
     traffic: dict[str, int] = field(default_factory=dict)
@@ -206,7 +206,7 @@ class View:
     """The part's own name in this algorithm, such as `merge` or `planner.1`."""
 
     def inner(self, index: int) -> View:
-        """The view of a part inside a part, with a memory of its own."""
+        """Return the view of a part inside a part, with a memory of its own."""
         return View(self.state, self.layout, self.models, self.kernels, f"{self.role}.{index}")
 
     def memory(self, kind: type[M], begin: Callable[[], M] | None = None) -> M:
@@ -225,7 +225,7 @@ class View:
         return self.state.model
 
     def start(self, learner: str) -> Model:
-        """The model that a learner's next task starts from: the current version, unless it has one of its own."""
+        """Return the model that a learner's next task starts from: the current version, or one of its own."""
         return self.state.starts.get(learner, self.state.model)
 
     @property
@@ -237,18 +237,18 @@ class View:
         return self.state.queue
 
     def name(self, what: str) -> str:
-        """The name of a vector that this part keeps in the store."""
+        """Return the name of a vector that this part keeps in the store."""
         return f"{self.role}/{what}"
 
     def generator(self, *key: int | str) -> np.random.Generator:
         return generator(self.state.seed, self.role, *key)
 
     def active(self, role: Role = "train") -> list[str]:
-        """Learners of this role that are there, by name."""
+        """Return the learners of this role that are there, by name."""
         return list(self.state.there.get(role, ()))
 
     def idle(self) -> list[str]:
-        """Learners that may be given a training task now, by name."""
+        """Return the learners that may be given a training task now, by name."""
         busy = {a.learner for a in self.out.values()} | {u.learner for u in self.queue}
         return [name for name in self.active() if name not in busy]
 
@@ -260,7 +260,7 @@ class View:
 
 
 def needed_vectors(state: State) -> set[str]:
-    """Names of vectors that somebody still needs, beside those that parts hold."""
+    """Return the names of vectors that somebody still needs, beside those that parts hold."""
     names = {state.model.name, *(assignment.model.name for assignment in state.out.values())}
     names.update(model.name for model in state.starts.values())
     names.update(update.model.name for update in (*state.queue, *state.travelling.values()))

@@ -122,7 +122,7 @@ class Plan:
         )
 
     def sends(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Which of these layers go back to the controller."""
+        """Return which of these layers go back to the controller."""
         if self.uploads is None and not self.private:
             return names
         uploads = names if self.uploads is None else self.uploads
@@ -315,7 +315,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """There will be no answer: lost, late, refused, crashed, left, cancelled …"""
+    """There will be no answer: lost, late, refused, crashed, left or cancelled."""
 
     task: int
     reason: str

@@ -16,12 +16,12 @@ import math
 from typing import NamedTuple
 
 from archipel.core.metrics import higher_is_better
-from archipel.core.parts.ending import Budget
+from archipel.core.parts.ending import BudgetUnit
 from archipel.runs.run_data import RunData
 
 PARTS = 5
 """The final score is taken over the last of so many equal parts of the budget."""
-STRETCH: dict[Budget, str] = {
+STRETCH: dict[BudgetUnit, str] = {
     "rounds": "the last fifth of a run's local rounds",
     "seconds": "the last fifth of a run's seconds",
 }
@@ -35,14 +35,14 @@ class Share(NamedTuple):
     stood: float
 
 
-def final_score(run: RunData, budget: Budget | None = None, end: float | None = None) -> float:
+def final_score(run: RunData, budget: BudgetUnit | None = None, end: float | None = None) -> float:
     """Return the mean score over the last fifth of the budget; of another one, or until an earlier end, if given."""
     shares = final_stretch(run, budget, end)
     total = math.fsum(share.stood for share in shares)
     return math.fsum(share.score * share.stood for share in shares) / total if shares else math.nan
 
 
-def final_stretch(run: RunData, budget: Budget | None = None, end: float | None = None) -> list[Share]:
+def final_stretch(run: RunData, budget: BudgetUnit | None = None, end: float | None = None) -> list[Share]:
     """Return the scores that stood in the last fifth of the budget, in the order of their versions.
 
     What lies before the first score does not count. If nothing is left, the last score by the end stands alone.

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from archipel.core.layout import Entry, Layer, Layout
+from archipel.core.layout import Layer, Layout, TensorSlot
 from archipel.runs.record_lines import parse_record
 from archipel.runs.run import Run
 from archipel.runs.run_data import Participant
@@ -54,7 +54,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
 def _layer(saved: dict[str, Any]) -> Layer:
     """Return a layer of the layout that run.json describes."""
     entries = tuple(
-        Entry(name, tuple(shape), getattr(torch, dtype), start, stop)
+        TensorSlot(name, tuple(shape), getattr(torch, dtype), start, stop)
         for name, shape, dtype, start, stop in saved["tensors"]
     )
     return Layer(saved["name"], saved["kind"], saved["module"], saved["buffers"], entries)

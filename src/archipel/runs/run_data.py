@@ -11,7 +11,7 @@ from torch import Tensor
 
 from archipel.core.checks import one_of
 from archipel.core.layout import Layout
-from archipel.core.parts.ending import Budget
+from archipel.core.parts.ending import BudgetUnit
 from archipel.core.parts.evaluation import Where
 from archipel.core.records import Committed, Divergence, Record, Refused, Returned, Scores, Shadow, Stamped
 from archipel.core.types import Role
@@ -64,7 +64,7 @@ class RunData:
     """Whether examples were pooled for it, or the learners' scores averaged."""
     rounds: int
     """Local-training rounds made."""
-    budget: Budget
+    budget: BudgetUnit
     """What its final score is taken over the last fifth of: its seconds or its local rounds."""
     traffic: dict[str, int]
     """Bytes and models moved by tasks that were answered, by kind."""

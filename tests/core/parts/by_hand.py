@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from archipel.core.layout import Entry, Layer, Layout
+from archipel.core.layout import Layer, Layout, TensorSlot
 from archipel.core.parts import Merge, Server
 from archipel.core.state import Evidence, Member, State, Update, View
 from archipel.core.types import Metrics, Model, Probe, Result, Role, collect_answers
@@ -21,7 +21,7 @@ def layout(**sizes: int) -> Layout:
     place = 0
     for name, size in sizes.items():
         name = name.replace("_", ".")
-        entry = Entry(f"{name}.weight", (size,), torch.float32, place, place + size)
+        entry = TensorSlot(f"{name}.weight", (size,), torch.float32, place, place + size)
         layers.append(Layer(name, "Linear", name.removesuffix(".buffers"), name.endswith(".buffers"), (entry,)))
         place += size
     return Layout(tuple(layers))

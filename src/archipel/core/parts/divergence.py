@@ -13,7 +13,7 @@ from archipel.core.state import Update, View
 
 
 def layer_divergence(view: View, updates: Sequence[Update], kind: str) -> list[float]:
-    """Divergence of each layer: EQ2 or EQ3 of D&C, the mean over all pairs of local models that sent it.
+    """Return the divergence of each layer: EQ2 or EQ3 of D&C, the mean over all pairs of local models that sent it.
 
     Empty if no two updates share a layer. NaN for a layer that fewer than two sent.
     """
@@ -26,7 +26,7 @@ def layer_divergence(view: View, updates: Sequence[Update], kind: str) -> list[f
 
 
 def mean_divergence(local: Sequence[Tensor], kind: str) -> float:
-    """The mean over all pairs of local models of a layer; NaN for fewer than two."""
+    """Return the mean over all pairs of local models of a layer; NaN for fewer than two."""
     values = [pair_divergence(a, b, kind) for a, b in combinations(local, 2)]
     return sum(values) / len(values) if values else math.nan
 
@@ -44,13 +44,13 @@ def pair_divergence(a: Tensor, b: Tensor, kind: str) -> float:
 
 
 def first_divergent(layout: Layout, divergence: Sequence[float], threshold: float) -> int:
-    """Place of the first layer whose divergence leaves the low plateau; where none stands out, of the last layer."""
-    weighty = layout.weighty
-    values = [divergence[place] for place in weighty]
+    """Return the place of the first layer whose divergence leaves the low plateau; if none does, of the last layer."""
+    parameter_layers = layout.parameter_layers
+    values = [divergence[place] for place in parameter_layers]
     known = [value for value in values if math.isfinite(value)]
     if known and min(known) < threshold * max(known):  # else all diverge alike: there is no plateau to leave
         bar = min(known) + threshold * (max(known) - min(known))
-        for place, value in zip(weighty[1:], values[1:], strict=True):  # one layer at least learns features
+        for place, value in zip(parameter_layers[1:], values[1:], strict=True):  # one layer at least learns features
             if value > bar:
                 return place
-    return weighty[-1]
+    return parameter_layers[-1]

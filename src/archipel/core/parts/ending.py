@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
 from archipel.core.checks import at_least, more_than, require
+from archipel.core.layout import Layout
 from archipel.core.state import State
 
-Budget: TypeAlias = Literal["seconds", "rounds"]
+BudgetUnit: TypeAlias = Literal["seconds", "rounds"]
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,22 @@ class Ending:
         return f"Ending({', '.join(f'{name}={value!r}' for name, value in given.items() if value is not None)})"
 
     @property
-    def budget(self) -> Budget:
+    def budget(self) -> BudgetUnit:
         """What the run spends: its final score is the mean over the last fifth of it."""
         by_rounds = self.seconds is None and (self.rounds is not None or self.commits is not None)
         return "rounds" if by_rounds else "seconds"
 
+    def check(self, method: str, layout: Layout, private: Collection[str]) -> None:
+        """Refuse an ending by bytes alone for a method that sends none."""
+        others = (self.rounds, self.commits, self.seconds)
+        require(
+            any(value is not None for value in others) or len(private) < len(layout.layers),
+            f"Ending(bytes={self.bytes}) is never reached by {method}: all layers ({', '.join(layout.names)}) are "
+            "private, and after a learner's first task nothing is sent. Give rounds, commits or seconds as well.",
+        )
+
     def reached(self, state: State) -> str | None:
-        """Why the run is over, or None. Seconds come to the controller as a `Woke`."""
+        """Return why the run is over, or None. Seconds come to the controller as a `Woke`."""
         if self.commits is not None and state.version >= self.commits:
             return f"{state.version} commits made"
         if self.rounds is not None and state.rounds >= self.rounds:
@@ -64,7 +75,7 @@ class Ending:
         return None
 
     def satisfied(self, best: float | None, since_best: int, higher: bool) -> str | None:
-        """Why the scores end the run, or None."""
+        """Return why the scores end the run, or None."""
         if self.target is not None and best is not None and (best >= self.target if higher else best <= self.target):
             return f"target {self.target} reached"
         if self.patience is not None and since_best >= self.patience:

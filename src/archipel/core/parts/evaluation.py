@@ -70,7 +70,7 @@ class Evaluation:
         return [name for name in state.there.get(role, ()) if getattr(state.members[name], part) > 0]
 
     def validators(self, state: State) -> list[str]:
-        """Validation learners that are asked beside the sites."""
+        """Return the validation learners that are asked beside the sites."""
         if not self.validation or self.at not in ("home", "held-out test"):
             return []
         return [name for name in state.there.get("validation", ()) if state.members[name].test > 0]

@@ -85,7 +85,7 @@ def _assign(models: Sequence[FloatTable], places: dict[int, list[int]], j: int, 
 
 
 def _renumber(places: dict[int, list[int]], order: Sequence[int]) -> None:
-    """Number shared neurons as they come, model after model; those that nobody has any more leave no gap."""
+    """Set numbers of shared neurons as they come, model after model; those that nobody has any more leave no gap."""
     seen = dict.fromkeys(i for j in order for i in places.get(j, ()))
     numbers = {old: new for new, old in enumerate(seen)}
     for j, placed in places.items():

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from archipel.core.checks import require
-from archipel.core.layout import Entry, Layer, Layout
+from archipel.core.layout import Layer, Layout, TensorSlot
 
 FloatTable: TypeAlias = npt.NDArray[np.float64]
 GATES = 4
@@ -92,7 +92,7 @@ class _Stage:
     layer: int
     name: str
     width: int
-    reads: Entry | None
+    reads: TensorSlot | None
     """The tensor whose second axis counts the inputs; None: it reads the examples only."""
     compared: tuple[Axis, ...]
     recurrent: tuple[Axis, ...] = ()
@@ -142,7 +142,7 @@ def _stages(owner: str, place: int, layer: Layer) -> list[_Stage]:
     return [_Stage(place, layer.name, weight.shape[0], weight, compared)]
 
 
-def _lstm_stages(owner: str, place: int, layer: Layer, entries: dict[str, Entry]) -> list[_Stage]:
+def _lstm_stages(owner: str, place: int, layer: Layer, entries: dict[str, TensorSlot]) -> list[_Stage]:
     require(
         all(LSTM_ENTRY.fullmatch(name) for name in entries),
         f"{owner}: LSTM {layer.name!r} has {', '.join(entries)}; one that is bidirectional or projects its output "
@@ -160,11 +160,11 @@ def _lstm_stages(owner: str, place: int, layer: Layer, entries: dict[str, Entry]
     return stages
 
 
-def _axis(entry: Entry, axis: int) -> Axis:
+def _axis(entry: TensorSlot, axis: int) -> Axis:
     return Axis(entry.start, entry.stop, entry.shape, axis)
 
 
-def _gates(entry: Entry, width: int) -> Axis:
+def _gates(entry: TensorSlot, width: int) -> Axis:
     """Gates come one behind the other, each with a row for every neuron."""
     return Axis(entry.start, entry.stop, (GATES, width, *entry.shape[1:]), 1)
 

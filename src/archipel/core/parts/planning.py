@@ -132,7 +132,7 @@ class ValidationCycle(Planner):
         return sorted(groups[0]) if groups else [""]
 
     def cycle_of(self, group: str) -> Cycle:
-        """The thresholds of a group."""
+        """Return the thresholds of a group."""
         loss = self.loss[self._known(group)] if isinstance(self.loss, Mapping) else self.loss
         tombstones = self.tombstones
         if isinstance(tombstones, Mapping):
@@ -201,7 +201,7 @@ class PeriodicLayers(Planner):
         return replace(plan, uploads=tuple(name for name in sent if name not in deep))
 
     def uploads_deep(self, round_: int) -> bool:
-        """Rounds count from 1."""
+        """Return whether deep layers are uploaded in a round; rounds count from 1."""
         period, place = divmod(round_ - 1, self.period)
         return period == 0 or place >= self.period - self.last
 
@@ -300,7 +300,7 @@ class DivideAndConquer(Planner):
 
     def check(self, layout: Layout) -> None:
         require(
-            len(layout.weighty) >= 2,
+            len(layout.parameter_layers) >= 2,
             f"DivideAndConquer: a net of one layer ({layout.names[0]}) cannot be split; give one with two or more.",
         )
         if self.split is not None:
@@ -315,7 +315,7 @@ class DivideAndConquer(Planner):
         return self._half(view.layout, plan, split, tunes)
 
     def plans(self, layout: Layout, plan: Plan) -> tuple[Plan, ...]:
-        splits = layout.weighty[1:] if self.split is None else (self._given(layout),)
+        splits = layout.parameter_layers[1:] if self.split is None else (self._given(layout),)
         halves = (self._half(layout, plan, split, tunes) for split in splits for tunes in (False, True))
         return (*([replace(plan, epochs=self.epochs)] if self.prepass else []), *halves)
 
@@ -356,17 +356,17 @@ class DivideAndConquer(Planner):
         return [Divergence(view.version, view.layout.names, tuple(divergence), self.divergence, first)]
 
     def _given(self, layout: Layout) -> int:
-        weighty = layout.weighty
+        parameter_layers = layout.parameter_layers
         if isinstance(self.split, str):
             last = layout.index(layout.select("DivideAndConquer", self.split)[-1])
         else:
             require(
-                self.split is not None and 1 <= self.split < len(weighty),
-                f"DivideAndConquer: split should be between 1 and {len(weighty) - 1} for the layers "
-                f"{', '.join(layout.names[place] for place in weighty)}; got {self.split!r}.",
+                self.split is not None and 1 <= self.split < len(parameter_layers),
+                f"DivideAndConquer: split should be between 1 and {len(parameter_layers) - 1} for the layers "
+                f"{', '.join(layout.names[place] for place in parameter_layers)}; got {self.split!r}.",
             )
-            last = weighty[(self.split or 1) - 1]
-        behind = [place for place in weighty if place > last]
+            last = parameter_layers[(self.split or 1) - 1]
+        behind = [place for place in parameter_layers if place > last]
         require(
             bool(behind),
             f"DivideAndConquer: split={self.split!r} leaves no layer to fine-tune; "

@@ -180,7 +180,9 @@ class StreamMemory:
     reply: bool = False
     """The last commit's contributors have not been given the new version yet."""
     ended: int = 0
-    """Tasks that ended, committed or wasted, since the last local-training round was counted."""
+    """Tasks of the open local-training round that ended, committed or wasted."""
+    workers: int = 0
+    """Learners that worked side by side when that round began: it has as many tasks."""
 
 
 @dataclass(frozen=True)
@@ -228,8 +230,7 @@ class Stream(Protocol):
         if reply and sends:
             return sends
         due = self._due(view, memory, sends)
-        # a local-training round of a stream: as many tasks, committed or wasted, as learners work side by side
-        rounds, memory.ended = divmod(memory.ended + len(due), max(limit, 1))
+        rounds = self._rounds_done(memory, len(due), max(limit, 1))
         counted: list[Decision] = [Count(rounds)] if rounds else []
         if due:
             memory.buffers += 1
@@ -239,6 +240,18 @@ class Stream(Protocol):
             memory.timer = True
             counted.append(Later(self.max_wait, f"buffer {memory.buffers}"))
         return [*counted, *sends]
+
+    @staticmethod
+    def _rounds_done(memory: StreamMemory, ended: int, workers: int) -> int:
+        """Count the rounds that are done: each has as many tasks as learners worked side by side when it began."""
+        memory.ended += ended
+        memory.workers = memory.workers or workers
+        rounds = 0
+        while memory.ended >= memory.workers:
+            memory.ended -= memory.workers
+            memory.workers = workers
+            rounds += 1
+        return rounds
 
     def _sends(self, view: View, choose: Choose, limit: int) -> list[Decision]:
         free = limit - len(view.out)

@@ -1,0 +1,110 @@
+"""Algorithms, learners and runs that are cut off by the tests of crashes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from archipel import algorithms
+from archipel.algorithms import async_fedavg, fedavg, sync_dvw
+from archipel.core.algorithm import Algorithm
+from archipel.core.parts import (
+    Adam,
+    Community,
+    Ending,
+    NormClipped,
+    PrivateLayers,
+    Relay,
+)
+from archipel.data import Islands, digits, from_arrays
+from archipel.models import mlp
+from archipel.simulation.checkpoint import Checkpoint
+from archipel.simulation.fleet import Fleet, Group
+from archipel.simulation.simulate import prepare
+from archipel.simulation.simulator import Simulator
+from tests.core.replay import Log, logged
+
+Make = Callable[[], Algorithm]
+
+SETTINGS: dict[str, dict[str, object]] = {
+    "async_dvw": {"at_most": 4, "recall_after": 1},
+    "async_fedavg": {"epochs": 1},
+    "divide_and_conquer": {"prepass": 2, "epochs": 2, "tuning_epochs": 1, "rate": 0.1},
+    "fed2a": {"buffer": 3, "max_wait": 0.2, "period": 2, "last": 1},
+    "fedma": {"epochs": 1, "gamma": 20.0},
+    "hdafl": {"by_gradient_norm": True},
+    "plu": {"buffer": 3, "period": 2, "last": 1},
+    "rce": {"buffer": 3},
+    "sync_dvw": {"epochs": 1, "evaluators": 3},
+    "tvw": {"buffer": 3},
+} | {name: {"fraction": 0.5, "hops": 2} for name in algorithms.__all__ if name.startswith("radfed")}
+
+ALGORITHMS: dict[str, Make] = {
+    name: partial(getattr(algorithms, name), batch=8, **SETTINGS.get(name, {}))
+    for name in algorithms.__all__
+    if name != "centralised"  # one learner with everybody's data, and the rounds of fedavg
+} | {
+    "a deadline": partial(fedavg, batch=8, deadline=0.1),
+    "a relay with opinions, private heads and Adam": lambda: replace(
+        sync_dvw(batch=8, epochs=1),
+        name="mixture",
+        protocol=Relay(0.5, 2),
+        planners=(PrivateLayers("head"),),
+        server=Adam(),
+    ),
+    "a clipped community": lambda: replace(async_fedavg(batch=8, epochs=1), merge=NormClipped(Community(), 1.0)),
+    "a community that forgets": lambda: replace(async_fedavg(batch=8, epochs=1), merge=Community(forget=True)),
+}
+
+
+@cache
+def islands() -> Islands:
+    source = digits()
+    few = torch.from_numpy(np.random.default_rng(0).permutation(len(source.x))[:120])
+    return from_arrays(source.x[few], source.y[few], "few digits").split(6, sizes="skewed", stimuli=2)
+
+
+def network() -> nn.Module:
+    return mlp(64, 10, hidden=(8,))
+
+
+def fleet(lost: float = 0.0, up: float | None = None) -> Fleet:
+    """Three fast and three slow learners, which lose tasks and go away if asked to."""
+    slow = {"train_seconds": 0.05, "evaluate_seconds": 0.01, "latency": 0.01}
+    return Fleet(
+        Group("fast", 3, drop_rate=lost, up=up, down=0.1), Group("slow", 3, drop_rate=lost, up=up, down=0.1, **slow)
+    )
+
+
+def simulator(algorithm: Algorithm, lost: float = 0.0, data: Islands | None = None, **settings: object) -> Simulator:
+    usual = {"model": network, "fleet": fleet(lost), "ending": Ending(rounds=4, commits=10), "validation": 0.2}
+    return prepare(algorithm, data or islands(), **(usual | settings))
+
+
+def settings_of(name: str, lost: float) -> dict[str, object]:
+    return {"fleet": fleet(lost, up=0.5 if "forgets" in name else None)}
+
+
+@cache
+def log_of(name: str, lost: float) -> Log:
+    return logged(simulator(ALGORITHMS[name](), **settings_of(name, lost)))
+
+
+both = pytest.mark.parametrize("lost", [0.0, 0.2], ids=["nothing lost", "a fifth lost"])
+every = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+def resumed(make: Make, saves: Path, at: int, **settings: object) -> Simulator:
+    """A new simulator that goes on from a checkpoint to the end."""
+    again = simulator(make(), **settings)
+    Checkpoint(saves / str(at)).load(again)
+    assert again.handled == at
+    again.run()
+    return again
