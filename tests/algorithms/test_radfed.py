@@ -24,6 +24,9 @@ Server = Callable[[Tensor, Tensor], Tensor]
 class Uniformly:
     """Algorithm 1, line 7."""
 
+    def begin(self, learners: dict[str, Client], w: Tensor) -> None:
+        """Nothing is measured."""
+
     def sample(self, m: int, iteration: int) -> list[str]:
         return selected([f"{k:02}" for k in range(6)], m, iteration)
 
@@ -39,6 +42,7 @@ def radfed(
     learners = clients(net, islands(6))
     sampling = sampling or Uniformly()
     w = net.initial()  # 1
+    sampling.begin(learners, w)  # (Alg. 2: 2)
     m = max(int(C * len(learners)), 1)  # 2
     paths = []
     for t in range(T):  # 3
@@ -117,9 +121,15 @@ class ByImportance:
     at the mean of those that were, everybody at 1 in the first iteration; the first score replaces that.
     """
 
-    def __init__(self, gamma: float, batch: int | None = None) -> None:
-        self.gamma, self.batch = gamma, batch
+    def __init__(self, gamma: float, batch: int | None = None, first: str = "mean") -> None:
+        self.gamma, self.batch, self.first = gamma, batch, first
         self.p: dict[str, float] = {}
+
+    def begin(self, learners: dict[str, Client], w: Tensor) -> None:
+        if self.first == "measured":  # all clients score w_1 before the first iteration
+            for k in learners.values():
+                k.tasks += 1
+                self.client_update(k, w)
 
     def sample(self, m: int, iteration: int) -> list[str]:
         guess = sum(self.p[k] for k in sorted(self.p)) / len(self.p) if self.p else 1.0
@@ -137,10 +147,11 @@ class ByImportance:
         self.p[k.name] = new if old is None else (1 - self.gamma) * old + self.gamma * new  # 11
 
 
+@pytest.mark.parametrize("first", ["mean", "measured"])
 @pytest.mark.parametrize("score", ["sample", "batch"])
-def test_radfedi(score: str) -> None:
-    sampling = ByImportance(0.7, None if score == "sample" else LOCAL["batch"])
+def test_radfedi(score: str, first: str) -> None:
+    sampling = ByImportance(0.7, None if score == "sample" else LOCAL["batch"], first)
     expected = radfed(sampling=sampling)
-    assert_same(ap.radfed_i(C, S, 0.7, score, epochs=E, **LOCAL), expected)
+    assert_same(ap.radfed_i(C, S, 0.7, score, first, epochs=E, **LOCAL), expected)
     assert expected[1] != radfed()[1]  # others are visited than by a uniform draw
     assert max(sampling.p.values()) > 2 * min(sampling.p.values())

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from archipel import algorithms
-from archipel.algorithms import async_fedavg, fedavg, sync_dvw
+from archipel.algorithms import async_fedavg, fedavg, radfed_i, sync_dvw
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts import (
     Adam,
@@ -52,6 +52,7 @@ ALGORITHMS: dict[str, Make] = {
     if name != "centralised"  # one learner with everybody's data, and the rounds of fedavg
 } | {
     "a deadline": partial(fedavg, batch=8, deadline=0.1),
+    "importance measured first": partial(radfed_i, 0.5, 2, first="measured", batch=8),
     "a relay with opinions, private heads and Adam": lambda: replace(
         sync_dvw(batch=8, epochs=1),
         name="mixture",

@@ -33,7 +33,7 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "fedma": {"name": "fedma", "epochs": 2},
     "hdafl": {"name": "hdafl", "fraction": 1.0},
     "radfed": {"name": "radfed", "hops": 2, "fraction": 0.7},
-    "radfed_i": {"name": "radfed_i", "hops": 2, "fraction": 0.7},
+    "radfed_i": {"name": "radfed_i", "hops": 2, "fraction": 0.7, "first": "measured"},
 }
 """Methods whose runs do not depend on who is first, so that a federation does what the simulator does."""
 

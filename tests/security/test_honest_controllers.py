@@ -43,6 +43,7 @@ MIXTURES: dict[str, Algorithm] = {
         planners=(ap.ValidationCycle({"fast": 0, "slow": 1}, {"fast": 0, "slow": 2}, at_most=3),),
         recall=ap.MedianStaleness(2),
     ),
+    "importance measured first": ap.radfed_i(0.5, 2, first="measured"),
     "a share of the learners": replace(ap.sync_dvw(), protocol=ap.Rounds(0.5)),
 }
 

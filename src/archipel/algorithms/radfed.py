@@ -6,8 +6,8 @@ Implemented: Algorithm 1 (RADFed) and Algorithm 2 (RADFed+): importance sampling
 
 Read so (docs/decisions/0015 to 0018): v in line 17 stands under a root, as in Reddi et al.; the importance score is
 per example (Alg. 2) or, as an option, per mini-batch (section III.B); learners are drawn without replacement; one
-that has not been scored yet stands at the mean of the others; where too few learners are there, the slots that have
-travelled most rest.
+that has not been scored yet stands at the mean of the others, or all are measured at the initial model first, as in the
+authors' code; where too few learners are there, the slots that have travelled most rest.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ def radfed_i(
     hops: int = 15,
     gamma: float = 0.9,
     score: Literal["sample", "batch"] = "sample",
+    first: Literal["mean", "measured"] = "mean",
     **local: Unpack[Local],
 ) -> Algorithm:
     """RADFedi: learners with large gradients are visited more often.
 
     fraction: share C of the learners, as many models travel; hops: redistributing rounds S before the mean.
     gamma: weight of a new score beside the old one; score: gradient norms of single examples or of mini-batches.
+    first: learners that have no score yet stand at the mean of the others, or all are measured before the first round.
     """
-    return replace(radfed(fraction, hops, **local), name="radfed_i", selection=ByImportance(gamma, score))
+    return replace(radfed(fraction, hops, **local), name="radfed_i", selection=ByImportance(gamma, score, first))
 
 
 @constructor

@@ -29,7 +29,7 @@ from archipel.core.records import Membership
 from archipel.core.scored import ScoreTable
 from archipel.core.scoring import score, take_scores
 from archipel.core.state import Assignment, Member, Models, State, needed_vectors
-from archipel.core.tasks import recall, receive, send, unwanted, waste
+from archipel.core.tasks import measure, measuring, recall, receive, send, unwanted, waste
 from archipel.core.types import (
     HOME,
     Cancel,
@@ -261,6 +261,7 @@ class Controller:
         if not state.begun and len(context.view("protocol").active()) >= self.learners:
             state.begun = True
             score(context)
+            measure(context)
             if self.ending.seconds is not None:
                 context.issue(Wake(self.ending.seconds, TIME_IS_UP))
             if self.evaluation is not None and self.evaluation.seconds is not None:
@@ -271,7 +272,7 @@ class Controller:
         """Yield the protocol's decisions until it has none; each is carried out before the next is asked for."""
         context, state = self._context, self.state
         for _ in range(MOST_DECISIONS):
-            if state.ending is not None:
+            if state.ending is not None or measuring(context):
                 return
             decisions = self.algorithm.protocol.decide(context.view("protocol"), self._choose)
             if not decisions:

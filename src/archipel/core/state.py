@@ -71,6 +71,8 @@ class Assignment:
     travels: bool
     steps: int = 0
     """Steps it is known to have made."""
+    measures: bool = False
+    """It trains nothing: the learner reports on the model, and no update comes of it."""
     finishing: bool = False
     cancelled: bool = False
 

@@ -19,13 +19,28 @@ CHUNK = 1 << 21
 """Numbers of an update that are checked at a time: it may be on disk."""
 
 
-def send(context: ControllerContext, decision: Send) -> None:
-    """Hand out a task by the plan that the planners make for this learner."""
+def measure(context: ControllerContext) -> None:
+    """Have every learner report on the initial model, where the selection needs that before its first choice."""
+    if context.algorithm.selection.measures_first:
+        for learner in context.view("selection").active():
+            send(context, Send(learner, context.state.model), measures=True)
+
+
+def measuring(context: ControllerContext) -> bool:
+    """Return whether such a report is still out."""
+    out = context.state.out.values()
+    return context.algorithm.selection.measures_first and any(assignment.measures for assignment in out)
+
+
+def send(context: ControllerContext, decision: Send, *, measures: bool = False) -> None:
+    """Hand out a task by the plan that the planners make for this learner; measures: it is to train nothing."""
     state = context.state
     member = state.members[decision.learner]
     plan = replace(context.plan, key=derive(state.seed, "training", member.name, member.given))
     for i, planner in enumerate(context.algorithm.planners):
         plan = planner.plan(context.view(f"planner.{i}"), member, plan)
+    if measures:
+        plan = plan.untrained()
     member.given += 1
     task = context.next_task()
     state.out[task] = Assignment(
@@ -37,6 +52,7 @@ def send(context: ControllerContext, decision: Send) -> None:
         state.committed,
         decision.slot,
         decision.travels,
+        measures=measures,
     )
     context.record(Handed(task, decision.learner, state.version, decision.slot))
     context.issue(Train(task, decision.learner, decision.model, plan))
@@ -53,7 +69,9 @@ def receive(context: ControllerContext, assignment: Assignment, event: Trained) 
     update = _update(context, assignment, event)
     for role, part in context.parts:
         part.observe(context.view(role), update)
-    if assignment.travels:
+    if assignment.measures:
+        context.models.drop(event.model)
+    elif assignment.travels:
         context.state.travelling[assignment.slot] = _travelled(context, update)
         context.sweep()  # the model of the hop before is needed no more
     else:

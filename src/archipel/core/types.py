@@ -11,7 +11,7 @@ is out" and cannot hang.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias, TypedDict
 
 from archipel.core.checks import at_least, between, more_than, one_of, require
@@ -120,6 +120,10 @@ class Plan:
             self.steps is None or self.cycle is None,
             f"Plan: steps={self.steps} and a validation cycle both say when to stop; give one of them.",
         )
+
+    def untrained(self) -> Plan:
+        """Return the plan of a task that trains and sends nothing: the learner reports on the model it receives."""
+        return replace(self, epochs=1, steps=None, cycle=None, trains=(), uploads=())
 
     def sends(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return which of these layers go back to the controller."""

@@ -24,7 +24,9 @@ def epochs_of(plan: Plan, examples: int) -> int:
 
 
 def steps_after(plan: Plan, examples: int, epochs: int) -> int:
-    """Steps made when so many passes have ended."""
+    """Steps made when so many passes have ended; none where no layer trains."""
+    if plan.trains == ():
+        return 0
     steps = epochs * steps_of_epoch(examples, plan.batch)
     return steps if plan.steps is None else min(steps, plan.steps)
 

@@ -16,6 +16,11 @@ from archipel.core.state import Update, View
 class Selection(Part):
     """Picks learners among those who are idle; the order counts under Relay, where slot i goes to the i-th."""
 
+    @property
+    def measures_first(self) -> bool:
+        """Whether every learner reports on the initial model before anybody is picked."""
+        return False
+
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
         """Pick learners; `draw` names the decision, and one draw picks the same learners for every method."""
         raise NotImplementedError
@@ -57,10 +62,18 @@ class ByImportance(Selection):
     gamma: float = 0.9
     score: Literal["sample", "batch"] = "sample"
     """Norms of single examples (Alg. 2, line 3) or of mini-batches (section III.B)."""
+    first: Literal["mean", "measured"] = "mean"
+    """The first scores (Alg. 2, line 2): unknown ones stand at the mean of those known; or every learner measures the
+    initial model before the first round, as in the authors' code."""
 
     def __post_init__(self) -> None:
         require(0 < self.gamma < 1, f"ByImportance: gamma should be between 0 and 1, got {self.gamma!r}.")
         one_of("ByImportance", "score", self.score, ("sample", "batch"))
+        one_of("ByImportance", "first", self.first, ("mean", "measured"))
+
+    @property
+    def measures_first(self) -> bool:
+        return self.first == "measured"
 
     @property
     def needs(self) -> Needs:

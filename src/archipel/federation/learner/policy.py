@@ -80,6 +80,8 @@ class Policy:
         plans: tuple[Plan, ...] = (replace(algorithm.plan, reports=algorithm.reports),)
         for planner in algorithm.planners:
             plans = tuple(made for plan in plans for made in planner.plans(layout, plan))
+        if algorithm.selection.measures_first:
+            plans += tuple(plan.untrained() for plan in plans)
         asked = [probe for probe in algorithm.weighting.probes if isinstance(probe, Score)]
         scores = _scores(evaluation)
         protocol = algorithm.protocol
