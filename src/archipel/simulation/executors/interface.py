@@ -48,6 +48,9 @@ class Executor(Protocol):
     def running(self) -> AbstractContextManager[None]:
         """Prepare torch for a simulation in a block: the number of its threads is a part of the arithmetic."""
 
+    def divide(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Return the stacks in which these jobs are trained; the bits of a job depend on its stack alone."""
+
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
         """Start to train jobs for this many epochs, or to their ends; a job must not be read before `wait`."""
 

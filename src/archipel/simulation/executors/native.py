@@ -49,6 +49,10 @@ class Native:
         """Let torch use one thread: what is left to it is small."""
         return threads(1)
 
+    def divide(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Return the jobs one by one."""
+        return [[job] for job in jobs]
+
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
         """Start to train jobs for this many epochs, or to their ends."""
         self.wait()

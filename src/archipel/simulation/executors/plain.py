@@ -31,6 +31,10 @@ class Plain:
         """Let torch use one thread for a small network, and its own number for a large one."""
         return threads(None if self.scorer is None else 1)
 
+    def divide(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Return the jobs one by one."""
+        return [[job] for job in jobs]
+
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
         """Train jobs for this many epochs, or to their ends."""
         for job in jobs:

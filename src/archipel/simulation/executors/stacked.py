@@ -59,13 +59,16 @@ class Stacked:
         """Let torch use one thread: the products are small, and a second thread would cost more than it gains."""
         return threads(1)
 
-    def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
-        """Start to train jobs for this many epochs, or to their ends."""
+    def divide(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Return stacks of jobs that have enough in common to be stepped as one."""
         groups: dict[object, list[Job]] = {}
         for job in jobs:
             groups.setdefault(_shared(job), []).append(job)
-        stacks = [stack for group in groups.values() for stack in self._divided(group)]
-        self.pool.submit(stacks, epochs, self._advance)
+        return [stack for group in groups.values() for stack in self._divided(group)]
+
+    def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
+        """Start to train jobs for this many epochs, or to their ends."""
+        self.pool.submit(self.divide(jobs), epochs, self._advance)
 
     def wait(self, job: Job | None = None) -> None:
         """Return when this job, or all, have been trained."""

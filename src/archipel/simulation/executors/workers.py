@@ -37,6 +37,10 @@ class Workers:
         """Leave torch's threads as they are."""
         return threads(None)
 
+    def divide(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Return the jobs one by one."""
+        return [[job] for job in jobs]
+
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
         """Train jobs for this many epochs, or to their ends, and wait for all of them."""
         # the largest first, so that no worker is left alone with it at the end; results do not depend on the order

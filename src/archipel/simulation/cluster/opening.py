@@ -1,0 +1,102 @@
+"""Open a cluster for one simulation: connect, place network and examples, and start the actors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archipel.core.types import Plan
+from archipel.learner.learner import TrainingContext
+from archipel.simulation.cluster.connection import Cluster, ClusterError, connected, nodes
+from archipel.simulation.cluster.crew import Crew
+from archipel.simulation.cluster.executor import ClusterExecutor
+from archipel.simulation.cluster.requests import Blueprint
+from archipel.simulation.executors.arithmetic import is_small
+from archipel.simulation.executors.interface import Executor
+
+SHARE = 0.5
+"""Of a node's object store that the examples may take."""
+
+
+def open_cluster(cluster: Cluster, inner: Executor, context: TrainingContext, plan: Plan) -> ClusterExecutor:
+    """Return an executor that computes on a cluster what the inner one would compute here."""
+    with ExitStack() as opened:
+        ray = opened.enter_context(connected(cluster.address))
+        blueprint = Blueprint(
+            network=_pickled(ray, context),
+            layout=context.layout,
+            classes=context.classes,
+            plan=plan,
+            way=inner.name,
+            # on large networks sums depend on the number of threads
+            threads=torch.get_num_threads() if inner.name == "plain" else cluster.threads,
+            scoring_threads=torch.get_num_threads(),
+            device="cuda" if cluster.gpus else str(context.x.device),
+        )
+        crew = Crew(ray, blueprint, _placed(ray, cluster, context), cluster)
+        return ClusterExecutor(inner, context, crew, scores=not is_small(context), disconnect=opened.pop_all().close)
+    raise AssertionError("unreachable")
+
+
+def _pickled(ray: Any, context: TrainingContext) -> bytes:
+    """Return the network and the loss with the code that is not installed on the nodes."""
+    with _by_value(ray):
+        try:
+            return bytes(ray.cloudpickle.dumps((context.module.cpu(), context.loss)))
+        except Exception as error:
+            raise ClusterError(
+                f"cluster: {type(context.module).__name__} cannot be sent to other machines: {error}. Keep locks, open "
+                "files and lambdas with such things out of the network and the loss."
+            ) from None
+
+
+@contextmanager
+def _by_value(ray: Any) -> Iterator[None]:
+    """Have the user's own modules pickled with their code: nodes do not have their files."""
+    own = [module for module in list(sys.modules.values()) if _is_users(module)]
+    for module in own:
+        ray.cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in own:
+            ray.cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_users(module: object) -> bool:
+    """Return whether a module is neither installed nor a part of Python or Archipel."""
+    path = getattr(module, "__file__", None)
+    if not isinstance(module, ModuleType) or not path or module.__name__.split(".")[0] in ("archipel", "__main__"):
+        return False
+    return not any(Path(path).is_relative_to(prefix) for prefix in {sys.prefix, sys.base_prefix})
+
+
+def _placed(ray: Any, cluster: Cluster, context: TrainingContext) -> tuple[Any, Any]:
+    """Put the examples into the cluster once, or into the shared folder."""
+    x, y = context.x.cpu(), context.y.cpu()
+    if cluster.folder is not None:
+        return _saved(Path(cluster.folder), "inputs", x), _saved(Path(cluster.folder), "targets", y)
+    needed = x.nbytes + y.nbytes
+    for node in nodes(ray):
+        if needed > SHARE * node.object_store:
+            raise ClusterError(
+                f"cluster: the examples take {needed / 2**20:,.0f} MB, and the object store of node {node.name} has "
+                f"{node.object_store / 2**20:,.0f} MB, of which they may take half. Start its Ray with a larger "
+                "--object-store-memory, or name a folder that all nodes share with --cluster-folder."
+            )
+    return ray.put(x.numpy()), ray.put(y.numpy())
+
+
+def _saved(folder: Path, name: str, examples: Tensor) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = (folder / f"{name}.npy").resolve()
+    np.save(path, examples.numpy())
+    return str(path)
