@@ -23,8 +23,11 @@ from archipel.learner.learner import Loss, TrainingContext
 from archipel.runs.run import Run
 from archipel.runs.run_data import Participant
 from archipel.simulation.checkpoint import Checkpoint
+from archipel.simulation.cluster.connection import Cluster
+from archipel.simulation.cluster.opening import open_cluster
 from archipel.simulation.divergences import ShadowRun
-from archipel.simulation.executors.choice import Way, executor_of
+from archipel.simulation.executors.choice import Way, choose, executor_of
+from archipel.simulation.executors.interface import Executor
 from archipel.simulation.fleet import Fleet
 from archipel.simulation.simulator import Simulator
 from archipel.simulation.site import Site
@@ -47,6 +50,7 @@ def simulate(
     seed: int = 0,
     device: str = "cpu",
     execution: Way | None = None,
+    cluster: str | Cluster | None = None,
     shadow: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1000,
@@ -64,6 +68,8 @@ def simulate(
     seed: of all random numbers.
     device: of the learners' arithmetic.
     execution: "plain", "workers", "stacked" or "native"; default: chosen from the model.
+    cluster: "local", "auto" or an address of a Ray cluster on which learners are trained, to the same bits;
+    `archipel.Cluster` has further settings.
     shadow: also record RADFed's divergences DC and DL and the layers' divergence between local models (D&C), at the
     cost of a centralised run beside this one.
     checkpoint: a folder; the run is saved there every `checkpoint_every` events, and a run that was interrupted
@@ -81,6 +87,7 @@ def simulate(
         seed=seed,
         device=device,
         execution=execution,
+        cluster=cluster,
         shadow=shadow,
     )
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint))
@@ -111,6 +118,7 @@ def prepare(
     seed: int = 0,
     device: str = "cpu",
     execution: Way | None = None,
+    cluster: str | Cluster | None = None,
     shadow: bool = False,
 ) -> Simulator:
     """Return a simulator that is ready to begin; `simulate` documents the settings."""
@@ -141,7 +149,7 @@ def prepare(
         controller,
         context,
         sites,
-        executor_of(context, algorithm.plan, execution),
+        _executor(context, algorithm, execution, cluster),
         test=data.test,
         stimuli=data.stimuli,
         seed=seed,
@@ -149,6 +157,17 @@ def prepare(
     if shadow:
         simulator.observers = (ShadowRun(simulator),)
     return simulator
+
+
+def _executor(
+    context: TrainingContext, algorithm: Algorithm, execution: Way | None, cluster: str | Cluster | None
+) -> Executor:
+    way = execution or choose(context, algorithm.plan)
+    here = executor_of(context, algorithm.plan, execution)
+    if cluster is None:
+        return here
+    cluster = Cluster(cluster) if isinstance(cluster, str) else cluster
+    return open_cluster(cluster, here, way, context, algorithm.plan)
 
 
 def finished(simulator: Simulator) -> Run:

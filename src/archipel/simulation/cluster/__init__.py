@@ -1,1 +1,1 @@
-"""Simulations on a Ray cluster: the driver keeps clock, controller and records; learners' jobs are computed on nodes."""
+"""Simulations on a Ray cluster: clock, controller and records stay in the driver, learners are trained on nodes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import traceback
 import warnings
@@ -34,9 +35,9 @@ from archipel.simulation.executors.choice import executor_of
 class TrainingActor:
     """Answers requests one after the other; `ping` is answered beside them."""
 
-    def inspect(self) -> tuple[str, Fingerprint]:
-        """Return the node's name and what its bits depend on."""
-        return socket.gethostname(), fingerprint()
+    def inspect(self) -> tuple[str, int, Fingerprint]:
+        """Return the names of the node and of this process, and what their bits depend on."""
+        return socket.gethostname(), os.getpid(), fingerprint()
 
     def start(self, blueprint: Blueprint, x: NDArray[Any] | str, y: NDArray[Any] | str) -> None:
         """Build the network and the executor.

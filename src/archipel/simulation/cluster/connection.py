@@ -26,6 +26,10 @@ class ClusterError(RuntimeError):
     """The cluster cannot be used, for a reason that its message states."""
 
 
+class ClusterLost(ClusterError):
+    """The whole cluster has gone in the middle of a run; the run can be resumed."""
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Where the jobs of a simulation are computed."""
@@ -107,7 +111,7 @@ def connected(address: str) -> Iterator[Any]:
 def _connect(ray: Any, address: str) -> None:
     quiet = {"include_dashboard": False} if address == "local" else {}
     settings = {"_system_config": HEALTH_CHECKS} if address == "local" else {}
-    _check_listening(address)
+    check_listening(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error", **quiet, **settings)
     except ConnectionError as error:
@@ -142,7 +146,7 @@ def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _check_listening(address: str) -> None:
+def check_listening(address: str) -> None:
     """Refuse an address where nobody listens at once: Ray itself would try for minutes."""
     if address in ("local", "auto"):
         return

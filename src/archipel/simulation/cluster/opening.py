@@ -15,18 +15,20 @@ from torch import Tensor
 
 from archipel.core.types import Plan
 from archipel.learner.learner import TrainingContext
+from archipel.simulation.cluster.actor import TrainingActor
+from archipel.simulation.cluster.actor_pool import ActorPool
 from archipel.simulation.cluster.connection import Cluster, ClusterError, connected, nodes
-from archipel.simulation.cluster.crew import Crew
 from archipel.simulation.cluster.executor import ClusterExecutor
 from archipel.simulation.cluster.requests import Blueprint
 from archipel.simulation.executors.arithmetic import is_small
+from archipel.simulation.executors.choice import Way
 from archipel.simulation.executors.interface import Executor
 
 SHARE = 0.5
 """Of a node's object store that the examples may take."""
 
 
-def open_cluster(cluster: Cluster, inner: Executor, context: TrainingContext, plan: Plan) -> ClusterExecutor:
+def open_cluster(cluster: Cluster, inner: Executor, way: Way, context: TrainingContext, plan: Plan) -> ClusterExecutor:
     """Return an executor that computes on a cluster what the inner one would compute here."""
     with ExitStack() as opened:
         ray = opened.enter_context(connected(cluster.address))
@@ -35,14 +37,14 @@ def open_cluster(cluster: Cluster, inner: Executor, context: TrainingContext, pl
             layout=context.layout,
             classes=context.classes,
             plan=plan,
-            way=inner.name,
+            way=way,
             # on large networks sums depend on the number of threads
-            threads=torch.get_num_threads() if inner.name == "plain" else cluster.threads,
+            threads=torch.get_num_threads() if way == "plain" else cluster.threads,
             scoring_threads=torch.get_num_threads(),
             device="cuda" if cluster.gpus else str(context.x.device),
         )
-        crew = Crew(ray, blueprint, _placed(ray, cluster, context), cluster)
-        return ClusterExecutor(inner, context, crew, scores=not is_small(context), disconnect=opened.pop_all().close)
+        pool = ActorPool(ray, cluster, TrainingActor, (ray.put(blueprint), *_placed(ray, cluster, context)))
+        return ClusterExecutor(inner, context, pool, scores=not is_small(context), disconnect=opened.pop_all().close)
     raise AssertionError("unreachable")
 
 

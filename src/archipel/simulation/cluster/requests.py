@@ -1,7 +1,7 @@
 """What travels between the driver and an actor: plain data and numpy arrays.
 
-Models travel as arguments of their own, which Ray keeps once per node and hands out without a copy; a request names them
-by their position.
+Models travel as arguments of their own, which Ray keeps once per node and hands out without a copy; a request names
+them by their position.
 """
 
 from __future__ import annotations

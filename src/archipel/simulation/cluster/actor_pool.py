@@ -1,4 +1,4 @@
-"""The actors of a run: how many there are, which of them work, and which are lost.
+"""Actors on the nodes of a cluster: where they are started, which of them can work, and which are lost.
 
 Nothing waits for an actor. One that has not started yet is not counted on, and one that is silent for longer than
 `SILENT` is lost, whatever Ray knows of its node.
@@ -16,12 +16,8 @@ from enum import Enum, auto
 from typing import Any
 
 from archipel.core.checks import ArchipelWarning
-from archipel.learner.learner import Learner
-from archipel.learner.probes import Parts
-from archipel.simulation.cluster.actor import TrainingActor
 from archipel.simulation.cluster.connection import Cluster, ClusterError, head_listens
 from archipel.simulation.cluster.fingerprint import fingerprint
-from archipel.simulation.cluster.requests import Blueprint
 
 SILENT = 4.0
 """Seconds without an answer to a ping after which an actor is lost."""
@@ -34,7 +30,7 @@ WATCH = "watch"
 """The concurrency group of pings: they are answered beside a training."""
 
 
-class Stage(Enum):
+class ActorStage(Enum):
     """How far an actor is."""
 
     INSPECTING = auto()
@@ -44,7 +40,7 @@ class Stage(Enum):
 
 
 @dataclass(eq=False)
-class Member:
+class PooledActor:
     """One actor."""
 
     handle: Any
@@ -52,108 +48,121 @@ class Member:
     """Of `inspect` or `start`, until it is ready."""
     asked: float
     """When it was asked for."""
-    stage: Stage = Stage.INSPECTING
+    stage: ActorStage = ActorStage.INSPECTING
     node: str = ""
+    process: int = 0
     ping: Any = None
     silence: float = 0.0
     """Seconds since the ping that is out was sent, as far as this process was watching."""
     last_ping: float = 0.0
-    load: float = 0.0
-    """Cost of the messages it has not answered."""
-    messages: list[Any] = field(default_factory=list)
-    learners: dict[int, Learner] = field(default_factory=dict)
-    """Learners whose examples it has, by identity."""
-    parts: dict[int, Parts] = field(default_factory=dict)
-    """Parts whose examples it has, by identity."""
+    work: list[Any] = field(default_factory=list)
+    """What it was given and has not answered."""
+    learners: dict[int, object] = field(default_factory=dict)
+    """Learners whose examples it has, by identity,"""
+    parts: dict[int, object] = field(default_factory=dict)
+    """and parts."""
 
 
-class Crew:
+class ActorPool:
     """Starts actors wherever the cluster has room, and finds out which are lost."""
 
     def __init__(
         self,
         ray: Any,
-        blueprint: Blueprint,
-        examples: Sequence[Any],
         cluster: Cluster,
+        kind: type,
+        start: Sequence[Any] = (),
+        heard: Callable[[PooledActor, Any], None] = lambda actor, reply: None,
     ) -> None:
-        """examples: inputs and targets, as references or as paths."""
+        """kind: a class with the methods `inspect`, `start` and `ping`.
+
+        start: arguments of `start`. heard: called with what `ping` returns.
+        """
         self.ray = ray
-        self.blueprint = ray.put(blueprint)
-        self.examples = tuple(examples)
         self.cluster = cluster
-        self.members: list[Member] = []
-        self.differences: set[str] = set()
-        """Of nodes that were allowed to differ."""
+        self.actors: list[PooledActor] = []
         self.gone: str | None = None
         """Why the whole cluster is lost."""
-        asked = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_restarts": 0, "concurrency_groups": {WATCH: 1}}
-        self._actor = ray.remote(**asked)(TrainingActor)
+        self._start = tuple(start)
+        self._heard = heard
+        asked = {
+            "num_cpus": cluster.cpus,
+            "num_gpus": cluster.gpus,
+            "max_restarts": 0,
+            "concurrency_groups": {WATCH: 1},
+        }
+        self._actor = ray.remote(**asked)(kind)
+        self._differences: set[str] = set()
+        """Of nodes that were allowed to differ."""
         self._last_tick = time.monotonic()
         self._resources = _Resources(ray)
 
     @property
-    def ready(self) -> list[Member]:
+    def ready(self) -> list[PooledActor]:
         """Return the actors that can be given work."""
-        return [member for member in self.members if member.stage is Stage.READY]
+        return [actor for actor in self.actors if actor.stage is ActorStage.READY]
 
     @property
     def expected(self) -> bool:
         """Return whether an actor is starting that may be ready soon."""
         if self.gone:
             return False
-        if not self.members and self._resources.recent is None:
+        if not self.actors and self._resources.recent is None:
             return time.monotonic() - self._resources.began < STARTING
         now = time.monotonic()
-        return any(member.stage is not Stage.READY and now - member.asked < STARTING for member in self.members)
+        return any(actor.stage is not ActorStage.READY and now - actor.asked < STARTING for actor in self.actors)
 
     def replies(self) -> list[Any]:
-        """Return the references that become available when a member has news."""
-        return [reference for member in self.members for reference in (member.reply, member.ping) if reference]
+        """Return the references that become available when an actor has news."""
+        return [reference for actor in self.actors for reference in (actor.reply, actor.ping) if reference]
 
-    def tick(self) -> list[Member]:
-        """Look at all members and at the cluster; return the members that were lost since the last look."""
+    def tick(self) -> list[PooledActor]:
+        """Look at all actors and at the cluster; return the actors that were lost since the last look."""
         now = time.monotonic()
         # a pause of this process says nothing about the others
         passed, self._last_tick = min(now - self._last_tick, PING_EVERY), now
-        for member in list(self.members):
-            if member.stage is Stage.READY:
-                self._check_ping(member, now, passed)
-            else:
-                self._follow_start(member)
-        lost = [member for member in self.members if member.stage is Stage.LOST]
-        self.members = [member for member in self.members if member.stage is not Stage.LOST]
-        self._grow(now)
-        if not self.members and self._resources.silent_for(now) > SILENT and not head_listens(self.ray):
+        for actor in list(self.actors):
+            if actor.stage is ActorStage.READY:
+                self._check_ping(actor, now, passed)
+            elif actor.stage is not ActorStage.LOST:
+                self._follow_start(actor)
+        lost = [actor for actor in self.actors if actor.stage is ActorStage.LOST]
+        self.actors = [actor for actor in self.actors if actor.stage is not ActorStage.LOST]
+        if not self.gone:
+            self._grow(now)
+        if self._resources.silent_for(now) > SILENT and not head_listens(self.ray):
             self.gone = "its head node does not answer any more"
+            lost, self.actors = [*lost, *self.actors], []
         return lost
 
-    def _check_ping(self, member: Member, now: float, passed: float) -> None:
-        if member.ping is None:
-            if now - member.last_ping >= PING_EVERY:
-                member.ping, member.last_ping, member.silence = self._call(member, "ping", WATCH), now, 0.0
+    def _check_ping(self, actor: PooledActor, now: float, passed: float) -> None:
+        if actor.ping is None:
+            if now - actor.last_ping >= PING_EVERY:
+                actor.ping, actor.last_ping, actor.silence = self._ping(actor), now, 0.0
             return
-        if self._is_there(member.ping):
-            if self._get(member, member.ping, None) is not _LOST:
-                member.ping = None
+        if self._is_there(actor.ping):
+            reply = self._get(actor, actor.ping)
+            if reply is not _LOST:
+                actor.ping = None
+                self._heard(actor, reply)
             return
-        member.silence += passed
-        if member.silence > SILENT:
-            self.lose(member)
+        actor.silence += passed
+        if actor.silence > SILENT:
+            self.lose(actor)
 
-    def _follow_start(self, member: Member) -> None:
-        if not self._is_there(member.reply):
+    def _follow_start(self, actor: PooledActor) -> None:
+        if not self._is_there(actor.reply):
             return
-        reply = self._get(member, member.reply, None)
+        reply = self._get(actor, actor.reply)
         if reply is _LOST:
             return
-        if member.stage is Stage.INSPECTING:
-            member.node, found = reply
-            self._compare(member.node, found)
-            member.stage = Stage.STARTING
-            member.reply = member.handle.start.remote(self.blueprint, *self.examples)
+        if actor.stage is ActorStage.INSPECTING:
+            actor.node, actor.process, found = reply
+            self._compare(actor.node, found)
+            actor.stage = ActorStage.STARTING
+            actor.reply = actor.handle.start.remote(*self._start)
         else:
-            member.stage, member.reply = Stage.READY, None
+            actor.stage, actor.reply = ActorStage.READY, None
 
     def _compare(self, node: str, found: Any) -> None:
         different = fingerprint().differences(found)
@@ -165,14 +174,14 @@ class Crew:
                 f"cluster: {sentence}. Install the same versions on all nodes, or allow it with --mixed; such a run "
                 "is recorded as one of mixed machines."
             )
-        if sentence not in self.differences:
-            self.differences.add(sentence)
+        if sentence not in self._differences:
+            self._differences.add(sentence)
             warnings.warn(f"cluster: {sentence}.", ArchipelWarning, stacklevel=2)
 
     def _grow(self, now: float) -> None:
         """Ask for actors where there is room; what cannot be placed at once waits at the cluster, not here."""
         free = self._resources.recent
-        if free is None or any(member.stage is Stage.INSPECTING for member in self.members):
+        if free is None or any(actor.stage is ActorStage.INSPECTING for actor in self.actors):
             return
         room = int(free.get("CPU", 0.0) / self.cluster.cpus)
         if self.cluster.gpus:
@@ -180,40 +189,39 @@ class Crew:
         self._resources.recent = None  # the next look shows what these have taken
         for _ in range(room):
             handle = self._actor.remote()
-            self.members.append(Member(handle, handle.inspect.remote(), now))
+            self.actors.append(PooledActor(handle, handle.inspect.remote(), now))
 
     def pause(self, seconds: float) -> None:
         """Wait for the next look at the cluster."""
         self._resources.pause(seconds)
 
-    def lose(self, member: Member) -> None:
-        """Give a member up; a late answer of it is ignored."""
-        member.stage = Stage.LOST
+    def lose(self, actor: PooledActor) -> None:
+        """Give a actor up; a late answer of it is ignored."""
+        actor.stage = ActorStage.LOST
         with suppress(Exception):
-            self.ray.kill(member.handle, no_restart=True)
+            self.ray.kill(actor.handle, no_restart=True)
 
     def close(self) -> None:
         """Stop all actors."""
         self._resources.close()
-        for member in self.members:
+        for actor in self.actors:
             with suppress(Exception):
-                self.ray.kill(member.handle, no_restart=True)
-        self.members = []
+                self.ray.kill(actor.handle, no_restart=True)
+        self.actors = []
 
-    def _call(self, member: Member, method: str, group: str) -> Any:
-        return getattr(member.handle, method).options(concurrency_group=group).remote()
+    def _ping(self, actor: PooledActor) -> Any:
+        return actor.handle.ping.options(concurrency_group=WATCH).remote()
 
     def _is_there(self, reference: Any) -> bool:
         return bool(self.ray.wait([reference], timeout=0, fetch_local=False)[0])
 
-    def _get(self, member: Member, reference: Any, default: Any) -> Any:
-        """Return an available value; lose the member if it died."""
+    def _get(self, actor: PooledActor, reference: Any) -> Any:
+        """Return an available value; lose the actor if it died."""
         try:
-            found = self.ray.get(reference, timeout=SILENT)
+            return self.ray.get(reference, timeout=SILENT)
         except (self.ray.exceptions.RayActorError, self.ray.exceptions.GetTimeoutError):
-            self.lose(member)
+            self.lose(actor)
             return _LOST
-        return default if found is None else found
 
 
 _LOST = object()
