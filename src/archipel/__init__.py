@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from archipel.core.types import Plan as Plan
     from archipel.runs.load import load_run as load_run
     from archipel.runs.run import Run as Run
+    from archipel.simulation.cluster.connection import Cluster as Cluster
     from archipel.simulation.fleet import Fleet as Fleet
     from archipel.simulation.fleet import Group as Group
     from archipel.simulation.simulate import simulate as simulate
@@ -43,6 +44,7 @@ else:
     _HOMES = {
         "Algorithm": "core.algorithm",
         "ArchipelWarning": "core.checks",
+        "Cluster": "simulation.cluster.connection",
         "Cycle": "core.types",
         "Fleet": "simulation.fleet",
         "Group": "simulation.fleet",

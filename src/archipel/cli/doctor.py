@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import torch
 import typer
@@ -22,6 +23,8 @@ from archipel.cli.folding import MARGIN, heading, write
 from archipel.core.parts.ending import Ending
 from archipel.data.fetch import cache, places
 from archipel.kernels.native.library import load
+from archipel.simulation.cluster.connection import Cluster
+from archipel.simulation.cluster.inspection import NodeReport, inspect_cluster
 from archipel.simulation.simulate import simulate
 
 FOR_DEVELOPERS = ("test", "dev", "docs")
@@ -101,8 +104,19 @@ class Diagnosis:
     checks: tuple[Check, ...]
 
 
-def doctor(as_json: AsJson = False) -> None:
+def doctor(
+    cluster: Annotated[
+        str | None, typer.Option("--cluster", help="Look at the nodes of this Ray cluster instead: auto, host:port.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Check the installation, the machine and the data, and train a little; exit code 1 if something is broken."""
+    if cluster is not None:
+        reports = inspect_cluster(Cluster(cluster))
+        print_json([asdict(report) for report in reports]) if as_json else show_nodes(reports)
+        if any(report.trouble for report in reports) or not any(report.actors for report in reports):
+            raise typer.Exit(1)
+        return
     found = diagnosis()
     print_json(asdict(found)) if as_json else show(found)
     if not found.well:
@@ -273,3 +287,21 @@ def show(found: Diagnosis) -> None:
         write(f"{check.name}: {check.found}", 10, name=mark, colour=colour)
     broken = [check.name for check in found.checks if not check.passed]
     write(f"Broken: {', '.join(broken)}." if broken else "All is well.", style="bold red" if broken else "bold green")
+
+
+def show_nodes(reports: list[NodeReport]) -> None:
+    """Print the nodes of a cluster."""
+    actors = sum(report.actors for report in reports)
+    heading(f"{len(reports)} nodes, room for {actors} actors of one core")
+    for report in reports:
+        node = report.node
+        has = f"{node.cpus:g} cores, {node.gpus:g} GPUs, {node.memory / 1e9:.1f} GB"
+        has += f", object store {node.object_store / 1e9:.1f} GB"
+        mark, colour = ("differs", "bold red") if report.trouble else ("ok", "green")
+        write(f"{node.name}: {has}{': ' if report.trouble else ''}{report.trouble}", 10, name=mark, colour=colour)
+    if any(report.trouble for report in reports):
+        write("Install the same versions on all nodes, or run with --mixed.", style="bold red")
+    elif not actors:
+        write("No node has a core for an actor.", style="bold red")
+    else:
+        write("All nodes compute the same bits as this machine.", style="bold green")

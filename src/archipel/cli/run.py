@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from archipel.cli.console import AllowCode, AsJson, nearby, out, print_json, tol
 from archipel.cli.loading import STOPPED, loading
 
 if TYPE_CHECKING:
+    from archipel.simulation.cluster.connection import Cluster
     from archipel.study.results import Results
     from archipel.study.schema import Study
 
@@ -42,6 +44,20 @@ def run(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each core.")
     ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", help="Run on a Ray cluster: local, auto, host:port or ray://host:port."),
+    ] = None,
+    per_actor: Annotated[
+        str, typer.Option("--per-actor", metavar="cpus=1,gpus=0", help="What each actor on the cluster gets.")
+    ] = "cpus=1",
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="Allow nodes of the cluster whose versions or processors differ.")
+    ] = False,
+    cluster_folder: Annotated[
+        Path | None,
+        typer.Option("--cluster-folder", help="A folder that all nodes share, for data larger than their memory."),
+    ] = None,
     allow_code: AllowCode = False,
     json: AsJson = False,
 ) -> None:
@@ -55,9 +71,10 @@ def run(
         from archipel.study.results import run_study
 
     chosen, place = _chosen(study, algorithm or [], data, change or [], folder, resume, allow_code)
+    where = None if cluster is None else _cluster(cluster, per_actor, mixed, cluster_folder)
     display = Display(told)
     try:
-        results = run_study(chosen, place, processes=jobs, watcher=display)
+        results = run_study(chosen, place, processes=jobs, cluster=where, watcher=display)
     finally:
         display.close()
     _show(results, chosen, json)
@@ -74,6 +91,19 @@ def run(
             highlight=False,
         )
         raise typer.Exit(STOPPED)
+
+
+def _cluster(address: str, per_actor: str, mixed: bool, folder: Path | None) -> Cluster:
+    """Return the cluster that the options describe."""
+    from archipel.simulation.cluster.connection import Cluster
+
+    shares: dict[str, float] = {}
+    for part in per_actor.split(","):
+        name, _, value = part.strip().partition("=")
+        if name not in ("cpus", "gpus") or not re.fullmatch(r"\d*\.?\d+", value):
+            raise ValueError(f"--per-actor must be, for example, cpus=1,gpus=0.25, got {per_actor!r}.")
+        shares[name] = float(value)
+    return Cluster(address, **shares, mixed=mixed, folder=None if folder is None else str(folder.resolve()))
 
 
 def _chosen(

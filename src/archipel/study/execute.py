@@ -14,6 +14,7 @@ from archipel.core.records import Scores, Stamped
 from archipel.kernels.threads import threads
 from archipel.runs.run import Run
 from archipel.simulation.checkpoint import Checkpoint
+from archipel.simulation.cluster.connection import Cluster, ClusterLost
 from archipel.simulation.simulate import finished, prepare
 from archipel.simulation.simulator import Simulator
 from archipel.study.build import build_algorithm, build_data, build_settings
@@ -41,6 +42,8 @@ class RunJob:
     fold: int | None
     code: Code = "beside"
     """Which code the study may run."""
+    cluster: Cluster | None = None
+    """Where its learners are trained; None: in this process."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,8 @@ def execute(job: RunJob, tell: Callable[[RunProgress | RunNotice], bool]) -> boo
     except BaseException:
         audience.end(None)
         raise
+    finally:
+        simulator.close()
     audience.end(whole)
     return whole is not None
 
@@ -96,7 +101,11 @@ def _carry_on(
     metric = simulator.controller.evaluation.metric if simulator.controller.evaluation else ""
     heard, score, last_saved = 0, None, simulator.worked
     while True:
-        simulator.run(real_seconds=LOOK)
+        try:
+            simulator.run(real_seconds=LOOK)
+        except ClusterLost:
+            saved.save(simulator)
+            raise
         for stamped in simulator.records[heard:]:
             audience.record(stamped)
             if isinstance(stamped.record, Scores):
@@ -156,7 +165,8 @@ def _ready(job: RunJob) -> tuple[Simulator, Checkpoint]:
     folder = Path(job.folder)
     (folder / "error.txt").unlink(missing_ok=True)  # of an attempt that failed
     data = build_data(study)
-    simulator = prepare(build_algorithm(study), data.islands, **build_settings(study, data.islands))
+    settings = build_settings(study, data.islands)
+    simulator = prepare(build_algorithm(study), data.islands, cluster=job.cluster, **settings)
     saved = Checkpoint(folder)
     if saved.exists():
         saved.load(simulator)

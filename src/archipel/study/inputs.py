@@ -21,6 +21,21 @@ def hashes(study: Study) -> dict[str, str]:
     return {name: _hash(folder / name) for name in sorted(set(_named(study.raw))) if (folder / name).exists()}
 
 
+def files_of(study: Study) -> dict[str, bytes]:
+    """Return the files that another machine needs to run the study, by their paths from the study's folder.
+
+    Own code may import its neighbours, so all Python files beside it are among them. Files elsewhere, and data sets
+    that are known by name, must be on that machine.
+    """
+    folder = Path(study.folder or ".")
+    named = {folder / name for name in _named(study.raw)}
+    if any(path.suffix == ".py" for path in named):
+        named |= set(folder.glob("*.py"))
+    files = [file for path in named for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file()]
+    beside = [file for file in files if file.resolve().is_relative_to(folder.resolve())]
+    return {file.resolve().relative_to(folder.resolve()).as_posix(): file.read_bytes() for file in sorted(beside)}
+
+
 def changed(before: dict[str, str], now: dict[str, str]) -> list[str]:
     """Return the files whose contents have changed."""
     return sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))

@@ -25,10 +25,12 @@ from archipel.core.records import Record
 from archipel.runs.load import load_run
 from archipel.runs.run import Run
 from archipel.runs.versions import versions
+from archipel.simulation.cluster.connection import Cluster
 from archipel.simulation.simulate import prepare
 from archipel.storage.atomic_files import write_text
 from archipel.storage.lock import alone_in
 from archipel.study.build import build_algorithm, build_data, build_settings
+from archipel.study.cluster_runs import work_on_cluster
 from archipel.study.execute import RunJob, execute
 from archipel.study.files import read_study, write_study
 from archipel.study.grid import GridCell, cells, slug
@@ -128,10 +130,15 @@ class Complaining(Watcher):
 
 @dataclass(frozen=True)
 class Parallelism:
+<<<<<<< HEAD
     """How a study is executed. It stays the same on resume, since bits may depend on threads."""
+=======
+    """How a study is executed; threads stay when the study is taken up again, since bits may depend on them."""
+>>>>>>> 3d318ef (Spread the runs of a study over a cluster; show its nodes in doctor)
 
     processes: int
     threads: int
+    cluster: Cluster | None = None
 
 
 def run_study(
@@ -139,6 +146,7 @@ def run_study(
     folder: str | Path | None = None,
     *,
     processes: int | None = None,
+    cluster: str | Cluster | None = None,
     watcher: Watcher | None = None,
 ) -> Results:
     """Run a study, or the rest of it, and return its results.
@@ -146,7 +154,10 @@ def run_study(
     folder: where the results go, results/<title> unless given; a study that was started there is resumed.
     processes: concurrent runs, by default one for each core; a script that uses more than one needs an
     `if __name__ == "__main__":`.
+    cluster: "local", "auto" or an address of a Ray cluster. Several runs are spread over it, and a single one spreads
+    its learners.
     """
+    cluster = Cluster(cluster) if isinstance(cluster, str) else cluster
     study = study if isinstance(study, Study) else read_study(study)
     folder = Path(folder) if folder is not None else Path("results") / slug(study.title)
     watcher = watcher or Complaining()
@@ -161,7 +172,7 @@ def run_study(
             write_json(folder / "inputs.json", hashes(study))
             write_json(folder / "runs.json", [str(job.place) for job in jobs])
             write_study(study.raw, folder / "study.toml")  # last: a folder that has it is whole
-        machine = _parallelism(folder, processes, max(len(jobs), len(tried)))
+        machine = _parallelism(folder, processes, cluster, max(len(jobs), len(tried)))
         if _unfinished(jobs, folder):
             _compare_versions(folder)
         if tried:
@@ -195,9 +206,12 @@ def _work_off(what: str, jobs: Sequence[GridCell], folder: Path, machine: Parall
             dict(job.tuned),
             job.fold,
             job.study.own_code.allowed,
+            machine.cluster if len(left) == 1 else None,
         )
         for job in left
     ]
+    if machine.cluster is not None and len(tasks) > 1:
+        return work_on_cluster(machine.cluster, tasks, machine.threads, hear)
     return work_through(execute, tasks, machine.processes, machine.threads, hear)
 
 
@@ -263,13 +277,14 @@ def _check_same_study(study: Study, folder: Path) -> None:
     )
 
 
-def _parallelism(folder: Path, processes: int | None, jobs: int) -> Parallelism:
+def _parallelism(folder: Path, processes: int | None, cluster: Cluster | None, jobs: int) -> Parallelism:
     path = folder / MACHINE
     if path.exists():
         told = json.loads(path.read_text())
-        return Parallelism(processes or told["processes"], told["threads"])
+        return Parallelism(processes or told["processes"], told["threads"], cluster)
     processes = min(processes or cores(), jobs)
-    machine = Parallelism(processes, max(1, cores() // processes))
+    threads = max(1, cores() // processes) if cluster is None else cluster.threads
+    machine = Parallelism(processes, threads, cluster)
     write_json(path, {"processes": machine.processes, "threads": machine.threads, "versions": versions()})
     return machine
 

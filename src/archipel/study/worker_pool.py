@@ -129,10 +129,11 @@ def _here(work: Work, jobs: Sequence[Any], hear: Callable[[Message], None], stop
         if stop.is_set():
             return
         hear(Began(number))
-        hear(_done(work, number, job, tell))
+        hear(done(work, number, job, tell))
 
 
-def _done(work: Work, number: int, job: Any, tell: Tell) -> Ended | Broke:
+def done(work: Work, number: int, job: Any, tell: Tell) -> Ended | Broke:
+    """Do a job; return how it ended."""
     try:
         return Ended(number, work(job, tell))
     except Exception as error:  # one broken run must not cost the others
@@ -225,4 +226,4 @@ def _serve(work: Work, connection: Connection, stop: Flag, threads: int) -> None
                 connection.send(Told(number, news))
                 return not stop.is_set()
 
-            connection.send(_done(work, number, job, tell))
+            connection.send(done(work, number, job, tell))

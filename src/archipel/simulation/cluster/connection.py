@@ -22,7 +22,7 @@ HEALTH_CHECKS = {
 """Settings of a cluster that Archipel starts; with Ray's own ones a silent node is noticed after about 20 seconds."""
 
 
-class ClusterError(RuntimeError):
+class ClusterError(OSError):
     """The cluster cannot be used, for a reason that its message states."""
 
 
@@ -68,6 +68,8 @@ class Cluster:
 class Node:
     """A machine of a cluster."""
 
+    key: str
+    """As Ray calls it."""
     name: str
     cpus: float
     gpus: float
@@ -181,7 +183,8 @@ def nodes(ray: Any) -> list[Node]:
             has = node["Resources"]
             found.append(
                 Node(
-                    node["NodeManagerHostname"] + ":" + node["NodeID"][:6],
+                    node["NodeID"],
+                    f"{node['NodeManagerHostname']} ({node['NodeID'][:6]})",
                     has.get("CPU", 0.0),
                     has.get("GPU", 0.0),
                     int(has.get("memory", 0)),

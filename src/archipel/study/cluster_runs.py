@@ -1,0 +1,220 @@
+"""The runs of a study on a Ray cluster, one on an actor at a time.
+
+A run is executed in a temporary folder of its node. Its checkpoints travel to the driver with its progress, so that a
+run whose node is lost is resumed on another one, and a study whose driver was killed on another cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from archipel.simulation.cluster.actor_pool import ActorPool, PooledActor
+from archipel.simulation.cluster.connection import Cluster, connected
+from archipel.simulation.cluster.fingerprint import Fingerprint, fingerprint
+from archipel.storage.atomic_files import write_bytes
+from archipel.study.execute import RunJob, execute
+from archipel.study.files import study_of, write_study
+from archipel.study.inputs import files_of
+from archipel.study.worker_pool import Began, Broke, Ended, Flag, Message, Told, done, stopped_by_hand
+
+CHECKPOINT, WHOLE, STUDY = "checkpoint.safetensors", "run.json", "study.toml"
+LOOK = 0.25
+"""Longest wait between two looks at the cluster, in seconds."""
+
+
+class RunActor:
+    """Executes one run at a time on a node; `ping` returns its news meanwhile."""
+
+    def inspect(self) -> tuple[str, int, Fingerprint]:
+        """Return the names of the node and of this process, and what their bits depend on."""
+        return socket.gethostname(), os.getpid(), fingerprint()
+
+    def start(self, threads: int) -> None:
+        """Prepare for runs that compute with this many threads."""
+        self.threads = threads
+        self.news: deque[Any] = deque()
+        self.folder: Path | None = None
+        self.sent = 0.0
+        self.stopping = threading.Event()
+
+    def run(
+        self, job: RunJob, inputs: dict[str, bytes], begun: dict[str, bytes]
+    ) -> tuple[Ended | Broke, dict[str, bytes]]:
+        """Execute a run; return how it ended and the files of its folder.
+
+        inputs: files that the study names. begun: files of the run's folder, if it was begun before.
+        """
+        torch.set_num_threads(self.threads)
+        self.stopping.clear()
+        with tempfile.TemporaryDirectory(prefix="archipel-run-") as temporary:
+            study, folder = Path(temporary) / "study", Path(temporary) / "run"
+            write_files(study, inputs)
+            write_files(folder, begun)
+            self.folder, self.sent = folder, _changed(folder / CHECKPOINT)
+            here = replace(job, study={**job.study, "folder": str(study)}, folder=str(folder))
+            ended = done(execute, 0, here, self._tell)
+            self.folder = None
+            return ended, read_files(folder)
+
+    def _tell(self, news: Any) -> bool:
+        self.news.append(news)
+        return not self.stopping.is_set()
+
+    def ping(self) -> tuple[list[Any], bytes | None]:
+        """Return the news since the last call, and the checkpoint if there is a newer one."""
+        news = [self.news.popleft() for _ in range(len(self.news))]
+        checkpoint = None
+        folder = self.folder
+        if folder is not None and (changed := _changed(folder / CHECKPOINT)) > self.sent:
+            with suppress(FileNotFoundError):  # the run has just ended
+                checkpoint, self.sent = (folder / CHECKPOINT).read_bytes(), changed
+        return news, checkpoint
+
+    def stop(self) -> None:
+        """Ask the run to save itself and to end soon."""
+        self.stopping.set()
+
+
+def work_on_cluster(cluster: Cluster, jobs: Sequence[RunJob], threads: int, hear: Callable[[Message], None]) -> bool:
+    """Do all runs on a cluster; return False if Ctrl-C has stopped them."""
+    stop = threading.Event()
+    with connected(cluster.address) as ray, stopped_by_hand(stop):
+        _Runs(ray, cluster, jobs, threads, hear).work(stop)
+    return not stop.is_set()
+
+
+class _Runs:
+    """The runs of a study: those that wait, and those that are out."""
+
+    def __init__(
+        self, ray: Any, cluster: Cluster, jobs: Sequence[RunJob], threads: int, hear: Callable[[Message], None]
+    ) -> None:
+        self.ray = ray
+        self.jobs = jobs
+        self.threads = threads
+        self.hear = hear
+        self.pool = ActorPool(ray, cluster, RunActor, (threads,), self._heard)
+        self.waiting = deque(range(len(jobs)))
+        self.begun: set[int] = set()
+        self.out: dict[Any, tuple[int, PooledActor]] = {}
+        """References of the runs that are out, their numbers and actors."""
+        self._inputs: dict[str, Any] = {}
+
+    def work(self, stop: Flag) -> None:
+        """Do all runs, or let those that are out come to an end."""
+        asked = False
+        try:
+            while self.out or (self.waiting and not stop.is_set()):
+                if stop.is_set() and not asked:
+                    asked = True
+                    for _, actor in self.out.values():
+                        actor.handle.stop.options(concurrency_group="watch").remote()
+                for actor in self.pool.tick():
+                    self._take_back(actor)
+                if not stop.is_set():
+                    self._assign(stop)
+                self._receive()
+        finally:
+            self.pool.close()
+
+    def _assign(self, stop: Flag) -> None:
+        for actor in self.pool.ready:
+            if self.waiting and not actor.work:
+                number = self.waiting.popleft()
+                self._begin(number)
+                reference = self._send(actor, self.jobs[number])
+                actor.work.append(number)
+                self.out[reference] = number, actor
+        if self.waiting and not self.pool.ready and not self.pool.expected:  # there is nobody but this process
+            number = self.waiting.popleft()
+            self._begin(number)
+            self.hear(done(execute, number, self.jobs[number], lambda news: self._told(number, news, stop)))
+
+    def _told(self, number: int, news: Any, stop: Flag) -> bool:
+        self.hear(Told(number, news))
+        return not stop.is_set()
+
+    def _begin(self, number: int) -> None:
+        if number not in self.begun:
+            self.begun.add(number)
+            self.hear(Began(number))
+
+    def _send(self, actor: PooledActor, job: RunJob) -> Any:
+        folder = str(job.study["folder"])
+        if folder not in self._inputs:
+            self._inputs[folder] = self.ray.put(files_of(study_of(job.study, code=job.code)))
+        checkpoint = Path(job.folder) / CHECKPOINT
+        begun = {CHECKPOINT: checkpoint.read_bytes()} if checkpoint.exists() else {}
+        return actor.handle.run.remote(job, self._inputs[folder], begun)
+
+    def _heard(self, actor: PooledActor, reply: tuple[list[Any], bytes | None]) -> None:
+        news, checkpoint = reply
+        for number in actor.work:
+            for item in news:
+                self.hear(Told(number, item))
+            if checkpoint is not None:
+                write_files(Path(self.jobs[number].folder), {CHECKPOINT: checkpoint})
+
+    def _receive(self) -> None:
+        awaited = [*self.out, *self.pool.replies()]
+        if not awaited:
+            self.pool.pause(LOOK)
+            return
+        there, _ = self.ray.wait(awaited, num_returns=1, timeout=LOOK)
+        for reference in there:
+            if reference in self.out:
+                self._end(reference)
+
+    def _end(self, reference: Any) -> None:
+        number, actor = self.out[reference]
+        errors = self.ray.exceptions
+        try:
+            ended, files = self.ray.get(reference)
+        except (errors.RayActorError, errors.ObjectLostError, errors.OutOfMemoryError):
+            self.pool.lose(actor)  # the next tick returns its run
+            return
+        del self.out[reference]
+        actor.work.remove(number)
+        job = self.jobs[number]
+        whole = files.pop(WHOLE, None)
+        write_files(Path(job.folder), {name: content for name, content in files.items() if name != STUDY})
+        write_study(job.study, Path(job.folder) / STUDY)
+        if whole is not None:  # last: a folder that has it is whole
+            write_files(Path(job.folder), {WHOLE: whole})
+        self.hear(replace(ended, job=number))
+
+    def _take_back(self, actor: PooledActor) -> None:
+        """Have the run of a lost actor resumed by another one, from its last checkpoint."""
+        self.out = {reference: entry for reference, entry in self.out.items() if entry[1] is not actor}
+        self.waiting.extendleft(reversed(actor.work))
+        actor.work = []
+
+
+def _changed(path: Path) -> float:
+    return path.stat().st_mtime if path.exists() else 0.0
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder by their relative paths."""
+    found = sorted(folder.rglob("*")) if folder.exists() else []
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found if path.is_file()}
+
+
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Write files, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, content)
