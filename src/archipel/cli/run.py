@@ -71,7 +71,7 @@ def run(
         from archipel.study.results import run_study
 
     chosen, place = _chosen(study, algorithm or [], data, change or [], folder, resume, allow_code)
-    where = None if cluster is None else _cluster(cluster, per_actor, mixed, cluster_folder)
+    where = None if cluster is None else cluster_of(cluster, per_actor, mixed, cluster_folder)
     display = Display(told)
     try:
         results = run_study(chosen, place, processes=jobs, cluster=where, watcher=display)
@@ -93,7 +93,7 @@ def run(
         raise typer.Exit(STOPPED)
 
 
-def _cluster(address: str, per_actor: str, mixed: bool, folder: Path | None) -> Cluster:
+def cluster_of(address: str, per_actor: str, mixed: bool, folder: Path | None) -> Cluster:
     """Return the cluster that the options describe."""
     from archipel.simulation.cluster.connection import Cluster
 

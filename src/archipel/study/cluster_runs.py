@@ -109,7 +109,8 @@ class _Runs:
         self.begun: set[int] = set()
         self.out: dict[Any, tuple[int, PooledActor]] = {}
         """References of the runs that are out, their numbers and actors."""
-        self._inputs: dict[str, Any] = {}
+        self._inputs: Any = None
+        """Reference of the files that the study names."""
 
     def work(self, stop: Flag) -> None:
         """Do all runs, or let those that are out come to an end."""
@@ -151,12 +152,12 @@ class _Runs:
             self.hear(Began(number))
 
     def _send(self, actor: PooledActor, job: RunJob) -> Any:
-        folder = str(job.study["folder"])
-        if folder not in self._inputs:
-            self._inputs[folder] = self.ray.put(files_of(study_of(job.study, code=job.code)))
+        if self._inputs is None:
+            together = [files_of(study_of(one.study, code=one.code)) for one in self.jobs]
+            self._inputs = self.ray.put({name: data for files in together for name, data in files.items()})
         checkpoint = Path(job.folder) / CHECKPOINT
         begun = {CHECKPOINT: checkpoint.read_bytes()} if checkpoint.exists() else {}
-        return actor.handle.run.remote(job, self._inputs[folder], begun)
+        return actor.handle.run.remote(job, self._inputs, begun)
 
     def _heard(self, actor: PooledActor, reply: tuple[list[Any], bytes | None]) -> None:
         news, checkpoint = reply

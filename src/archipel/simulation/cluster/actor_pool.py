@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -25,7 +26,7 @@ PING_EVERY = 1.0
 STARTING = 30.0
 """Seconds in which an actor may be expected to start; after that nobody reckons with it, but it may still come."""
 LOOK_EVERY = 1.0
-"""Seconds between two looks at the resources of the cluster."""
+"""Seconds between two looks at the free resources of the cluster."""
 WATCH = "watch"
 """The concurrency group of pings: they are answered beside a training."""
 
@@ -85,17 +86,12 @@ class ActorPool:
         """Why the whole cluster is lost."""
         self._start = tuple(start)
         self._heard = heard
-        asked = {
-            "num_cpus": cluster.cpus,
-            "num_gpus": cluster.gpus,
-            "max_restarts": 0,
-            "concurrency_groups": {WATCH: 1},
-        }
-        self._actor = ray.remote(**asked)(kind)
+        asked = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_restarts": 0}
+        actor = ray.remote(**asked, concurrency_groups={WATCH: 1})(kind)
+        self._head = _Head(ray, cluster, actor.remote)
         self._differences: set[str] = set()
         """Of nodes that were allowed to differ."""
-        self._last_tick = time.monotonic()
-        self._resources = _Resources(ray)
+        self._began = self._last_tick = time.monotonic()
 
     @property
     def ready(self) -> list[PooledActor]:
@@ -107,10 +103,9 @@ class ActorPool:
         """Return whether an actor is starting that may be ready soon."""
         if self.gone:
             return False
-        if not self.actors and self._resources.recent is None:
-            return time.monotonic() - self._resources.began < STARTING
         now = time.monotonic()
-        return any(actor.stage is not ActorStage.READY and now - actor.asked < STARTING for actor in self.actors)
+        starting = [actor.asked for actor in self.actors if actor.stage is not ActorStage.READY]
+        return any(now - asked < STARTING for asked in starting or [self._began])
 
     def replies(self) -> list[Any]:
         """Return the references that become available when an actor has news."""
@@ -128,9 +123,8 @@ class ActorPool:
                 self._follow_start(actor)
         lost = [actor for actor in self.actors if actor.stage is ActorStage.LOST]
         self.actors = [actor for actor in self.actors if actor.stage is not ActorStage.LOST]
-        if not self.gone:
-            self._grow(now)
-        if self._resources.silent_for(now) > SILENT and not head_listens(self.ray):
+        self._welcome(now)
+        if self._head.silent_for(now) > SILENT and not head_listens(self.ray):
             self.gone = "its head node does not answer any more"
             lost, self.actors = [*lost, *self.actors], []
         return lost
@@ -178,35 +172,25 @@ class ActorPool:
             self._differences.add(sentence)
             warnings.warn(f"cluster: {sentence}.", ArchipelWarning, stacklevel=2)
 
-    def _grow(self, now: float) -> None:
-        """Ask for actors where there is room; what cannot be placed at once waits at the cluster, not here."""
-        free = self._resources.recent
-        if free is None or any(actor.stage is ActorStage.INSPECTING for actor in self.actors):
-            return
-        room = int(free.get("CPU", 0.0) / self.cluster.cpus)
-        if self.cluster.gpus:
-            room = min(room, int(free.get("GPU", 0.0) / self.cluster.gpus))
-        self._resources.recent = None  # the next look shows what these have taken
-        for _ in range(room):
-            handle = self._actor.remote()
+    def _welcome(self, now: float) -> None:
+        """Take up actors that were started; have no others started before these are placed."""
+        while self._head.started:
+            handle = self._head.started.popleft()
             self.actors.append(PooledActor(handle, handle.inspect.remote(), now))
+        self._head.may_start = not any(actor.stage is ActorStage.INSPECTING for actor in self.actors)
 
     def pause(self, seconds: float) -> None:
         """Wait for the next look at the cluster."""
-        self._resources.pause(seconds)
+        self._head.pause(seconds)
 
     def lose(self, actor: PooledActor) -> None:
         """Give a actor up; a late answer of it is ignored."""
         actor.stage = ActorStage.LOST
-        with suppress(Exception):
-            self.ray.kill(actor.handle, no_restart=True)
+        self._head.to_stop.append(actor.handle)
 
     def close(self) -> None:
         """Stop all actors."""
-        self._resources.close()
-        for actor in self.actors:
-            with suppress(Exception):
-                self.ray.kill(actor.handle, no_restart=True)
+        self._head.close([actor.handle for actor in self.actors])
         self.actors = []
 
     def _ping(self, actor: PooledActor) -> Any:
@@ -227,31 +211,56 @@ class ActorPool:
 _LOST = object()
 
 
-class _Resources:
-    """Looks at the cluster's free resources in a thread of its own: Ray's call does not return if its head is gone."""
+class _Head:
+    """Talks to the head of the cluster in a thread of its own: a call does not return if the head is gone."""
 
-    def __init__(self, ray: Any) -> None:
-        self.recent: dict[str, float] | None = None
-        """None until the next look."""
-        self.began = self._seen = time.monotonic()
+    def __init__(self, ray: Any, cluster: Cluster, start: Callable[[], Any]) -> None:
+        self.ray = ray
+        self.cluster = cluster
+        self.start = start
+        self.started: deque[Any] = deque()
+        """Handles of actors that nobody has taken up yet."""
+        self.to_stop: deque[Any] = deque()
+        self.may_start = True
+        self._seen = time.monotonic()
         self._closed = threading.Event()
-        threading.Thread(target=self._watch, args=(ray.available_resources,), daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
 
     def silent_for(self, now: float) -> float:
-        """Return the seconds since Ray has answered."""
+        """Return the seconds since the head has answered."""
         return now - self._seen
 
     def pause(self, seconds: float) -> None:
-        """Wait this long."""
+        """Wait this long, or until it is closed."""
         self._closed.wait(seconds)
 
-    def close(self) -> None:
-        """Stop looking."""
+    def close(self, handles: Sequence[Any]) -> None:
+        """Stop these actors and the thread; leave them to Ray if the head does not answer."""
+        self.to_stop.extend([*handles, *self.started])
         self._closed.set()
+        self._thread.join(SILENT)
 
-    def _watch(self, look: Callable[[], dict[str, float]]) -> None:
+    def _watch(self) -> None:
         while not self._closed.is_set():
-            with suppress(Exception):  # a cluster that does not answer shows in `silent_for`
-                self.recent = look()
+            with suppress(Exception):  # a head that does not answer shows in `silent_for`
+                self._stop_some()
+                free = self.ray.available_resources()
                 self._seen = time.monotonic()
+                if self.may_start and not self.started:
+                    self._start_where_there_is_room(free)
             self._closed.wait(LOOK_EVERY)
+        with suppress(Exception):
+            self._stop_some()
+
+    def _start_where_there_is_room(self, free: Mapping[str, float]) -> None:
+        room = int(free.get("CPU", 0.0) / self.cluster.cpus)
+        if self.cluster.gpus:
+            room = min(room, int(free.get("GPU", 0.0) / self.cluster.gpus))
+        self.started.extend([self.start() for _ in range(room)])
+        if room:
+            self.may_start = False
+
+    def _stop_some(self) -> None:
+        while self.to_stop:
+            self.ray.kill(self.to_stop.popleft(), no_restart=True)

@@ -121,12 +121,8 @@ def _connect(ray: Any, address: str) -> None:
             f"cluster {address!r}: no Ray cluster was found ({_first_line(error)}). Start one with `ray start --head`, "
             "give its address, or use --cluster local."
         ) from None
-    except RuntimeError as error:
-        raise ClusterError(f"cluster {address!r}: {_explained(error)}") from None
-    except Exception as error:
-        if "auth" in str(error).lower():
-            raise ClusterError(f"cluster {address!r}: {_explained(error)}") from None
-        raise
+    except Exception as error:  # Ray raises many kinds, among them plain exceptions
+        raise ClusterError(f"cluster {address!r}: {_explained(error)}") from error
 
 
 def _explained(error: Exception) -> str:

@@ -27,54 +27,18 @@ from archipel.simulation.cluster.executor import ClusterExecutor
 from archipel.simulation.cluster.fingerprint import Fingerprint, fingerprint
 from archipel.simulation.simulate import finished, prepare
 from archipel.simulation.simulator import Simulator
+from tests.cluster.conftest import Machines
 
-ray = pytest.importorskip("ray", reason="Ray is not installed: pip install '.[ray]'")
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
-
-
-class Machines:
-    """A cluster of one-core nodes, started and stopped by their process ids."""
-
-    def __init__(self) -> None:
-        from ray.cluster_utils import Cluster as RayCluster
-
-        self.cluster = RayCluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-        self.nodes: list[Any] = []
-
-    def add(self) -> Any:
-        node = self.cluster.add_node(num_cpus=1)
-        self.nodes.append(node)
-        return node
-
-    def kill(self, node: Any) -> None:
-        self.nodes.remove(node)
-        self.cluster.remove_node(node, allow_graceful=False)
-
-    def keep(self, count: int) -> None:
-        """Have exactly this many nodes."""
-        while len(self.nodes) > count:
-            self.kill(self.nodes[0])
-        while len(self.nodes) < count:
-            self.add()
-
-
-@pytest.fixture(scope="module")
-def cluster_of_two() -> Iterator[Machines]:
-    made = Machines()
-    ray.init(address=made.cluster.address, log_to_driver=False, logging_level="error")
-    yield made
-    ray.shutdown()
-    made.cluster.shutdown()
+pytestmark = pytest.mark.slow
 
 
 OPEN: list[Simulator] = []
 """Simulators of the present test, which hold actors until they are closed."""
 
 
-@pytest.fixture
-def machines(cluster_of_two: Machines) -> Iterator[Machines]:
-    cluster_of_two.keep(2)
-    yield cluster_of_two
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
     while OPEN:
         OPEN.pop().close()
 
