@@ -204,15 +204,16 @@ def test_a_checkpoint_goes_on_with_another_number_of_nodes(machines: Machines, t
 
 
 class Failing(nn.Module):
-    """Fails in training, as soon as it is not in the process that made it."""
+    """Fails in a process that has not made it: in training, or at the first look at it."""
 
-    def __init__(self) -> None:
+    def __init__(self, in_training: bool = True) -> None:
         super().__init__()
         self.inner = nn.Linear(64, 10)
         self.home = os.getpid()
+        self.in_training = in_training
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training and os.getpid() != self.home:
+        if os.getpid() != self.home and (torch.is_grad_enabled() or not self.in_training):
             raise ArithmeticError("a loss of a kind")
         out: Tensor = self.inner(x)
         return out
@@ -226,6 +227,13 @@ def test_an_error_in_training_names_node_and_learner_and_shows_the_traceback(mac
         simulator.run()
     for part in ("of learner ", f"on node {socket.gethostname()}", "Traceback", "ArithmeticError: a loss of a kind"):
         assert part in str(caught.value)
+
+
+def test_an_error_at_the_start_of_an_actor_is_told(machines: Machines) -> None:
+    simulator = ready(ap.fedavg(), "auto", model=lambda: Failing(in_training=False), execution="workers")
+    simulator.begin()
+    with pytest.raises(ClusterError, match=r"(?s)cannot start on node .*ArithmeticError: a loss of a kind"):
+        simulator.run()
 
 
 class Locked(nn.Module):
@@ -305,9 +313,9 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_fingerprints_differ_field_by_field() -> None:
-    mine = Fingerprint("0.1", "abc", "3.11.7", "2.13.0", "2.4.6", "AVX2", "avx2")
+    mine = Fingerprint("abc", "3.11.7", "2.13.0", "2.4.6", "AVX2", "avx2")
     assert mine.differences(mine) == []
-    assert mine.differences(replace(mine, source="def", native="absent")) == [
-        "source abc here, def there",
+    assert mine.differences(replace(mine, archipel="def", native="absent")) == [
+        "archipel abc here, def there",
         "native avx2 here, absent there",
     ]

@@ -130,11 +130,7 @@ class Complaining(Watcher):
 
 @dataclass(frozen=True)
 class Parallelism:
-<<<<<<< HEAD
-    """How a study is executed. It stays the same on resume, since bits may depend on threads."""
-=======
-    """How a study is executed; threads stay when the study is taken up again, since bits may depend on them."""
->>>>>>> 3d318ef (Spread the runs of a study over a cluster; show its nodes in doctor)
+    """How a study is executed. Threads stay the same on resume, since bits may depend on them."""
 
     processes: int
     threads: int

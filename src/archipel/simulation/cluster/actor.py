@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from archipel.core.types import Tallies
+from archipel.core.types import ScoreTable
 from archipel.kernels.threads import threads
 from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.probes import Parts, score_parts
@@ -97,7 +97,7 @@ class TrainingActor:
         forget: bool,
         bins: int,
         model: Vector,
-    ) -> Tallies | JobFailure:
+    ) -> ScoreTable | JobFailure:
         """Score a model on the examples of several sites.
 
         examples: their indices and the sizes of the parts, or None if this actor has them. forget: all parts it has.

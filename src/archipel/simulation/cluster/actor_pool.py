@@ -206,6 +206,9 @@ class ActorPool:
         except (self.ray.exceptions.RayActorError, self.ray.exceptions.GetTimeoutError):
             self.lose(actor)
             return _LOST
+        except self.ray.exceptions.RayTaskError as error:
+            where = actor.node or "of the cluster"
+            raise ClusterError(f"cluster: an actor cannot start on node {where}: {error}") from None
 
 
 _LOST = object()

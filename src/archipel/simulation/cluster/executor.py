@@ -1,6 +1,6 @@
 """An executor whose jobs are computed on a Ray cluster, to the bits of the executor that works inside each actor.
 
-The inner executor divides jobs into stacks, from the jobs alone; an assignment carries some stacks to an actor. What an
+The inner executor divides jobs into stacks, from the jobs alone; a task carries some stacks to an actor. What an
 actor does not answer is given to another one, and computed in this process if there is none: no result depends on where
 it was computed.
 """
@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from archipel.core.checks import ArchipelWarning
-from archipel.core.types import Score, Tallies
+from archipel.core.types import Score, ScoreTable
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts
 from archipel.simulation.cluster.actor_pool import ActorPool, PooledActor
-from archipel.simulation.cluster.assignments import Assignment, PlacedModels, ScoreModel, TrainStacks, cost_of
+from archipel.simulation.cluster.cluster_tasks import ClusterTask, PlacedModels, ScoreModel, TrainStacks, cost_of
 from archipel.simulation.cluster.connection import ClusterError, ClusterLost
 from archipel.simulation.executors.interface import Executor, Pending
 
 AT_ONCE = 2
 """Assignments that an actor has at a time: the next one travels while it works."""
 ATTEMPTS = 3
-"""Actors that an assignment may be lost with before it is computed in this process."""
+"""Actors that a task may be lost with before it is computed in this process."""
 NUMBERS = 1 << 22
-"""Parameters of an assignment's models at most, unless a single stack has more."""
+"""Parameters of a task's models at most, unless a single stack has more."""
 LOOK = 0.25
 """Longest wait between two looks at the pool, in seconds."""
 
@@ -54,8 +54,8 @@ class ClusterExecutor:
         self.scores = scores
         self._disconnect = disconnect
         self._placed = PlacedModels(pool.ray)
-        self._waiting: deque[Assignment] = deque()
-        self._out: list[Assignment] = []
+        self._waiting: deque[ClusterTask] = deque()
+        self._out: list[ClusterTask] = []
         self._training: dict[Job, TrainStacks] = {}
         self.losses = 0
         """Actors that were lost."""
@@ -76,28 +76,28 @@ class ClusterExecutor:
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
         """Start to train jobs for this many epochs, or to their ends."""
         for stacks in self._divided([job for job in jobs if not job.done], epochs):
-            assignment = TrainStacks(self._placed, self.inner, stacks, epochs)
-            self._waiting.append(assignment)
-            self._training.update(dict.fromkeys(assignment.jobs, assignment))
+            task = TrainStacks(self._placed, self.inner, stacks, epochs)
+            self._waiting.append(task)
+            self._training.update(dict.fromkeys(task.jobs, task))
         self._assign()
 
     def wait(self, job: Job | None = None) -> None:
         """Return when this job, or every job, has been trained as far as was asked for."""
         for one in list(self._training) if job is None else [job]:
-            assignment = self._training.get(one)
-            if assignment is not None:
-                self.finish(assignment)
-                for trained in assignment.jobs:
+            task = self._training.get(one)
+            if task is not None:
+                self.finish(task)
+                for trained in task.jobs:
                     self._training.pop(trained, None)
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[Tallies]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
         """Score a model, on the cluster where that is worth it."""
         if not self.scores:
             return self.inner.score(model, parts, probe, urgent=urgent)
-        assignment = ScoreModel(self._placed, self.inner, model, parts, probe)
-        self._waiting.appendleft(assignment)
+        task = ScoreModel(self._placed, self.inner, model, parts, probe)
+        self._waiting.appendleft(task)
         self._assign()
-        return ClusterScore(self, assignment)
+        return ClusterScore(self, task)
 
     def close(self) -> None:
         """Stop all actors and drop what is being computed."""
@@ -108,12 +108,12 @@ class ClusterExecutor:
         self.inner.close()
         self._disconnect()
 
-    def finish(self, assignment: Assignment) -> None:
-        """Work on all assignments until the results of this one are here."""
-        while not assignment.done:
+    def finish(self, task: ClusterTask) -> None:
+        """Work on all tasks until the results of this one are here."""
+        while not task.done:
             self.look()
-            if assignment.answered:
-                self._collect(assignment)
+            if task.answered:
+                self._collect(task)
             elif self._waiting and not self.pool.ready and not self.pool.expected:
                 self._compute_here(self._waiting.popleft())
             else:
@@ -126,7 +126,7 @@ class ClusterExecutor:
         self._assign()
 
     def _divided(self, jobs: Sequence[Job], epochs: int | None) -> Iterator[list[list[Job]]]:
-        """Yield the stacks of each assignment: of like cost, and no more than fits."""
+        """Yield the stacks of each task: of like cost, and no more than fits."""
         costs = [(cost_of(stack, epochs), stack) for stack in self.inner.divide(jobs)]
         costs.sort(key=lambda pair: -pair[0])
         fair = sum(cost for cost, _ in costs) / max(1, AT_ONCE * len(self.pool.ready))
@@ -143,22 +143,22 @@ class ClusterExecutor:
             yield chosen
 
     def _assign(self) -> None:
-        """Give waiting assignments to the actors that have least to do."""
+        """Give waiting tasks to the actors that have least to do."""
         ready = self.pool.ready
         while self._waiting:
             free = [actor for actor in ready if len(actor.work) < AT_ONCE]
             if not free:
                 return
-            actor = min(free, key=lambda one: sum(assignment.cost for assignment in one.work))
-            assignment = self._waiting.popleft()
-            assignment.actor, assignment.references = actor, assignment.send(actor)
-            actor.work.append(assignment)
-            self._out.append(assignment)
+            actor = min(free, key=lambda one: sum(task.cost for task in one.work))
+            task = self._waiting.popleft()
+            task.actor, task.references = actor, task.send(actor)
+            actor.work.append(task)
+            self._out.append(task)
 
     def _receive_answers(self) -> None:
         """Wait a moment for news, and note what actors have computed."""
         ray = self.pool.ray
-        answers = {assignment.references[0]: assignment for assignment in self._out}
+        answers = {task.references[0]: task for task in self._out}
         awaited = [*answers, *self.pool.replies()]
         if not awaited:
             self.pool.pause(LOOK)
@@ -170,55 +170,55 @@ class ClusterExecutor:
             if reference in answers:
                 self._receive(answers[reference])
 
-    def _receive(self, assignment: Assignment) -> None:
-        actor, errors = assignment.actor, self.pool.ray.exceptions
+    def _receive(self, task: ClusterTask) -> None:
+        actor, errors = task.actor, self.pool.ray.exceptions
         assert actor is not None
         try:
-            assignment.check()
+            task.check()
         except errors.OutOfMemoryError as error:
             raise ClusterError(
                 f"cluster: node {actor.node} ran out of memory, and Ray ended an actor. Give each actor more of a node "
                 f"with --per-actor, or use nodes with more memory. Ray reports: {error}"
             ) from None
         except (errors.RayActorError, errors.ObjectLostError, errors.GetTimeoutError):
-            self.pool.lose(actor)  # the next tick returns its assignments
+            self.pool.lose(actor)  # the next tick returns its tasks
             return
-        assignment.answered = True
-        actor.work.remove(assignment)
-        self._out.remove(assignment)
+        task.answered = True
+        actor.work.remove(task)
+        self._out.remove(task)
 
-    def _collect(self, assignment: Assignment) -> None:
+    def _collect(self, task: ClusterTask) -> None:
         errors = self.pool.ray.exceptions
         try:
-            assignment.collect()
+            task.collect()
         except (errors.ObjectLostError, errors.GetTimeoutError, errors.RayActorError):
-            self._again(assignment)  # the node that had the results is lost
+            self._again(task)  # the node that had the results is lost
         else:
-            assignment.done, assignment.references = True, ()
+            task.done, task.references = True, ()
 
     def _take_back(self, actor: PooledActor) -> None:
-        """Give the assignments of a lost actor to others."""
+        """Give the tasks of a lost actor to others."""
         self.losses += 1
         warnings.warn(
             f"cluster: an actor on node {actor.node or 'unknown'} is lost; its work is done again.",
             ArchipelWarning,
             stacklevel=2,
         )
-        for assignment in reversed(actor.work):
-            self._out.remove(assignment)
-            self._again(assignment)
+        for task in reversed(actor.work):
+            self._out.remove(task)
+            self._again(task)
 
-    def _again(self, assignment: Assignment) -> None:
-        assignment.actor, assignment.references, assignment.answered = None, (), False
-        assignment.attempts += 1
-        if assignment.attempts < ATTEMPTS:
-            self._waiting.appendleft(assignment)
+    def _again(self, task: ClusterTask) -> None:
+        task.actor, task.references, task.answered = None, (), False
+        task.attempts += 1
+        if task.attempts < ATTEMPTS:
+            self._waiting.appendleft(task)
         else:
-            self._compute_here(assignment)
+            self._compute_here(task)
 
-    def _compute_here(self, assignment: Assignment) -> None:
-        assignment.compute_here()
-        assignment.done = True
+    def _compute_here(self, task: ClusterTask) -> None:
+        task.compute_here()
+        task.done = True
 
 
 @dataclass(frozen=True)
@@ -226,10 +226,10 @@ class ClusterScore:
     """A score that the cluster computes."""
 
     executor: ClusterExecutor
-    assignment: ScoreModel
+    task: ScoreModel
 
-    def result(self) -> Tallies:
+    def result(self) -> ScoreTable:
         """Wait for the score."""
-        self.executor.finish(self.assignment)
-        assert self.assignment.answer is not None
-        return self.assignment.answer
+        self.executor.finish(self.task)
+        assert self.task.answer is not None
+        return self.task.answer

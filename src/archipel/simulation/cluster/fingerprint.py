@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy
 import torch
 
-import archipel
 from archipel.kernels.native.library import load
 
 
@@ -20,7 +19,6 @@ class Fingerprint:
     """What the bits of a result depend on beside its inputs."""
 
     archipel: str
-    source: str
     """Hash of Archipel's own files."""
     python: str
     torch: str
@@ -43,8 +41,7 @@ class Fingerprint:
 def fingerprint() -> Fingerprint:
     """Return the fingerprint of this process."""
     return Fingerprint(
-        archipel=archipel.__version__,
-        source=_source_hash(Path(archipel.__file__).parent),
+        archipel=_source_hash(Path(__file__).parents[2]),
         python=platform.python_version(),
         torch=torch.__version__,
         numpy=numpy.__version__,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archipel.core.types import Score, Tallies
+from archipel.core.types import Score, ScoreTable
 from archipel.learner.batches import epochs_of
 from archipel.learner.learner import Job
 from archipel.learner.probes import Parts
@@ -20,7 +20,7 @@ from archipel.simulation.cluster.requests import JobFailure, JobReply, JobReques
 from archipel.simulation.executors.interface import Executor
 
 MODELS_KEPT = 4
-"""Models whose references are kept for further assignments: in a stream, several tasks carry the same version."""
+"""Models whose references are kept for further tasks: in a stream, several tasks carry the same version."""
 PARTS_KEPT = 256
 """Parts whose examples an actor keeps; after that it forgets all of them."""
 FETCH = 600.0
@@ -43,7 +43,7 @@ class PlacedModels:
         return kept[1]
 
 
-class Assignment(ABC):
+class ClusterTask(ABC):
     """Work for one actor at a time."""
 
     def __init__(self, placed: PlacedModels, inner: Executor, cost: float) -> None:
@@ -81,7 +81,7 @@ class Assignment(ABC):
         return self.placed.ray.get(self.references[position], timeout=FETCH)
 
 
-class TrainStacks(Assignment):
+class TrainStacks(ClusterTask):
     """Train stacks of jobs."""
 
     def __init__(
@@ -131,7 +131,7 @@ class TrainStacks(Assignment):
         self.inner.wait()
 
 
-class ScoreModel(Assignment):
+class ScoreModel(ClusterTask):
     """Score a model on the examples of several sites."""
 
     def __init__(self, placed: PlacedModels, inner: Executor, model: Tensor, parts: Parts, probe: Score) -> None:
@@ -139,7 +139,7 @@ class ScoreModel(Assignment):
         self.model = model
         self.parts = parts
         self.probe = probe
-        self.answer: Tallies | None = None
+        self.answer: ScoreTable | None = None
 
     def send(self, actor: PooledActor) -> Sequence[Any]:
         """Start it on an actor."""
