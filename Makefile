@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 CODE   := src tests examples benchmarks tools
 CORE   := $(addprefix tests/,core test_algorithms.py test_codec.py test_layout.py test_metrics.py test_randomness.py)
 
-.PHONY: help demo test coverage bench chaos check lint format dist docs graph clean
+.PHONY: help demo test coverage bench chaos check lint format dist docs pages clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -56,8 +56,12 @@ docs: $(READY)  ## Build the documentation site with the API reference into site
 	$(VENV)/bin/python tools/stage_site.py build/docs
 	$(RUN) zensical build --clean --strict
 
-graph: $(READY)  ## Draw the packages and their imports into docs/pictures/packages.svg
+pages: $(READY)  ## Write the generated pages and tables of docs/ again; the tests compare them
+	$(RUN) archipel.study.document > docs/reference/study.md
+	$(VENV)/bin/python tools/command_page.py docs/reference/command-line.md
 	$(VENV)/bin/python tools/package_graph.py docs/pictures/packages.svg
+	$(RUN) archipel.papers.document docs/papers
+	$(RUN) benchmarks.page
 
 dist: $(READY)  ## Build the source archive and, from it, the wheel into dist/
 	rm -rf dist

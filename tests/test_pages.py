@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import command_page
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "archipel"
@@ -45,7 +47,7 @@ RETIRED = (
     "Hands",
     "Errand",
     "Trials",
-    "ScoreTable",
+    "Tallies",
     "Work",
     "Bad",
     "Busy",
@@ -98,6 +100,13 @@ def test_a_word_has_one_meaning() -> None:
     ]
     assert len(words) > 50
     assert sorted(words) == sorted(set(words))
+
+
+# ---------------------------------------------------------------------------------------------------------- generated
+
+
+def test_the_page_on_commands_is_the_one_that_was_generated() -> None:
+    assert (DOCS / "reference" / "command-line.md").read_text() == command_page.page(), "make pages"
 
 
 # --------------------------------------------------------------------------------------------------------------- tree
