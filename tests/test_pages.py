@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import re
 from pathlib import Path
 
@@ -26,9 +28,9 @@ def name(path: Path) -> str:
 
 
 def prose(path: Path) -> str:
-    """Return the text of a page without code blocks and tables."""
+    """Return the text of a page without code blocks, tables and pictures."""
     lines = FENCED.sub("", path.read_text()).splitlines()
-    return "\n".join(line for line in lines if not line.startswith(("    ", "|")))
+    return "\n".join(line for line in lines if not line.startswith(("    ", "|", "![")))
 
 
 @pytest.mark.parametrize("path", TO_READ, ids=name)
@@ -107,6 +109,43 @@ def test_a_word_has_one_meaning() -> None:
 
 def test_the_page_on_commands_is_the_one_that_was_generated() -> None:
     assert (DOCS / "reference" / "command-line.md").read_text() == command_page.page(), "make pages"
+
+
+# --------------------------------------------------------------------------------------------------------------- code
+
+NAMED = re.compile(r"`([A-Z][a-z]\w+)(?:\(.*?\)|\.\w+)?`")
+"""A name that looks like a class, alone, called, or with one attribute."""
+FOREIGN = {"PyInit", "Range"}
+"""Names of other programs."""
+
+
+def defined() -> set[str]:
+    """Return every name that the source defines, and Python's own."""
+    names = set(dir(builtins)) | FOREIGN
+    for node in (node for path in SOURCE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+@pytest.mark.slow
+def test_classes_that_pages_name_exist() -> None:
+    known = defined()
+    unknown = {
+        (name(path), found)
+        for path in PAGES
+        for found in NAMED.findall(FENCED.sub("", path.read_text()))
+        if found not in known
+    }
+    assert not unknown
+
+
+def test_the_text_of_a_link_to_a_source_file_is_its_name() -> None:
+    for path in PAGES:
+        for text, target in re.findall(r"\[([^\]]*\.py)\]\(([^)]*)\)", path.read_text()):
+            assert target.endswith(text), f"{name(path)}: [{text}]({target})"
 
 
 # --------------------------------------------------------------------------------------------------------------- tree

@@ -48,7 +48,7 @@ def test_outcomes_that_were_scored_in_another_way_say_so(tmp_path: Path) -> None
             written = pages(tmp_path)
             (row,) = (line for line in written["index.md"].splitlines() if line.startswith(f"| [{name}]"))
             assert row.endswith("| earlier |") == earlier
-            assert ("**Earlier scoring**" in written[page]) == earlier
+            assert ("**Earlier**" in written[page]) == earlier
         (tmp_path / f"{name}.json").unlink()
 
 

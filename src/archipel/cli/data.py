@@ -34,7 +34,8 @@ Options = Annotated[
 ]
 
 app = typer.Typer(
-    help="The data sets that are known and at hand; `show` draws a split, `get` fetches.", invoke_without_command=True
+    help="List the known data sets, and which are on this machine; `show` draws a split, `get` downloads.",
+    invoke_without_command=True,
 )
 
 

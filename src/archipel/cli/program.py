@@ -28,7 +28,7 @@ COMMANDS = {
     "new": "Create a project: a study, a network, made-up data and a test, all of which run.",
     "doctor": "Check the installation, the machine and the data, and train a little; "
     "exit code 1 if something is broken.",
-    "data": "The data sets that are known and at hand; `show` draws a split, `get` fetches.",
+    "data": "List the known data sets, and which are on this machine; `show` draws a split, `get` downloads.",
     "controller": "Hold a real federation: learners elsewhere train, and nothing that they sent is ever lost.",
     "learner": "Take part in a real federation with one's own data, which stay here.",
     "status": "How a federation is doing: learners, tasks, version, score.",

@@ -34,8 +34,9 @@ are not theirs, and what is compared is the order and the gap. The papers' own b
 
 * **Score**: a run's final score, the mean over the last fifth of its budget
   ([0038](../decisions/0038-the-final-score.md)), then the mean over seeds ± the sample deviation.
-* **Earlier scoring**: these outcomes were scored by the mean of each run's last five evaluations, which is unfair to
-  methods that commit rarely. Their figures and verdicts have to be computed again.
+* **Earlier**: these outcomes were scored by the mean of each run's last five evaluations, which is unfair to methods
+  that commit rarely. Some studies have changed since then too, so text and figures may not match. They have to be run
+  again.
 * **Time** is wall-clock time on a machine that had other work to do.
 
 These pages are generated from the outcomes in this folder and a test compares them. To write them again, run
@@ -44,7 +45,7 @@ These pages are generated from the outcomes in this folder and a test compares t
 HOW_TO_READ = (
     "[The index](index.md) explains scales and scores. In each cell: the paper's figure; **ours** (the difference)."
 )
-EARLIER = "**Earlier scoring**: these figures and verdicts have to be computed again ([why](index.md))."
+EARLIER = "**Earlier** scoring, and maybe other settings ([why](index.md))."
 
 
 def pages(folder: Path) -> dict[str, str]:
@@ -109,10 +110,16 @@ def _section(table: Reproduction, outcome: Stored | None, picture: bool, shared:
     return lines
 
 
+def _settings(table: Reproduction, outcome: Stored) -> str:
+    """Return what was run; an early outcome does not say it, so these are the settings of today."""
+    settings: str = outcome.get("settings", table.scales[outcome["scale"]].says)
+    return settings
+
+
 def _found(table: Reproduction, outcome: Stored) -> list[str]:
     seeds = f" Seeds {', '.join(map(str, outcome['seeds']))}." if outcome["seeds"] else ""
     lines = [
-        f"`archipel reproduce {table.name} --scale {outcome['scale']}`: {table.scales[outcome['scale']].says}{seeds} "
+        f"`archipel reproduce {table.name} --scale {outcome['scale']}`: {_settings(table, outcome)}{seeds} "
         f"{outcome['seconds'] / 60:.1f} minutes on {outcome['cores']} cores.",
         "",
     ]

@@ -100,10 +100,11 @@ def _cells(table: PaperTable, evidence: FinishedRuns) -> Mapping[tuple[str, str]
 
 
 def as_data(outcome: Outcome) -> dict[str, Any]:
-    """Return the outcome as JSON data: figures only, as words are the reproduction's own."""
+    """Return the outcome as JSON data: figures, and what was run; other words are the reproduction's."""
     return {
         "name": outcome.reproduction.name,
         "scale": outcome.scale,
+        "settings": outcome.reproduction.scales[outcome.scale].says,
         "seeds": list(outcome.seeds),
         "scoring": SCORING,
         "seconds": round(outcome.seconds, 1),

@@ -173,13 +173,12 @@ REPRODUCTION = Reproduction(
     },
     readings=(
         "The figures have no numbers in the text, apart from Divide5 and half the bytes.",
-        "M4 is the model at the end of the pre-pass, so divergence is that of the local models of the fifth "
-        "round. The split is before the first layer above the middle between the lowest and the highest "
-        "divergence (docs/decisions/0012).",
-        "EQ3 divides the cosine distance by the norm of a layer, which grows with the number of its weights: a "
-        "layer of few weights diverges more by EQ3 at the same angle. The second column leaves the norm out.",
+        "M4 is the model at the end of the pre-pass, so divergence is that of the local models of the fifth round "
+        "(docs/decisions/0012 has the rule for the split). With the split given there is no pre-pass; what "
+        "divergence finds is looked up in the sweep.",
+        "EQ3 divides the cosine distance by the norm of a layer, so a layer of few weights diverges more at the same "
+        "angle. The second column leaves the norm out.",
         "Optimiser, FedAvg and test images are those of dnc-table1.",
-        "With the split given there is no pre-pass; what divergence finds is looked up in the sweep.",
     ),
     remarks=(
         "The two seeds differ. With seed 0 most splits are close to each other; with seed 1 the splits before layer 5 "

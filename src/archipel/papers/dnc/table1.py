@@ -135,22 +135,19 @@ REPRODUCTION = Reproduction(
         ),
     },
     readings=(
-        'Models and conditions are "as in [13]", which is FedMA\'s published code: training images are padded by '
-        "reflection, cropped at random and flipped, all are normalised; the net has dropout of .05, .1 and .1; half "
-        "of the test images of every class are grey; which five classes are mostly grey is drawn by the seed.",
-        "The optimiser and the batch are not given: section 2 names SGD, sections 4 and 5 a rate of .001. FedMA's "
-        "code trains FedAvg on this data by Adam at .001 with weight decay 1e-4 and amsgrad, and so do we FedAvg and "
-        "D&C; it trains FedProx (mu .001) and FedMA by SGD with momentum at .01. FedAvg and D&C by SGD have a row of "
-        "their own.",
-        "FedAvg is Algorithm 1, so with equal weights, and has D&C's 20 epochs and falling rate, of which the "
-        "paper says nothing; a row of its own has a rate that falls for neither.",
-        "With the split given there is no pre-pass: feature-learning rounds are CR = 1, 3, 5 and the full model "
-        "travels every two rounds. D&C divides behind layer 5, as in section 5.1; what divergence finds is in "
-        "dnc-fig4-6.",
-        "FedMA settles one layer a round, so 18 rounds are two of its communication rounds. It owes a part of its "
-        "lead to the last layer, which it averages by class counts: two columns of ours have FedAvg and D&C so.",
-        "The last table has the last model on test images that are all in colour and all grey. Grey is the luma of "
-        "ITU-R 601; FedMA's code copies the red channel.",
+        'Models and conditions are "as in [13]", FedMA\'s published code: training images are padded, cropped at '
+        "random, flipped and normalised; the net has dropout; half of the test images of every class are grey; the "
+        "seed draws which five classes are mostly grey.",
+        "The optimiser is not given: section 2 names SGD, sections 4 and 5 a rate of .001. As in FedMA's code, "
+        "FedAvg and D&C use Adam at .001 with weight decay 1e-4 and amsgrad, FedProx (mu .001) and FedMA SGD with "
+        "momentum at .01. FedAvg and D&C by SGD have a row of their own.",
+        "FedAvg has equal weights (Algorithm 1) and D&C's 20 epochs and falling rate; one row has a constant rate "
+        "for both.",
+        "D&C divides behind layer 5 (section 5.1), without a pre-pass: rounds 1, 3, 5 and so on learn features. The "
+        "split that divergence finds is in dnc-fig4-6.",
+        "FedMA settles one layer a round, so 18 rounds are two of its communication rounds. It averages the last "
+        "layer by class counts; two columns of ours have FedAvg and D&C do the same.",
+        "Grey is the luma of ITU-R 601; FedMA's code copies the red channel.",
     ),
     remarks=(
         "The paper's collaborators have 25,000 images each and VGG9 in full: some 7,800 local steps a round against "

@@ -116,15 +116,13 @@ REPRODUCTION = Reproduction(
         "full": Scale("VGG9 on all of CIFAR-10, three seeds.", {"seeds": [0, 1, 2]}),
     },
     readings=(
-        'The partition is not given beyond "non-uniformly", in sizes and in records of each class: FedMA\'s '
-        "Dirichlet(0.5) by class, and sizes by Dirichlet(6), which spreads them as FedMA's partition does.",
-        "The net is divided behind layer 8 by hand, so that no pre-pass is needed, and there is none; with one of"
-        " 5 rounds D&C would move 64 % of FedAvg's bytes, not half. In the first round everything goes to the "
-        "collaborators once.",
-        "D&C' is the same run, taken on until it has moved what FedAvg moves in 18 rounds; D&C is what it was "
-        "after 18.",
-        "FedAvg has equal weights (Algorithm 1), and D&C's epochs and falling rate; FedProx has mu = .01. FedMA "
-        "is not run.",
+        'The partition is given as "non-uniformly" only: classes by FedMA\'s Dirichlet(0.5), and sizes by '
+        "Dirichlet(6), which spreads them as FedMA's partition does.",
+        "The net is divided behind layer 8 by hand, without a pre-pass; with one of 5 rounds D&C would move 64 % of "
+        "FedAvg's bytes, not half.",
+        "D&C' is the same run, continued until it has moved what FedAvg moves in 18 rounds.",
+        "FedAvg has equal weights (Algorithm 1), and D&C's epochs and falling rate; FedProx has mu = .01. FedMA is "
+        "not run.",
     ),
     remarks=(
         "With ten collaborators the rates are those that were chosen for five. D&C's is at the upper end of what was "

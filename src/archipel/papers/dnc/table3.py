@@ -91,19 +91,17 @@ REPRODUCTION = Reproduction(
         "full": Scale("An LSTM of 256 on all 66 roles, 9 rounds, three seeds.", {"seeds": [0, 1, 2]}),
     },
     readings=(
-        "LEAF's file is not available: the roles are those of 37 plays of Project Gutenberg, of which 127 say "
-        "10,000 characters or more; 66 of them are drawn. The test set is the end of what every role says.",
-        "The network is FedMA's: an embedding of 8, one LSTM of 256, a classifier; the last layer is fine-tuned, "
-        "by hand, so that there is no pre-pass. Optimiser and batch are not given: Adam at the paper's rate, and "
-        "64.",
-        "Of 9 rounds five learn features, and in the first of them everything goes to the learners once: that is "
-        "why the bytes are a little above half.",
-        "FedAvg has equal weights (Algorithm 1), and D&C's epochs and falling rate; FedProx has mu = .01. FedMA "
-        "is not run.",
+        "LEAF's file is not available: 66 roles are drawn from the 127 of Project Gutenberg's 37 plays that say "
+        "10,000 characters or more. The test set is the end of every role's text.",
+        "The network is FedMA's: an embedding of 8, one LSTM of 256, a classifier. The last layer is fine-tuned, "
+        "without a pre-pass. Optimiser and batch are not given: Adam at the paper's rate, and 64.",
+        "Five of 9 rounds learn features, and in the first one everything is sent once, so the bytes are a little "
+        "above half.",
+        "FedAvg has equal weights (Algorithm 1), and D&C's epochs and falling rate; FedProx has mu = .01. FedMA is "
+        "not run.",
     ),
     remarks=(
         "At this budget D&C still gains in the last round, while FedAvg has passed its best. The paper's learners "
         "have some twenty times the windows and four times the epochs.",
-        "Of two rates the higher one was chosen for both methods.",
     ),
 )
