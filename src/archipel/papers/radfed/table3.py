@@ -228,26 +228,25 @@ REPRODUCTION = Reproduction(
         ),
     },
     readings=(
-        "The paper leaves the kind of F1 open. The script published with it scores every test client by itself, with "
-        "F1 weighted by class, and takes the plain mean of the clients, and so do we on Covertype (weighted_f1). "
-        "The other sets have the learners' mean of accuracy, and eICU the AUC of all test examples together, since a "
-        "hospital without a death has none of its own.",
+        "The kind of F1 is not given. The published script scores every test client with F1 weighted by class and "
+        "takes the mean of the clients, and so do we on Covertype (weighted_f1). The other sets have the learners' "
+        "mean of accuracy, and eICU the AUC of all test examples, since a hospital without a death has none of its "
+        "own.",
         "RADFedi's score is per mini-batch, and all clients are measured at the initial model first, as in the "
         "authors' settings (docs/decisions/0015 and 0017).",
-        "A score is a run's final one, over the last fifth of its local rounds. The paper does not say which round it "
-        "reports, nor how many rounds it trains; its script tests the model with the best validation score, which a "
+        "A score is a run's final one, over the last fifth of its local rounds. The paper does not say which round "
+        "it reports, nor how many it trains; its script tests the model with the best validation score, which a "
         "table of its own shows, and is called with 20,000 local rounds for Covertype.",
         "Gains are taken run by run, against FedAvg on the same partition and the same held-out learners. Every seed "
-        "deals the data out anew, and the folds too.",
-        "FedAsync at equal parallelism: as many learners are at work at a time as take part in a round of the others "
-        "(6 of 60), instead of the paper's maximum staleness; a local round is as many updates.",
+        "has its own split and folds.",
+        "FedAsync has equal parallelism instead of the paper's maximum staleness: as many learners work at a time as "
+        "take part in a round of the others (6 of 60), and a local round is as many updates.",
         "FedAdapt is FedAdam, and RADFeda has the same optimiser; the paper does not say which of Reddi's three it is.",
-        "The learning rate, which the paper does not give, is searched with the rest. RADFed's variants search their "
-        "own settings, where the paper takes over those of FedProx, FedAsync and FedAdapt.",
-        "Covertype has classes 1 and 2 (docs/decisions/0029). All its columns are standardised, where the paper's "
-        "script leaves the 0/1 columns as they are; a column that does not vary at a learner is 0 there under local "
-        "standardisation. Cifar10 has a small CNN in place of the pre-trained MobileNetV2. Shakespeare is 143 roles of "
-        "Project Gutenberg's plays.",
+        "The learning rate is not given and is searched with the rest. RADFed's variants search their own settings, "
+        "where the paper takes over those of FedProx, FedAsync and FedAdapt.",
+        "Covertype has classes 1 and 2 (docs/decisions/0029). All its columns are standardised, where the script "
+        "leaves the 0/1 columns as they are. Cifar10 has a small CNN in place of the pre-trained MobileNetV2. "
+        "Shakespeare is 143 roles of Project Gutenberg's plays.",
     ),
     remarks=(
         "Rates of FedAvg, RADFed and FedAdam were searched on validation learners of seed 100, never on test "
