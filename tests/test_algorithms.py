@@ -27,8 +27,11 @@ from archipel import (
     Layout,
     MatchedMean,
     Mean,
+    MeanChange,
     MedianStaleness,
     Mix,
+    Momentum,
+    NormalisedChange,
     PeriodicLayers,
     Plan,
     PrivateLayers,
@@ -93,6 +96,10 @@ LINES = {
         planners=(DivideAndConquer(5, None, 20, 4, 0.5, "cosine"), Decay(0.9)),
         plan=Plan(epochs=20, rate=0.001),
     ),
+    # Hsu et al. section 4.3: beta .9; Nguyen et al. section 5: K = 10, (1 + tau)^-1/2
+    "fedavgm": Algorithm("fedavgm", server=Momentum(1.0, 0.9)),
+    "fedbuff": Algorithm("fedbuff", Stream(10), weighting=ByFreshness("poly", 0.5), merge=MeanChange()),
+    "fednova": Algorithm("fednova", merge=NormalisedChange()),
     # the published code for VGG9: 20 epochs, batch 64, SGD .01 and .9; sigma 1, sigma0 1, gamma 7, 5 iterations
     "fedma": Algorithm(
         "fedma",
@@ -129,6 +136,10 @@ SETTINGS = [
     algorithms.tvw("log"),
     algorithms.divide_and_conquer(0, "conv5", 2, 0.1, "euclidean", 0.3, 1.0, 0.5, epochs=3),
     algorithms.divide_and_conquer(split=5),
+    algorithms.fedavgm(0.5, 0.1, 0.2),
+    algorithms.fedbuff(3, 1.0, 0.5, 0.3, 6),
+    algorithms.fednova(0.1, 0.5, rate=0.2),
+    algorithms.fednova(momentum=0.9),
     algorithms.fedma(0.5, 2.0, 1.0, 3, 1.0, 0.5, epochs=2),
     algorithms.hdafl(private=("fc2", "head"), by_gradient_norm=True),
     algorithms.radfed_i(0.2, 80, 0.8, "batch", epochs=10, batch=256),
@@ -187,8 +198,9 @@ def test_options_of_the_constructors():
 
 @pytest.mark.parametrize("name", sorted(LINES))
 def test_every_constructor_takes_the_settings_of_local_training(name):
-    algorithm = getattr(algorithms, name)(epochs=3, batch=7, rate=0.2, optimiser="RMSprop", momentum=0.1)
-    assert algorithm.plan == Plan(epochs=3, batch=7, rate=0.2, optimiser="RMSprop", momentum=0.1)
+    optimiser = "SGD" if name == "fednova" else "RMSprop"  # it has to know what steps add up to
+    algorithm = getattr(algorithms, name)(epochs=3, batch=7, rate=0.2, optimiser=optimiser, momentum=0.1)
+    assert algorithm.plan == Plan(epochs=3, batch=7, rate=0.2, optimiser=optimiser, momentum=0.1)
 
 
 # ------------------------------------------------------------------------------------------ what follows from parts
@@ -341,6 +353,17 @@ def test_mixtures_that_no_paper_tried_are_not_refused(parts):
         (
             lambda: algorithms.divide_and_conquer(prepass=0),
             "without a pre-pass there is nothing to find the split from",
+        ),
+        (lambda: algorithms.fedavgm(beta=1.0), r"Momentum: beta should be at least 0 and below 1, got 1\.0"),
+        (lambda: algorithms.fedbuff(buffer=0), "Stream: buffer should be at least 1, got 0"),
+        (lambda: algorithms.fednova(mu=-1.0), r"NormalisedChange: decay should be at least 0 and below 1, got -0\.05"),
+        (lambda: algorithms.fednova(0.1, momentum=0.9), "takes momentum or decay, not both"),
+        (lambda: algorithms.fednova(optimiser="Adam"), "not those of Adam; use SGD"),
+        (lambda: replace(algorithms.fednova(), plan=Plan(momentum=0.5)), r"momentum=0\.0, and the plan momentum=0\.5"),
+        (lambda: replace(algorithms.fednova(momentum=0.5), protocol=Relay()), "use plain SGD"),
+        (
+            lambda: replace(algorithms.fedbuff(), weighting=ByExamples()),
+            "MeanChange takes the weight itself as a factor",
         ),
         (lambda: algorithms.fedma(sigma=0), "MatchedMean: sigma should be more than 0, got 0"),
         (lambda: algorithms.fedma(gamma=-1), "MatchedMean: gamma should be more than 0, got -1"),

@@ -38,6 +38,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "async_fedavg": {"epochs": 1},
     "divide_and_conquer": {"prepass": 2, "epochs": 2, "tuning_epochs": 1, "rate": 0.1},
     "fed2a": {"buffer": 3, "max_wait": 0.2, "period": 2, "last": 1},
+    "fedbuff": {"buffer": 3, "beta": 0.3},
     "fedma": {"epochs": 1, "gamma": 20.0},
     "hdafl": {"by_gradient_norm": True},
     "plu": {"buffer": 3, "period": 2, "last": 1},

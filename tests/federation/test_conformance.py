@@ -28,6 +28,7 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},
     "fedprox": {"name": "fedprox", "mu": 0.1},
     "fedadam": {"name": "fedadam"},
+    "fednova": {"name": "fednova", "momentum": 0.5},
     "sync_dvw": {"name": "sync_dvw"},
     "divide_and_conquer": {"name": "divide_and_conquer", "prepass": 2},
     "fedma": {"name": "fedma", "epochs": 2},
@@ -39,6 +40,7 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
 
 ASYNCHRONOUS: dict[str, dict[str, Any]] = {
     "fedasync": {"name": "fedasync"},
+    "fedbuff": {"name": "fedbuff", "buffer": 3},
     "async_fedavg": {"name": "async_fedavg"},
     "async_dvw": {"name": "async_dvw"},
     "fed2a": {"name": "fed2a"},

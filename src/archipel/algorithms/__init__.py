@@ -4,7 +4,10 @@ from archipel.algorithms.divide_and_conquer import divide_and_conquer
 from archipel.algorithms.fed2a import fed2a, plu, rce, tvw
 from archipel.algorithms.fedasync import fedasync
 from archipel.algorithms.fedavg import fedavg
+from archipel.algorithms.fedavgm import fedavgm
+from archipel.algorithms.fedbuff import fedbuff
 from archipel.algorithms.fedma import fedma
+from archipel.algorithms.fednova import fednova
 from archipel.algorithms.fedopt import fedadagrad, fedadam, fedyogi
 from archipel.algorithms.fedprox import fedprox
 from archipel.algorithms.hdafl import hdafl, lg_fedavg
@@ -22,7 +25,10 @@ __all__ = [
     "fedadam",
     "fedasync",
     "fedavg",
+    "fedavgm",
+    "fedbuff",
     "fedma",
+    "fednova",
     "fedprox",
     "fedyogi",
     "hdafl",

@@ -123,6 +123,8 @@ class Update:
     metrics: Metrics
     path: tuple[str, ...] = ()
     """All learners it has been trained by; their examples and steps add up."""
+    start: str = ""
+    """The model that its task carried, by name; under Relay that of the path's first task."""
     asked: bool = False
     evidence: list[Evidence] = field(default_factory=list)
     stale_versions: int = 0

@@ -165,6 +165,7 @@ def _update(context: ControllerContext, assignment: Assignment, event: Trained) 
         slot=assignment.slot,
         metrics=check_metrics(context, event.metrics),
         path=(assignment.learner,),
+        start=assignment.model.name,
     )
 
 
@@ -178,4 +179,5 @@ def _travelled(context: ControllerContext, update: Update) -> Update:
     update.steps += before.steps
     update.layers = tuple(sorted({*update.layers, *before.layers}))
     update.path = (*before.path, *update.path)
+    update.start = before.start
     return update

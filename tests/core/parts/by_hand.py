@@ -93,6 +93,7 @@ class Bench:
             slot=0,
             metrics=metrics or Metrics(),
             stale_versions=stale,
+            start=self.state.model.name,
             evidence=[Evidence(probe, collect_answers(probe, results)) for probe, results in answers.items()],
         )
 

@@ -1,5 +1,6 @@
 """The parts that algorithms are made of."""
 
+from archipel.core.parts.changes import MeanChange, NormalisedChange
 from archipel.core.parts.class_mean import MeanByClass
 from archipel.core.parts.clipping import NormClipped
 from archipel.core.parts.ending import Ending
@@ -54,12 +55,14 @@ __all__ = [
     "MatchedMean",
     "Mean",
     "MeanByClass",
+    "MeanChange",
     "Median",
     "MedianStaleness",
     "Merge",
     "Mix",
     "Momentum",
     "NormClipped",
+    "NormalisedChange",
     "Part",
     "PeriodicLayers",
     "Planner",

@@ -1,0 +1,113 @@
+"""Merges that add up how far learners moved the model, each from the one its task carried.
+
+Under asynchrony that differs from a mean of models: a stale update moves the current model and does not pull it back to
+the version that the learner started from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from archipel.core.checks import at_least, between
+from archipel.core.parts.merge import Merge, Proposal
+from archipel.core.parts.part import Composition
+from archipel.core.parts.protocol import Relay
+from archipel.core.state import Update, View
+
+
+class Changes(Merge):
+    """w <- w + sum of c_k (w_k - w'_k), layer by layer, w'_k being the model that the task carried."""
+
+    def coefficients(self, updates: Sequence[Update], weights: Sequence[float]) -> list[float]:
+        """Return c_k of one layer for the updates that sent it."""
+        raise NotImplementedError
+
+    def holds(self, view: View) -> Collection[str]:
+        return {update.start for update in view.queue}
+
+    def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
+        merged = view.kernels.empty(view.layout.size).copy_(view.models.read(view.model.name))
+        covered = []
+        for layer in range(len(view.layout.layers)):
+            senders = [k for k, update in enumerate(updates) if layer in update.layers and weights[k][layer] > 0]
+            if not senders:
+                continue
+            covered.append(layer)
+            sent = [updates[k] for k in senders]
+            (piece,) = view.layout.slices((layer,))
+            for update, c in zip(sent, self.coefficients(sent, [weights[k][layer] for k in senders]), strict=True):
+                change = view.models.read(update.model.name, piece) - view.models.read(update.start, piece)
+                merged[piece].add_(change, alpha=c)
+        return Proposal(merged, tuple(covered))
+
+
+@dataclass(frozen=True)
+class MeanChange(Changes):
+    """FedBuff: c_k = p_k / K for K updates; weights p_k are not normalised, so stale updates move the model less."""
+
+    def conflicts(self, algorithm: Composition) -> str | None:
+        if algorithm.weighting.at_most_one:
+            return None
+        return (
+            f"MeanChange takes the weight itself as a factor, and {algorithm.weighting!r} gives weights above 1. "
+            "Use ByFreshness(...) or Equally() with MeanChange, or Mean() with this weighting."
+        )
+
+    def within_shares(
+        self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
+    ) -> list[tuple[float, ...]]:
+        """Leave the weights as they are: they are no shares, and 1 / K bounds what one update does."""
+        return list(weights)
+
+    def coefficients(self, updates: Sequence[Update], weights: Sequence[float]) -> list[float]:
+        return [p / len(updates) for p in weights]
+
+
+@dataclass(frozen=True)
+class NormalisedChange(Changes):
+    """FedNova: c_k = p_k tau / a_k, so that a learner that makes more steps does not count for more.
+
+    p_k are the weights, normalised; a_k is what the steps of learner k add up to, and tau = sum p_k a_k. With momentum
+    rho a gradient goes on to count in later steps: a_k = (s - rho (1 - rho^s) / (1 - rho)) / (1 - rho) for s steps.
+    With a proximal term it is forgotten: a_k = (1 - (1 - eta mu)^s) / (eta mu).
+    """
+
+    momentum: float = 0.0
+    """rho of the local optimiser."""
+    decay: float = 0.0
+    """eta mu: rate times the weight of the proximal term."""
+
+    def __post_init__(self) -> None:
+        between("NormalisedChange", "momentum", self.momentum, 0, 1)
+        between("NormalisedChange", "decay", self.decay, 0, 1)
+
+    def conflicts(self, algorithm: Composition) -> str | None:
+        plan = algorithm.plan
+        if plan.optimiser != "SGD":
+            return f"NormalisedChange knows what steps of SGD add up to, not those of {plan.optimiser}; use SGD."
+        if plan.momentum != self.momentum:
+            return (
+                f"NormalisedChange has momentum={self.momentum}, and the plan momentum={plan.momentum}; give both one."
+            )
+        if self.momentum and self.decay:
+            return "NormalisedChange takes momentum or decay, not both; leave one out."
+        if isinstance(algorithm.protocol, Relay) and (self.momentum or self.decay):
+            return "a Relay's learners each begin with momentum 0 and an anchor of their own; use plain SGD."
+        return None
+
+    def coefficients(self, updates: Sequence[Update], weights: Sequence[float]) -> list[float]:
+        total = math.fsum(weights)
+        shares = [p / total for p in weights]
+        lengths = [self.length(update.steps) for update in updates]
+        tau = math.fsum(p * a for p, a in zip(shares, lengths, strict=True))
+        return [p * tau / a if a > 0 else 0.0 for p, a in zip(shares, lengths, strict=True)]
+
+    def length(self, steps: int) -> float:
+        """Return a_k: the norm of the vector that weighs a learner's gradients."""
+        at_least(0, "NormalisedChange", steps=steps)
+        rho = self.momentum
+        if rho:
+            return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+        return (1 - (1 - self.decay) ** steps) / self.decay if self.decay else float(steps)

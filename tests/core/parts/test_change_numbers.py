@@ -1,0 +1,90 @@
+"""Merges that add up changes, number by number."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from archipel.core.parts import MeanChange, Momentum, NormalisedChange, Replace
+from archipel.core.types import Model
+from tests.core.parts.by_hand import Bench, layout
+
+
+def test_fedbuff_adds_the_changes_to_the_current_model() -> None:
+    bench = Bench(layout(w=1), [10.0])
+    first = bench.update("a", [12.0])  # moved by +2 from version 0
+    bench.state.version, bench.state.model = 1, Model("v1", ("v1",))
+    bench.models.write("v1", bench.models.read("v0") + 5)
+    second = bench.update("b", [11.0])  # moved by -4 from version 1
+    # s = 1/2 and 1: 15 + (1/2) (1/2 x 2 + 1 x -4)
+    assert bench.commit(MeanChange(), Replace(), [first, second], [0.5, 1.0]) == [13.5]
+
+
+def test_the_models_that_waiting_updates_started_from_are_held() -> None:
+    bench = Bench(layout(w=1), [0.0])
+    update = bench.update("a", [1.0])
+    assert set(MeanChange().holds(bench.view())) == set()
+    bench.state.queue.append(update)
+    assert set(MeanChange().holds(bench.view())) == {"v0"}
+
+
+def test_each_layer_is_moved_by_those_who_sent_it() -> None:
+    bench = Bench(layout(x=1, y=1, nobody=1), [1.0, 1.0, 1.0])
+    updates = [bench.update("a", [3.0, 9.0, 9.0], ["x"]), bench.update("b", [5.0, 7.0, 9.0], ["x", "y"])]
+    # x: 1 + (2 + 4) / 2; y: b alone, 1 + 6 / 1
+    proposal = MeanChange().merge(bench.view(), updates, [(1.0,) * 3] * 2)
+    assert proposal.layers == (0, 1)
+    assert bench.commit(MeanChange(), Replace(), updates, [1.0, 1.0]) == [4.0, 7.0, 1.0]
+
+
+def test_the_server_optimiser_takes_the_mean_change_for_a_gradient() -> None:
+    bench = Bench(layout(w=1), [0.0])
+    momentum = Momentum(0.5, 0.5)
+    assert bench.commit(MeanChange(), momentum, [bench.update("a", [4.0])], [1.0]) == [2.0]
+    # m = .5 x 4 + 2 = 4
+    assert bench.commit(MeanChange(), momentum, [bench.update("a", [4.0])], [1.0]) == [4.0]
+
+
+def test_fednova_counts_a_learner_by_its_examples_not_by_its_steps() -> None:
+    bench = Bench(layout(w=1), [0.0])
+    few, many = bench.update("a", [2.0]), bench.update("b", [-30.0])
+    few.steps, many.steps = 2, 10
+    # d = 1 and -3 a step; p = 3/4 and 1/4; tau = 3/4 x 2 + 1/4 x 10 = 4; w = 4 (3/4 x 1 - 1/4 x 3)
+    assert bench.commit(NormalisedChange(), Replace(), [few, many], [3.0, 1.0]) == pytest.approx([0.0], abs=1e-6)
+    bench = Bench(layout(w=1), [0.0])
+    few, many = bench.update("a", [2.0]), bench.update("b", [10.0])
+    few.steps, many.steps = 2, 10
+    # FedAvg would give 4 for equal weights of 2 and 6; d is 1 at both
+    assert bench.commit(NormalisedChange(), Replace(), [few, many], [1.0, 1.0]) == [6.0]
+
+
+def test_equal_steps_make_fednova_fedavg() -> None:
+    bench = Bench(layout(w=1), [1.0])
+    updates = [bench.update("a", [3.0]), bench.update("b", [7.0])]
+    assert bench.commit(NormalisedChange(), Replace(), updates, [1.0, 3.0]) == [6.0]
+
+
+def test_what_steps_add_up_to() -> None:
+    """|a|_1 by the sums of FedNova section 4.1, gradient by gradient."""
+    for steps in (1, 2, 7):
+        with_momentum = sum(sum(0.9**later for later in range(steps - step)) for step in range(steps))
+        assert NormalisedChange(momentum=0.9).length(steps) == pytest.approx(with_momentum)
+        with_anchor = sum(0.95 ** (steps - 1 - step) for step in range(steps))
+        assert NormalisedChange(decay=0.05).length(steps) == pytest.approx(with_anchor)
+        assert NormalisedChange().length(steps) == steps
+
+
+def test_a_learner_that_made_no_step_moves_nothing() -> None:
+    found = NormalisedChange().coefficients(
+        [bench_update(steps) for steps in (0, 4)],
+        [1.0, 1.0],
+    )
+    assert found == [0.0, 0.25]
+    assert all(map(math.isfinite, NormalisedChange().coefficients([bench_update(0)], [1.0])))
+
+
+def bench_update(steps: int):  # type: ignore[no-untyped-def]
+    update = Bench(layout(w=1)).update("a", [1.0])
+    update.steps = steps
+    return update
