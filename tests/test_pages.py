@@ -115,7 +115,7 @@ def test_the_page_on_commands_is_the_one_that_was_generated() -> None:
 
 NAMED = re.compile(r"`([A-Z][a-z]\w+)(?:\(.*?\)|\.\w+)?`")
 """A name that looks like a class, alone, called, or with one attribute."""
-FOREIGN = {"PyInit", "Range"}
+FOREIGN = {"PyInit", "Range", "RayCluster", "RayJob"}
 """Names of other programs."""
 
 
