@@ -115,6 +115,16 @@ def test_own_weighting(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_matched_averaging(tmp_path: Path) -> None:
+    folder = copied("matched_averaging", tmp_path)
+    results = run_short(folder, "seeds=[0]", "ending={rounds=6}", "tune.training.rate=[0.03]")
+    fedavg, fedprox, fedma, *_ = results
+    assert [run.name for run in results] == ["fedavg", "fedprox", "fedma", "fedma, gamma 1", "fedma, growth 1"]
+    assert fedma.traffic["train up bytes"] < fedavg.traffic["train up bytes"] == fedprox.traffic["train up bytes"]
+    learned(results, above=0.5)
+
+
+@pytest.mark.slow
 def test_mixtures(tmp_path: Path) -> None:
     results = run_short(copied("mixtures", tmp_path), "seeds=[0]", "ending={seconds=14}", "evaluation.seconds=2")
     radfed, relay, hdafl, stream, divided, periodic = results
