@@ -31,8 +31,8 @@ class Availability:
         learner = site.learner
         return Joined(
             name,
-            len(learner.train),
-            len(learner.validation),
+            site.group.claims * len(learner.train),
+            site.group.claims * len(learner.validation),
             len(learner.test),
             site.group.name,
             site.role,

@@ -25,6 +25,7 @@ from archipel.core.types import (
 )
 from archipel.learner.learner import TrainingContext
 from archipel.learner.probes import Parts, consistency, score
+from archipel.simulation.attacks import inflated
 from archipel.simulation.clock import Answered, Clock
 from archipel.simulation.executors.interface import Executor, Pending, Ready
 from archipel.simulation.fleet import Group
@@ -102,10 +103,17 @@ class Evaluations:
             return None
         answers = self._results.pop(task).result()
         if isinstance(answers, ScoreTable):
+            if task >= 0:  # scores for the records are true
+                answers = self._claimed(answers, ended.sites)
             answers = answers.without(ended.missing)
         else:
             answers = tuple(None if i in ended.missing else answer for i, answer in enumerate(answers))
         return Evaluated(task, answers, ended.traffic)
+
+    def _claimed(self, answers: ScoreTable, sites: Sequence[str]) -> ScoreTable:
+        """Return the answers with the numbers of examples that the sites claim."""
+        claims = [1 if name == HOME else self.sites[name].group.claims for name in sites]
+        return answers if set(claims) == {1} else inflated(answers, claims)
 
     def leave(self, name: str) -> None:
         """Drop the answers that a site has not given yet, and wait for them no longer."""

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 
 from archipel.core.checks import at_least, between, more_than, require
+from archipel.simulation.attacks import attack_of
 
 
 @dataclass(frozen=True)
 class Group:
-    """Learners that are alike in speed and reliability."""
+    """Learners that are alike in speed, reliability and honesty."""
 
     name: str
     """What it is called, also where a method has thresholds for each group."""
@@ -32,6 +33,11 @@ class Group:
     """Mean seconds it stays away."""
     varies: float = 0.0
     """How much training seconds vary from task to task: deviation of their logarithm; 0: not at all."""
+    attack: str = ""
+    """What its learners do instead of sending what they have trained: "sign_flip(1)", "scaled(100)", "noise(10)",
+    "label_flip", "alie(1.5)" or "inner_product(0.5)", each with a number; empty: they are honest."""
+    claims: int = 1
+    """Examples that a learner claims for each that it has."""
     loss: InitVar[None] = None
     """The old name of `drop_rate`."""
 
@@ -43,6 +49,8 @@ class Group:
         at_least(0, owner, varies=self.varies)
         at_least(0, owner, evaluate_seconds=self.evaluate_seconds)
         at_least(0, owner, latency=self.latency)
+        at_least(1, owner, claims=self.claims)
+        attack_of(self.attack)
         between(owner, "drop_rate", self.drop_rate, 0, 1)
         more_than(0, owner, down=self.down)
         for name in ("bandwidth", "up"):

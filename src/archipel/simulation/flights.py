@@ -18,6 +18,7 @@ from archipel.core.types import Failed, Progress, Traffic, Train, Trained
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.training import report
+from archipel.simulation.attacks import Attackers, attack_of
 from archipel.simulation.clock import Arrives, Clock, EpochEnds, TrainingEnds
 from archipel.simulation.executors.interface import Executor
 from archipel.simulation.network import Wire
@@ -90,6 +91,8 @@ class Flights:
         self.optional = optional
         self.evaluation_batch = evaluation_batch
         self.seed = seed
+        attacks = {name: attack_of(site.group.attack) for name, site in sites.items()}
+        self.attackers = Attackers({name: attack for name, attack in attacks.items() if attack is not None}, seed)
         self.out: dict[int, Flight] = {}
         self.unanswered: dict[int, str] = {}
         """Tasks that the controller has no answer to yet, and their learners."""
@@ -206,18 +209,21 @@ class Flights:
 
     def _answer(self, flight: Flight, job: Job, vector: Tensor, epochs: int) -> Trained | Failed:
         task, layout = flight.train.task, self.context.layout
-        name, sent = f"t{task}", flight.sends
+        name, sent, learner = f"t{task}", flight.sends, flight.train.learner
         assert sent is not None
         if job.plan.private and not job.learner.keep_private(layout, job.plan.private, vector):
             return Failed(task, "its private layers hold numbers that are not finite", Traffic(flight.down))
-        self.models.write(name, vector)
+        model = vector
+        if self.attackers.attacks:
+            model = self.attackers.sent(learner, task, self.models.read(flight.train.model.name), vector)
+        self.models.write(name, model)
         return Trained(
             task=task,
             model=name,
             layers=sent,
             steps=job.steps_at(epochs),
             metrics=report(self.context, job, vector.to(self.context.x.device), epochs),
-            traffic=Traffic(flight.down, self.wire.send(flight.train.learner, name, sent)),
+            traffic=Traffic(flight.down, self.wire.send(learner, name, sent)),
         )
 
     def _schedule_arrival(self, flight: Flight, seconds: float) -> None:
@@ -252,12 +258,13 @@ class Flights:
         """Return what a resumed run needs, once nothing is being trained."""
         private = {name: site.learner.private for name, site in self.sites.items()}
         out = {task: _saved(flight) for task, flight in self.out.items()}
-        return {"out": out, "unanswered": self.unanswered, "private": private}
+        return {"out": out, "unanswered": self.unanswered, "private": private, "movements": self.attackers.latest}
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
         for name, private in saved["private"].items():
             self.sites[name].learner.private = private
+        self.attackers.latest = saved["movements"]
         self.unanswered = saved["unanswered"]
         self.out = {task: self._loaded(flight) for task, flight in saved["out"].items()}
 

@@ -22,13 +22,14 @@ from archipel.kernels import kernels
 from archipel.learner.learner import Loss, TrainingContext
 from archipel.runs.run import Run
 from archipel.runs.run_data import Participant
+from archipel.simulation.attacks import with_flipped_labels
 from archipel.simulation.checkpoint import Checkpoint
 from archipel.simulation.cluster.connection import Cluster
 from archipel.simulation.cluster.opening import open_cluster
 from archipel.simulation.divergences import ShadowRun
 from archipel.simulation.executors.choice import Way, choose, executor_of
 from archipel.simulation.executors.interface import Executor
-from archipel.simulation.fleet import Fleet
+from archipel.simulation.fleet import Fleet, Group
 from archipel.simulation.simulator import Simulator
 from archipel.simulation.site import Site
 from archipel.simulation.vectors import MemoryModels
@@ -52,6 +53,7 @@ def simulate(
     execution: Way | None = None,
     cluster: str | Cluster | None = None,
     shadow: bool = False,
+    most_share: float = 1.0,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1000,
 ) -> Run:
@@ -72,6 +74,7 @@ def simulate(
     `archipel.Cluster` has further settings.
     shadow: also record RADFed's divergences DC and DL and the layers' divergence between local models (D&C), at the
     cost of a centralised run beside this one.
+    most_share: of a merge's weights and of a pooled score, that any learner may have; 1: no limit.
     checkpoint: a folder; the run is saved there every `checkpoint_every` events, and a run that was interrupted
     resumes from there to the same bits.
     """
@@ -89,6 +92,7 @@ def simulate(
         execution=execution,
         cluster=cluster,
         shadow=shadow,
+        most_share=most_share,
     )
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint))
     if saved is not None and saved.exists():
@@ -120,17 +124,16 @@ def prepare(
     execution: Way | None = None,
     cluster: str | Cluster | None = None,
     shadow: bool = False,
+    most_share: float = 1.0,
 ) -> Simulator:
     """Return a simulator that is ready to begin; `simulate` documents the settings."""
     _check_settings(algorithm, data, fleet=fleet, ending=ending, evaluation=evaluation, loss=loss)
-    if algorithm.pooled:
-        data, fleet = data.pooled(), None
+    data, groups = _dealt(data.pooled() if algorithm.pooled else data, None if algorithm.pooled else fleet)
     context = context_of(data, model, loss, seed, device)
     algorithm.check_network(context.module, context.layout, context.x[:TRIED])
     evaluation = evaluation or evaluation_of(algorithm, data, context.layout)
     check_evaluation(evaluation, algorithm, data, context.layout)
-    reserved = reserved_share(algorithm, evaluation, validation)
-    sites = _sites(data, fleet or Fleet(fast=len(data.learners)), reserved, seed)
+    sites = _sites(data, groups, reserved_share(algorithm, evaluation, validation), seed)
     training = [site.learner for site in sites.values() if site.role == "train"]
     check_learners(algorithm, evaluation, data, training)
     controller = Controller(
@@ -143,6 +146,7 @@ def prepare(
         seed=seed,
         kernels=kernels(),
         classes=data.classes,
+        most_share=most_share,
         initial=context.layout.vector(context.module),
     )
     simulator = Simulator(
@@ -154,8 +158,7 @@ def prepare(
         stimuli=data.stimuli,
         seed=seed,
     )
-    if shadow:
-        simulator.observers = (ShadowRun(simulator),)
+    simulator.observers = (ShadowRun(simulator),) if shadow else ()
     return simulator
 
 
@@ -216,8 +219,14 @@ def _check_settings(algorithm: Algorithm, data: Islands, *, loss: Loss | None, *
     )
 
 
-def _sites(data: Islands, fleet: Fleet, validation: float, seed: int) -> dict[str, Site]:
+def _dealt(data: Islands, fleet: Fleet | None) -> tuple[Islands, dict[str, Group]]:
+    """Return the group of every learner, and the data as attackers have them."""
+    fleet = fleet or Fleet(fast=len(data.learners))
     groups = fleet.assign([island.name for island in data.learners], data.sizes())
+    return with_flipped_labels(data, {name: group.attack for name, group in groups.items()}), groups
+
+
+def _sites(data: Islands, groups: Mapping[str, Group], validation: float, seed: int) -> dict[str, Site]:
     return {
         island.name: Site(learner_of(island, data, validation, seed), groups[island.name], island.role)
         for island in data.learners

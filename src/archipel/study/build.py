@@ -44,6 +44,7 @@ class Settings(TypedDict, total=False):
     device: str
     execution: Way
     shadow: bool
+    most_share: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +141,7 @@ def build_settings(study: Study, data: Islands) -> Settings:
         validation=study.validation,
         device=study.simulation.device,
         shadow=study.simulation.shadow,
+        most_share=study.simulation.most_share,
     )
     if study.simulation.execution is not None:
         settings["execution"] = study.simulation.execution

@@ -238,7 +238,7 @@ class FleetSection(StudyTable):
 
 
 class SimulationSection(StudyTable):
-    """How the simulation is executed; none of this changes results beyond float tolerance."""
+    """How the simulation is executed; nothing but `most_share` changes results beyond float tolerance."""
 
     threads: Annotated[int, Field(ge=1)] = 1
     """Threads of one operation. Another number may give other bits, so it is the study's and not the machine's; what
@@ -247,6 +247,9 @@ class SimulationSection(StudyTable):
     """Of the learners' arithmetic."""
     execution: Way | None = None
     """"plain", "workers", "stacked" or "native" instead of the way chosen from the network."""
+    most_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nobody's share of a merge's weights or of a pooled score is above this; 1: no limit, since counts are true unless
+    a group of the fleet `claims` more."""
     shadow: bool = False
     """Also record RADFed's divergences DC and DL and the layers' divergence between local models (D&C), at the cost
     of a centralised run beside each run."""
