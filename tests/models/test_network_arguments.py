@@ -45,6 +45,7 @@ from archipel import models
         (lambda: models.femnist_cnn(classes=1), "femnist_cnn: classes should be at least 2, got 1."),
         (lambda: models.femnist_cnn(hidden=0), "femnist_cnn: hidden should be at least 1, got 0."),
         (lambda: models.hdafl_cnn(classes=1), "hdafl_cnn: classes should be at least 2, got 1."),
+        (lambda: models.cifar10_2cnn(width=0), "cifar10_2cnn: width should be more than 0, got 0."),
         (lambda: models.vgg9(classes=1), "vgg9: classes should be at least 2, got 1."),
         (lambda: models.vgg9(in_channels=0), "vgg9: in_channels should be at least 1, got 0."),
         (lambda: models.vgg9(dropout=1.0), "vgg9: dropout should be at least 0 and below 1, got 1.0."),

@@ -6,19 +6,21 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from archipel import data
+from archipel import data, models
 from archipel.core.layout import Layout
 from archipel.core.parts.merge import Mean
 from archipel.data.classes import class_table
 from archipel.data.source import Source
 from archipel.models import small_mlp
 from archipel.papers.catalogue import reproduction
-from archipel.papers.dvw import generated, table1
+from archipel.papers.dvw import fig3_4, generated, table1
 from archipel.papers.dvw.commits import CommitFederation
 from archipel.papers.figure_measures import score_by_seconds
 from archipel.papers.finished_runs import FinishedRuns
@@ -160,3 +162,21 @@ def test_models_exchanged_by_a_request(real: None, tmp_path: Path) -> None:
     exchanged = {row: figures.ours(row, "models a request") for figures in outcome.figures for row, _ in figures.cells}
     assert exchanged["Power law, Non-IID(3x8): FedAsync"] == 2
     assert exchanged["Power law, Non-IID(3x8): SyncDVW"] == 11
+
+
+# ------------------------------------------------------------------------------------------------ Figures 3 and 4
+
+
+def test_staleness_is_that_of_the_first_twenty_cycles_of_each_learner_of_a_group() -> None:
+    people = [SimpleNamespace(name=name, group=group) for name, group in (("a", "fast"), ("b", "fast"), ("c", "slow"))]
+    commits = [(0.0, SimpleNamespace(learners=("a", "c"), stale_steps=(number, 100))) for number in range(30)]
+    commits.append((0.0, SimpleNamespace(learners=("b",), stale_steps=(7,))))
+    made: Any = SimpleNamespace(participants=people, commits=commits)
+    assert fig3_4.staleness(made, "fast") == [list(range(20)), [7]]
+    assert fig3_4.staleness(made, "slow") == [[100] * 20]
+
+
+def test_the_small_network_has_the_tutorials_five_layers() -> None:
+    small, whole = Layout.of(models.cifar10_2cnn(size=16, width=0.25)), Layout.of(models.cifar10_2cnn())
+    assert small.names == whole.names == ("conv1", "conv2", "fc1", "fc2", "head")
+    assert [layer.entries[0].shape[0] for layer in small.layers] == [16, 16, 96, 48, 10]

@@ -54,6 +54,32 @@ def test_the_network_has_the_size_that_the_papers_costs_have() -> None:
     assert sizes(models.femnist_cnn(hidden=512))[1] > 6
 
 
+def printed(method: str, numbers: float) -> bool:
+    """Whether a learner that sends so many float32 has all three costs that the paper prints for a method."""
+    column = [one.name for one in table4.COST.columns].index(f"{method}, rounds")
+    found = []
+    for row in table4.COST.rows:
+        rounds, cost = row.paper[column], row.paper[column + 2]
+        assert rounds is not None
+        found.append(f"{rounds * int(row.name.split()[0]) * 4 * numbers / MEGABYTE:.1f}" == f"{cost:.1f}")
+    return all(found)
+
+
+def test_no_linear_head_of_62_classes_has_fedavgs_costs_to_the_last_digit() -> None:
+    """Decision 0056: the shared layers have 16,379 numbers, the head 999 to 1,002, and a class has 16 or 17."""
+    shared = [numbers for numbers in range(15_000, 18_000) if printed("HDAFL", numbers)]
+    whole = [numbers for numbers in range(15_000, 18_000) if printed("FedAvg", numbers)]
+    assert (shared, whole) == ([16_379], [17_378, 17_379, 17_380, 17_381])
+    heads = range(whole[0] - shared[0], whole[-1] - shared[0] + 1)
+    assert not any(head % 62 == 0 for head in heads), "with a bias or without one"
+    layout = Layout.of(models.hdafl_cnn())
+    own = layout.size - shared[0]
+    assert own == 16 * 62, "the nearest: a class costs 64 bytes, and by the table 64.4 to 64.7"
+    # 28 to 40 bytes more for the two tensors of the head, as a file's header has them, make all three costs exact
+    assert printed("FedAvg", layout.size + 28 / 4)
+    assert printed("FedAvg", layout.size + 40 / 4)
+
+
 @pytest.mark.slow
 def test_costs_are_counted_as_the_paper_counts_them(tmp_path: Path) -> None:
     """In a run: uploads alone, the private head not among them, until the round that meets the target."""

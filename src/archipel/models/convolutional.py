@@ -7,15 +7,18 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from archipel.core.checks import at_least, between
+from archipel.core.checks import at_least, between, more_than
 
 
-def cifar10_2cnn(classes: int = 10, size: int = 32) -> nn.Module:
+def cifar10_2cnn(classes: int = 10, size: int = 32, width: float = 1.0) -> nn.Module:
     """Build the CIFAR-10 2-CNN of the TensorFlow tutorial that Metis trains (section VI, footnote 2).
 
     classes: number of classes; size: side of the images, a multiple of 4; the tutorial crops them to 24.
+    width: of its hidden layers relative to the tutorial's, for scales that cannot afford them.
     """
     at_least(2, "cifar10_2cnn", classes=classes)
+    more_than(0, "cifar10_2cnn", width=width)
+    channels, wide, narrow = (max(1, round(width * number)) for number in (64, 384, 192))
     if size < 4 or size % 4:
         raise ValueError(
             f"cifar10_2cnn: size should be a multiple of 4 (two pools halve it), got {size}. "
@@ -23,21 +26,21 @@ def cifar10_2cnn(classes: int = 10, size: int = 32) -> nn.Module:
         )
     return nn.Sequential(
         OrderedDict(
-            conv1=nn.Conv2d(3, 64, 5, padding=2),
+            conv1=nn.Conv2d(3, channels, 5, padding=2),
             relu1=nn.ReLU(),
             # on an even side both TensorFlow's "SAME" and ceil_mode pad the far edge only
             pool1=nn.MaxPool2d(3, stride=2, ceil_mode=True),
             norm1=_tutorial_norm(),
-            conv2=nn.Conv2d(64, 64, 5, padding=2),
+            conv2=nn.Conv2d(channels, channels, 5, padding=2),
             relu2=nn.ReLU(),
             norm2=_tutorial_norm(),
             pool2=nn.MaxPool2d(3, stride=2, ceil_mode=True),
             flatten=nn.Flatten(),
-            fc1=nn.Linear(64 * (size // 4) ** 2, 384),
+            fc1=nn.Linear(channels * (size // 4) ** 2, wide),
             relu3=nn.ReLU(),
-            fc2=nn.Linear(384, 192),
+            fc2=nn.Linear(wide, narrow),
             relu4=nn.ReLU(),
-            head=nn.Linear(192, classes),
+            head=nn.Linear(narrow, classes),
         )
     )
 
@@ -80,7 +83,8 @@ def hdafl_cnn(classes: int = 62) -> nn.Module:
 
     The paper gives no widths. Its costs are 0.06248 MB for a learner's shared layers in a round, which is 16,379
     numbers of four bytes, and 0.0663 MB with the head, which leaves about 16 numbers for each of 62 classes. These
-    widths have 16,379 numbers before the head and 992 in it.
+    widths have 16,379 numbers before the head and 992 in it; no linear head has FedAvg's costs to the last digit
+    (docs/decisions/0056).
     """
     at_least(2, "hdafl_cnn", classes=classes)
     return nn.Sequential(

@@ -3,8 +3,9 @@ Environments.
 
 `homogeneous.toml` and `heterogeneous.toml` are the two clusters of Table I (CIFAR-10), which Figure 9 counts too;
 `fashion.toml` is the first of them with Fashion-MNIST, and `centralised.toml` the search for the learning rate;
-`cifar100.toml` and `emnist.toml` are Tables II and III. Figure 2 needs no study: it times the
-controller's arithmetic.
+`cifar100.toml` and `emnist.toml` are Tables II and III, and Figures 5 to 8 are the curves of all these.
+`frequency.toml` has the update frequencies of section VI. Figures 3 and 4 look at validation cycles. Figure 2 needs no
+study: it times the controller's arithmetic.
 """
 
 from __future__ import annotations

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from archipel.papers import claims
 from archipel.papers.figure_measures import at_share, gain_over, score
+from archipel.papers.finished_runs import FinishedRuns
 from archipel.papers.radfed import PAPER
 from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
 from archipel.papers.studies import Scale, StudyPart
+from archipel.report.measures import Spread
 
 BENCHMARKS = ("fedavg", "fedprox", "fedasync", "fedadam")
 RELAYS = ("radfed", "radfed_i", "radfed_a", "radfed_p", "radfed_m")
@@ -88,10 +90,30 @@ def settings(fedavg: float, radfed: float) -> dict[str, object]:
     }
 
 
+def deviation(evidence: FinishedRuns, part: str, method: str) -> Spread:
+    """The deviation of a method's final scores over seeds and folds, in points."""
+    return Spread.of([100 * Spread.of(run.final_score for run in evidence.runs(part, method)).deviation])
+
+
+STABLE = PaperTable(
+    "Fig. 2: deviation of the final score over seeds, in points",
+    tuple(PaperColumn(NAMES[method], method=method, digits=2) for method in ("fedavg", "radfed")),
+    tuple(PaperRow(part, part=part) for part in HARD),
+    measure=deviation,
+)
+LEVELS = PaperTable(
+    "Fig. 5: scores by level of heterogeneity, in per cent",
+    tuple(PaperColumn(name, method=method) for method, name in NAMES.items()),
+    tuple(
+        PaperRow(part, part=part) for part in ("MNIST-1", "MNIST-0.1", "COVCLS-G", "COVFEAT-G", "COVCLS-L", "COVFEAT-L")
+    ),
+    measure=score(),
+)
+
 REPRODUCTION = Reproduction(
     name="radfed-table3",
     paper=PAPER,
-    title="Table III: RADFed and its variants against FedAvg and its own on nine sets",
+    title="Table III and figs. 2 and 5: RADFed and its variants against FedAvg and its own on nine sets",
     folder=Path(__file__).parent,
     parts=PARTS,
     tables=(
@@ -124,6 +146,8 @@ REPRODUCTION = Reproduction(
             ),
             tuple(PaperRow(part, part=part) for part in FIGURES),
         ),
+        STABLE,
+        LEVELS,
     ),
     claims=(
         claims.above("RADFed gains a per cent or more over FedAvg on the hard sets", TITLE, "RADFed", 1.0, rows=HARD),
@@ -152,6 +176,12 @@ REPRODUCTION = Reproduction(
             "RADFed",
             within=1.0,
             rows=CLOSE,
+        ),
+        *(
+            claims.rows_higher(
+                f"All methods do worse on {hard} than on {easy} (fig. 5)", LEVELS.title, hard, (easy,), lower=True
+            )
+            for hard, easy in (("MNIST-0.1", "MNIST-1"), ("COVFEAT-G", "COVCLS-G"), ("COVFEAT-L", "COVCLS-L"))
         ),
         claims.significant(
             "RADFed is ahead of each of the four on the hard sets (Wilcoxon signed-rank test, p < 0.05)",
