@@ -23,6 +23,7 @@ from archipel import (
     DivideAndConquer,
     Equally,
     Everyone,
+    FairChange,
     LayerByLayer,
     Layout,
     MatchedMean,
@@ -112,6 +113,8 @@ LINES = {
     # HDAFL section 5.1: 50 of 100, E = 1
     "hdafl": Algorithm("hdafl", Rounds(0.5), planners=(PrivateLayers("head"),), plan=Plan(epochs=1)),
     "lg_fedavg": Algorithm("lg_fedavg", Rounds(0.5), planners=(PrivateLayers("features"),), plan=Plan(epochs=1)),
+    # Li et al. section 4: q = 1 on synthetic data and Sent140
+    "qfedavg": Algorithm("qfedavg", weighting=Equally(), merge=FairChange(1.0, 0.05)),
     # RADFed: C = .1, E = 1, S and gamma of Table II
     "radfed": Algorithm("radfed", Relay(0.1, 15), weighting=Equally(), plan=Plan(epochs=1)),
     "radfed_i": Algorithm("radfed_i", Relay(0.1, 15), ByImportance(0.9, "sample"), Equally()),
@@ -136,6 +139,7 @@ SETTINGS = [
     algorithms.tvw("log"),
     algorithms.divide_and_conquer(0, "conv5", 2, 0.1, "euclidean", 0.3, 1.0, 0.5, epochs=3),
     algorithms.divide_and_conquer(split=5),
+    algorithms.qfedavg(0.1, 0.5, rate=0.2),
     algorithms.fedavgm(0.5, 0.1, 0.2),
     algorithms.fedbuff(3, 1.0, 0.5, 0.3, 6),
     algorithms.fednova(0.1, 0.5, rate=0.2),
@@ -365,6 +369,8 @@ def test_mixtures_that_no_paper_tried_are_not_refused(parts):
             lambda: replace(algorithms.fedbuff(), weighting=ByExamples()),
             "MeanChange takes the weight itself as a factor",
         ),
+        (lambda: algorithms.qfedavg(q=-1), "FairChange: q should be at least 0, got -1"),
+        (lambda: replace(algorithms.qfedavg(), plan=Plan(rate=0.5)), r"rate=0\.05, and the plan rate=0\.5; give both"),
         (lambda: algorithms.fedma(sigma=0), "MatchedMean: sigma should be more than 0, got 0"),
         (lambda: algorithms.fedma(gamma=-1), "MatchedMean: gamma should be more than 0, got -1"),
         (lambda: algorithms.fedma(growth=0.9), r"MatchedMean: growth should be at least 1, got 0\.9"),

@@ -303,6 +303,7 @@ TOLD = {
     "gradient norm per sample": "a gradient norm",
     "gradient norm per batch": "a gradient norm",
     "class counts": "its examples of each class",
+    "training loss": "its training loss",
 }
 """What a learner tells with its model, in the words of docs/explanation/privacy.md."""
 

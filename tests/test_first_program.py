@@ -83,6 +83,7 @@ EASY: dict[str, Callable[[], ap.Algorithm]] = {
     "lg_fedavg": lambda: ap.lg_fedavg(**LOCAL),
     "local_only": lambda: ap.local_only(**LOCAL),
     "plu": lambda: ap.plu(**LOCAL),
+    "qfedavg": lambda: ap.qfedavg(**LOCAL),
     "radfed": lambda: ap.radfed(fraction=0.5, hops=3, **LOCAL),
     "radfed_a": lambda: ap.radfed_a(fraction=0.5, hops=2, eta=0.03, **LOCAL),
     "radfed_i": lambda: ap.radfed_i(fraction=0.5, hops=3, **LOCAL),

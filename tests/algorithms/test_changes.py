@@ -1,4 +1,4 @@
-"""FedAvgM, FedNova and FedBuff against straight-line programs."""
+"""FedAvgM, FedNova, q-FedAvg and FedBuff against straight-line programs."""
 
 from __future__ import annotations
 
@@ -69,6 +69,27 @@ def test_fednova(local: dict[str, float]) -> None:
     settings = {"momentum": rho} if rho else {}
     found = simulated(ap.fednova(mu, 0.6, epochs=EPOCHS, **LOCAL, **settings), 4)
     assert torch.equal(found, w)
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 2.0])
+def test_q_fedavg(q: float) -> None:
+    net = Net(*WIDTHS)
+    learners = clients(net, islands(5))
+    w = net.initial()
+    lipschitz = 1 / LOCAL["rate"]
+    for t in range(4):
+        delta, h = [], []
+        for client in chosen(learners, t):
+            each = torch.nn.functional.cross_entropy(net.outputs(w, client.x)[-1], client.y, reduction="none")
+            f = float(each.double().mean())
+            change = client.train(w, EPOCHS, **LOCAL) - w
+            delta.append((f**q * lipschitz, change))
+            h.append(q * f ** (q - 1) * lipschitz**2 * float(change.double().square().sum()) + lipschitz * f**q)
+        w = w.clone()
+        for factor, change in delta:
+            w.add_(change, alpha=factor / sum(h))
+    found = simulated(ap.qfedavg(q, 0.6, epochs=EPOCHS, **LOCAL), 4)
+    assert torch.allclose(found, w, rtol=0, atol=1e-6)
 
 
 SECONDS = {"00": 0.011, "01": 0.0371, "02": 0.0127, "03": 0.0871, "04": 0.0237, "05": 0.0193}

@@ -33,6 +33,7 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "divide_and_conquer": {"name": "divide_and_conquer", "prepass": 2},
     "fedma": {"name": "fedma", "epochs": 2},
     "hdafl": {"name": "hdafl", "fraction": 1.0},
+    "qfedavg": {"name": "qfedavg"},
     "radfed": {"name": "radfed", "hops": 2, "fraction": 0.7},
     "radfed_i": {"name": "radfed_i", "hops": 2, "fraction": 0.7, "first": "measured"},
 }

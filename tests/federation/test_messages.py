@@ -189,7 +189,12 @@ def test_metrics() -> None:
     heard = messages.decode_metrics(said, plan, examples=25, validation=5, classes=2)
     assert (heard.epochs, heard.losses, heard.gradient_norm) == (2.5, (1.0, 0.5), 3.0)
     assert said.steps == 7
-    assert heard.classes == ()
+    assert (heard.classes, heard.training_loss, heard.squared_loss) == ((), None, None)
+    losses = messages.encode_metrics(Metrics(training_loss=2.0, squared_loss=5.0), [], 7)
+    asked = Plan(epochs=3, batch=10, reports=("training loss",))
+    heard = messages.decode_metrics(losses, asked, examples=25, validation=5, classes=2)
+    assert (heard.training_loss, heard.squared_loss) == (2.0, 5.0)
+    assert messages.decode_metrics(losses, plan, examples=25, validation=5, classes=2).training_loss is None
     counts = Plan(epochs=3, batch=10, reports=("class counts",))
     counted = messages.encode_metrics(Metrics(classes=(20, 5)), [], 7)
     assert messages.decode_metrics(counted, counts, examples=25, validation=5, classes=2).classes == (20, 5)

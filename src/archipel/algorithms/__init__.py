@@ -12,6 +12,7 @@ from archipel.algorithms.fedopt import fedadagrad, fedadam, fedyogi
 from archipel.algorithms.fedprox import fedprox
 from archipel.algorithms.hdafl import hdafl, lg_fedavg
 from archipel.algorithms.metis import async_dvw, async_fedavg, sync_dvw
+from archipel.algorithms.qfedavg import qfedavg
 from archipel.algorithms.radfed import radfed, radfed_a, radfed_i, radfed_m, radfed_p
 from archipel.algorithms.yardsticks import centralised, local_only
 
@@ -35,6 +36,7 @@ __all__ = [
     "lg_fedavg",
     "local_only",
     "plu",
+    "qfedavg",
     "radfed",
     "radfed_a",
     "radfed_i",

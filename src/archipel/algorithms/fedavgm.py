@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.algorithms.fedavg import fedavg
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.server import Momentum
 from archipel.core.types import Local
 
 
+@constructor
 def fedavgm(beta: float = 0.9, eta: float = 1.0, fraction: float = 1.0, **local: Unpack[Local]) -> Algorithm:
     """FedAvgM: FedAvg with momentum at the controller.
 

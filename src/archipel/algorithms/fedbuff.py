@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.changes import MeanChange
 from archipel.core.parts.protocol import Stream
@@ -20,6 +21,7 @@ from archipel.core.parts.weighting import ByFreshness
 from archipel.core.types import Local, Plan
 
 
+@constructor
 def fedbuff(
     buffer: int = 10,
     a: float = 0.5,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Unpack
 
+from archipel.algorithms.constructor import constructor
 from archipel.algorithms.fedavg import fedavg
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts.changes import NormalisedChange
@@ -18,6 +19,7 @@ from archipel.core.parts.planning import Proximal
 from archipel.core.types import Local
 
 
+@constructor
 def fednova(mu: float = 0.0, fraction: float = 1.0, **local: Unpack[Local]) -> Algorithm:
     """FedNova: changes are divided by what a learner's steps add up to before they are averaged.
 

@@ -116,6 +116,10 @@ def _invalid(context: ControllerContext, assignment: Assignment, event: Trained)
         norm is None or not math.isfinite(norm) or norm < 0
     ):
         return f"gradient norm {norm!r}, the plan asks for a finite one"
+    if "training loss" in plan.reports:
+        for loss in (event.metrics.training_loss, event.metrics.squared_loss):
+            if loss is None or not math.isfinite(loss) or loss < 0:
+                return f"training loss {loss!r}, the plan asks for a finite one, at least 0"
     return None
 
 

@@ -33,6 +33,7 @@ Reports: TypeAlias = Literal[
     "gradient norm per sample",
     "gradient norm per batch",
     "class counts",
+    "training loss",
 ]
 AUC_BINS = 1024
 """Bins of a histogram of class scores: AUC is exact up to ties within a bin."""
@@ -202,6 +203,10 @@ class Metrics:
     """Mean squared norm of the gradient at the trained model (RADFed Alg. 2, line 3 of ClientUpdate)."""
     classes: tuple[int, ...] = ()
     """Training examples of each class; empty for tasks without classes."""
+    training_loss: float | None = None
+    """Mean loss of the received model over the learner's training examples."""
+    squared_loss: float | None = None
+    """Mean of the squared losses of single examples, beside it."""
 
 
 @dataclass(frozen=True, slots=True)

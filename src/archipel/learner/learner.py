@@ -97,6 +97,8 @@ class Job:
     """What the optimiser remembers between two epochs."""
     validation: Scored | None = None
     """The model at its end on the learner's own validation part, where an execution has found it out on the way."""
+    received: Tensor | None = None
+    """The model as it was received, if its training loss is to be reported."""
     examples: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,7 +107,8 @@ class Job:
     @staticmethod
     def begin(learner: Learner, layout: Layout, carried: Tensor, plan: Plan) -> Job:
         vector = learner.with_private(layout, carried)
-        return Job(learner, plan, vector, vector if plan.proximal else None)
+        received = vector if "training loss" in plan.reports else None
+        return Job(learner, plan, vector, vector if plan.proximal else None, received=received)
 
     @property
     def steps(self) -> int:

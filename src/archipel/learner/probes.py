@@ -44,6 +44,13 @@ def mean_loss(work: TrainingContext, examples: Tensor) -> float:
     return sum(float(work.loss(o, t)) * len(t) for o, t in _forward(work, examples)) / len(examples)
 
 
+def loss_moments(work: TrainingContext, vector: Tensor, examples: Tensor) -> tuple[float, float]:
+    """Return the mean of a model's losses of single examples, and the mean of their squares."""
+    work.binding.bind(vector)
+    losses = torch.cat([_each(work, outputs, targets).double() for outputs, targets in _forward(work, examples)])
+    return float(losses.mean()), float(losses.square().mean())
+
+
 def score(work: TrainingContext, vector: Tensor, examples: Tensor, bins: int = 0) -> Scored:
     """Counts and sums of a model on these examples."""
     scored = score_parts(work, vector, Parts.of([examples]), bins).row(0)

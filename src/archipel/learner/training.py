@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from archipel.core.types import AUC_BINS, Metrics
 from archipel.learner.batches import batches
 from archipel.learner.learner import Job, TrainingContext, optimiser
-from archipel.learner.probes import mean_loss, score, squared_gradient_norm
+from archipel.learner.probes import loss_moments, mean_loss, score, squared_gradient_norm
 
 
 def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
@@ -55,7 +55,11 @@ def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metr
         norm = squared_gradient_norm(work, vector, learner.train, job.plan.batch)
     if "class counts" in asked and work.classes is not None:
         classes = tuple(torch.bincount(work.y[learner.train], minlength=work.classes).tolist())
-    return replace(job.metrics(epochs, validation, norm), classes=classes)
+    metrics = replace(job.metrics(epochs, validation, norm), classes=classes)
+    if job.received is None:
+        return metrics
+    mean, squared = loss_moments(work, job.received, learner.train)
+    return replace(metrics, training_loss=mean, squared_loss=squared)
 
 
 def _epoch(

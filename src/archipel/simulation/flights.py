@@ -235,6 +235,8 @@ class Flights:
             seconds += self._validation_seconds(site)
         if any(asked.startswith("gradient norm") for asked in plan.reports):  # one more pass over its data
             seconds += steps_of_epoch(len(site.learner.train), plan.batch) * site.group.train_seconds
+        if "training loss" in plan.reports:
+            seconds += site.evaluation_seconds(len(site.learner.train), self.evaluation_batch)
         transfer = self.wire.seconds(site.group, layout.bytes(layout.indices(sends)))
         if transfer and not self.optional.isdisjoint(sends):
             self.clock.after(seconds, TrainingEnds(flight.train.task))
@@ -278,7 +280,7 @@ class Flights:
 def _saved(flight: Flight) -> dict[str, Any]:
     job = flight.job
     kept = ("train", "down", "by_epoch", "ended", "began", "before", "finishing", "arriving", "lost", "sends")
-    progress = ("vector", "anchor", "epochs", "losses", "memory", "validation")
+    progress = ("vector", "anchor", "epochs", "losses", "memory", "validation", "received")
     return {
         **{name: getattr(flight, name) for name in kept},
         "job": None if job is None else {name: getattr(job, name) for name in progress},

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from archipel.core.parts import MeanChange, Momentum, NormalisedChange, Replace
-from archipel.core.types import Model
+from archipel.core.parts import FairChange, MeanChange, Momentum, NormalisedChange, Replace
+from archipel.core.types import Metrics, Model
 from tests.core.parts.by_hand import Bench, layout
 
 
@@ -88,3 +88,23 @@ def bench_update(steps: int):  # type: ignore[no-untyped-def]
     update = Bench(layout(w=1)).update("a", [1.0])
     update.steps = steps
     return update
+
+
+def test_q_fedavg_by_hand() -> None:
+    """L = 2, q = 2: D = 2 x (1 - 2) and 2 x (1 - 4), F = 3 and 1."""
+    bench = Bench(layout(w=1), [1.0])
+    updates = [
+        bench.update("a", [2.0], metrics=Metrics(training_loss=3.0)),
+        bench.update("b", [4.0], metrics=Metrics(training_loss=1.0)),
+    ]
+    # h = 2 x 3 x 4 + 2 x 9 = 42 and 2 x 1 x 36 + 2 x 1 = 74; the model moves by (9 x 2 + 1 x 6) / 116
+    assert bench.commit(FairChange(2.0, 0.5), Replace(), updates, [1.0, 1.0]) == pytest.approx([1 + 24 / 116])
+
+
+def test_q_fedavg_without_q_is_the_mean() -> None:
+    bench = Bench(layout(w=1), [1.0])
+    updates = [
+        bench.update("a", [2.0], metrics=Metrics(training_loss=0.0)),
+        bench.update("b", [4.0], metrics=Metrics(training_loss=9.0)),
+    ]
+    assert bench.commit(FairChange(0.0, 0.5), Replace(), updates, [1.0, 1.0]) == [3.0]

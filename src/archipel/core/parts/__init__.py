@@ -1,6 +1,6 @@
 """The parts that algorithms are made of."""
 
-from archipel.core.parts.changes import MeanChange, NormalisedChange
+from archipel.core.parts.changes import FairChange, MeanChange, NormalisedChange
 from archipel.core.parts.class_mean import MeanByClass
 from archipel.core.parts.clipping import NormClipped
 from archipel.core.parts.ending import Ending
@@ -49,6 +49,7 @@ __all__ = [
     "Equally",
     "Evaluation",
     "Everyone",
+    "FairChange",
     "GeometricMedian",
     "Krum",
     "LayerByLayer",

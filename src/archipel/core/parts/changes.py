@@ -10,11 +10,19 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from archipel.core.checks import at_least, between
+from torch import Tensor
+
+from archipel.core.checks import at_least, between, more_than
+from archipel.core.layout import chunks
 from archipel.core.parts.merge import Merge, Proposal
-from archipel.core.parts.part import Composition
+from archipel.core.parts.part import Composition, Needs
 from archipel.core.parts.protocol import Relay
 from archipel.core.state import Update, View
+
+BLOCK = 1 << 20
+"""Numbers whose squares are added up at a time: the model may lie on a disk."""
+SMALLEST = 1e-10
+"""A loss that counts for as little as can be."""
 
 
 class Changes(Merge):
@@ -38,9 +46,13 @@ class Changes(Merge):
             sent = [updates[k] for k in senders]
             (piece,) = view.layout.slices((layer,))
             for update, c in zip(sent, self.coefficients(sent, [weights[k][layer] for k in senders]), strict=True):
-                change = view.models.read(update.model.name, piece) - view.models.read(update.start, piece)
-                merged[piece].add_(change, alpha=c)
+                merged[piece].add_(change_of(view, update, piece), alpha=c)
         return Proposal(merged, tuple(covered))
+
+
+def change_of(view: View, update: Update, piece: slice) -> Tensor:
+    """Return how far a learner moved a piece of the model that its task carried."""
+    return view.models.read(update.model.name, piece) - view.models.read(update.start, piece)
 
 
 @dataclass(frozen=True)
@@ -111,3 +123,57 @@ class NormalisedChange(Changes):
         if rho:
             return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
         return (1 - (1 - self.decay) ** steps) / self.decay if self.decay else float(steps)
+
+
+@dataclass(frozen=True)
+class FairChange(Merge):
+    """q-FedAvg: learners with a higher loss F_k move the model further, by F_k^q.
+
+    With L = 1 / rate, D_k = L (w'_k - w_k) and h_k = q F_k^(q - 1) |D_k|^2 + L F_k^q, the model moves by the sum of
+    p_k F_k^q D_k divided by the sum of p_k h_k; h_k bounds the curvature, so that q needs no rate of its own. With
+    q = 0 it is the mean.
+    """
+
+    q: float = 1.0
+    rate: float = 0.05
+    """The local learning rate."""
+
+    needs = Needs(reports=("training loss",), single_models=True)
+
+    def __post_init__(self) -> None:
+        at_least(0, "FairChange", q=self.q)
+        more_than(0, "FairChange", rate=self.rate)
+
+    def conflicts(self, algorithm: Composition) -> str | None:
+        if algorithm.plan.rate != self.rate:
+            return f"FairChange has rate={self.rate}, and the plan rate={algorithm.plan.rate}; give both one."
+        return None
+
+    def holds(self, view: View) -> Collection[str]:
+        return {update.start for update in view.queue}
+
+    def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
+        merged = view.kernels.empty(view.layout.size).copy_(view.models.read(view.model.name))
+        counted = [(update, weight[0]) for update, weight in zip(updates, weights, strict=True) if weight[0] > 0]
+        layers = tuple(sorted({layer for update, _ in counted for layer in update.layers}))
+        bounds = [p * self.bound(_loss(update), self._squared(view, update)) for update, p in counted]
+        for update, p in counted:
+            c = p * math.pow(_loss(update), self.q) / self.rate / math.fsum(bounds)
+            for piece in view.layout.slices(update.layers):
+                merged[piece].add_(change_of(view, update, piece), alpha=c)
+        return Proposal(merged, layers)
+
+    def bound(self, loss: float, squared: float) -> float:
+        """Return h_k, from the loss and the squared norm of the change w_k - w'_k."""
+        return self.q * math.pow(loss, self.q - 1) * squared / self.rate**2 + math.pow(loss, self.q) / self.rate
+
+    @staticmethod
+    def _squared(view: View, update: Update) -> float:
+        pieces = chunks(view.layout.slices(update.layers), BLOCK)
+        return math.fsum(float(change_of(view, update, piece).double().square().sum()) for piece in pieces)
+
+
+def _loss(update: Update) -> float:
+    """Return F_k, kept away from 0: F_k^(q - 1) has to stay finite."""
+    assert update.metrics.training_loss is not None  # an update without one was refused
+    return max(update.metrics.training_loss, SMALLEST)

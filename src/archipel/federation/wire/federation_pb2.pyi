@@ -249,7 +249,7 @@ class Head(_message.Message):
     def __init__(self, task: _Optional[int] = ..., sequence: _Optional[int] = ..., size: _Optional[int] = ..., sha256: _Optional[bytes] = ..., offset: _Optional[int] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ..., failed: _Optional[str] = ...) -> None: ...
 
 class Trained(_message.Message):
-    __slots__ = ("layers", "steps", "epochs", "losses", "validation", "gradient_norm", "classes")
+    __slots__ = ("layers", "steps", "epochs", "losses", "validation", "gradient_norm", "classes", "training_loss", "squared_loss")
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +257,8 @@ class Trained(_message.Message):
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_NORM_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_LOSS_FIELD_NUMBER: _ClassVar[int]
+    SQUARED_LOSS_FIELD_NUMBER: _ClassVar[int]
     layers: _containers.RepeatedCompositeFieldContainer[Layer]
     steps: int
     epochs: float
@@ -264,7 +266,9 @@ class Trained(_message.Message):
     validation: Scored
     gradient_norm: float
     classes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., steps: _Optional[int] = ..., epochs: _Optional[float] = ..., losses: _Optional[_Iterable[float]] = ..., validation: _Optional[_Union[Scored, _Mapping]] = ..., gradient_norm: _Optional[float] = ..., classes: _Optional[_Iterable[int]] = ...) -> None: ...
+    training_loss: float
+    squared_loss: float
+    def __init__(self, layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., steps: _Optional[int] = ..., epochs: _Optional[float] = ..., losses: _Optional[_Iterable[float]] = ..., validation: _Optional[_Union[Scored, _Mapping]] = ..., gradient_norm: _Optional[float] = ..., classes: _Optional[_Iterable[int]] = ..., training_loss: _Optional[float] = ..., squared_loss: _Optional[float] = ...) -> None: ...
 
 class Scored(_message.Message):
     __slots__ = ("count", "loss", "classes", "confusion", "bins", "histogram")

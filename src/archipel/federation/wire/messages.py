@@ -121,6 +121,8 @@ def encode_metrics(metrics: Metrics, layers: Iterable[pb.Layer], steps: int) -> 
         validation=None if metrics.validation is None else encode_scored(metrics.validation),
         gradient_norm=metrics.gradient_norm,
         classes=metrics.classes,
+        training_loss=metrics.training_loss,
+        squared_loss=metrics.squared_loss,
     )
 
 
@@ -152,7 +154,9 @@ def decode_metrics(
         raise InvalidUpdate(
             f"{sum(counts)} examples of {len(counts)} classes, {examples} of {classes} classes were registered"
         )
-    return Metrics(said.epochs, losses, scored, norm, counts)
+    told = "training loss" in asked and said.HasField("training_loss") and said.HasField("squared_loss")
+    moments = (said.training_loss, said.squared_loss) if told else (None, None)
+    return Metrics(said.epochs, losses, scored, norm, counts, *moments)
 
 
 def most_epochs(plan: Plan) -> int:
