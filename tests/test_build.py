@@ -49,6 +49,7 @@ def wheel(project: Path, **environment: str) -> tuple[str, list[str], str]:
     return made.name, sorted(names), told
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
 def test_a_wheel_is_for_every_python_of_a_platform(project: Path) -> None:
     name, files, told = wheel(project)
@@ -58,6 +59,7 @@ def test_a_wheel_is_for_every_python_of_a_platform(project: Path) -> None:
     assert "was not compiled" not in told
 
 
+@pytest.mark.slow
 def test_a_build_that_fails_tells_why(project: Path) -> None:
     name, files, told = wheel(project, CC="no-such-compiler")
     assert name.startswith("archipel-1-py3-none-")
@@ -66,6 +68,7 @@ def test_a_build_that_fails_tells_why(project: Path) -> None:
     assert re.search("archipel: the C library default.so was not compiled: .*no-such-compiler", told)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no compiler")
 def test_an_older_library_does_not_outlive_a_failed_build(project: Path) -> None:
     folder = project / "src" / PACKAGE

@@ -9,6 +9,7 @@ import ast
 import graphlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,21 @@ ROOT = Path(archipel.__file__).parent
 TESTS = Path(__file__).parent
 
 
+@cache
 def parse(folder: Path) -> dict[Path, ast.Module]:
     """Return the modules of a folder by their relative paths."""
     return {path.relative_to(folder): ast.parse(path.read_text(), str(path)) for path in sorted(folder.rglob("*.py"))}
 
 
-MODULES = parse(ROOT)
-WRITTEN = {path: tree for path, tree in MODULES.items() if not path.stem.endswith("_pb2")}
-"""Without generated modules."""
+def modules() -> dict[Path, ast.Module]:
+    """Return the modules of the package."""
+    return parse(ROOT)
+
+
+def written() -> dict[Path, ast.Module]:
+    """Return the modules of the package without generated ones."""
+    return {path: tree for path, tree in parse(ROOT).items() if not path.stem.endswith("_pb2")}
+
 
 OUTSIDE_WORLD = {
     *("asyncio", "threading", "_thread", "multiprocessing", "concurrent", "queue"),
@@ -154,13 +162,13 @@ def part_of(path: Path) -> str:
 
 
 def test_every_package_is_in_the_table() -> None:
-    assert {part_of(path) for path in MODULES} - {"__init__"} == ALLOWED.keys()
+    assert {part_of(path) for path in modules()} - {"__init__"} == ALLOWED.keys()
 
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_packages_import_only_what_the_table_allows(package: str) -> None:
     allowed = {package, *ALLOWED[package]}
-    mine = {path: tree for path, tree in MODULES.items() if part_of(path) == package}
+    mine = {path: tree for path, tree in modules().items() if part_of(path) == package}
     found = {str(path): names for path, tree in mine.items() if (names := packages(tree) - allowed)}
     assert not found
 
@@ -168,7 +176,7 @@ def test_packages_import_only_what_the_table_allows(package: str) -> None:
 def test_core_knows_the_kernels_interface_and_no_implementation() -> None:
     found = {
         str(path): names
-        for path, tree in MODULES.items()
+        for path, tree in modules().items()
         if part_of(path) == "core"
         and (names := {n for n in imports(tree) if n.startswith("archipel.kernels") and ".interface." not in n})
     }
@@ -182,39 +190,41 @@ def test_the_table_has_no_cycle() -> None:
 def test_only_engines_know_of_time_and_other_processes() -> None:
     engines = {"simulation", "federation", "study"}
     found = {
-        str(path): names for path, tree in MODULES.items() if part_of(path) not in engines and (names := outside(tree))
+        str(path): names
+        for path, tree in modules().items()
+        if part_of(path) not in engines and (names := outside(tree))
     }
     assert not found
 
 
 @pytest.mark.slow
 def test_nothing_that_was_read_is_ever_run() -> None:
-    assert not {str(path): names for path, tree in MODULES.items() if (names := dangers(tree))}
+    assert not {str(path): names for path, tree in modules().items() if (names := dangers(tree))}
 
 
 @pytest.mark.parametrize("part", ["core", "algorithms"])
 def test_the_controller_and_its_parts_draw_from_no_global_generator(part: str) -> None:
-    mine = {path: tree for path, tree in MODULES.items() if part_of(path) == part}
+    mine = {path: tree for path, tree in modules().items() if part_of(path) == part}
     assert not {str(path): names for path, tree in mine.items() if (names := global_draws(tree))}
 
 
 @pytest.mark.slow
 def test_torchs_generator_is_seeded_only_where_it_is_put_back() -> None:
-    assert not {str(path): lines for path, tree in MODULES.items() if (lines := seeds_without_fork(tree))}
+    assert not {str(path): lines for path, tree in modules().items() if (lines := seeds_without_fork(tree))}
 
 
 @pytest.mark.slow
 def test_the_global_generators_of_python_and_numpy_are_nowhere_used() -> None:
     found = {
         str(path): names
-        for path, tree in MODULES.items()
+        for path, tree in modules().items()
         if (names := {name for name in global_draws(tree) if not name.startswith(("torch.", "secrets", "uuid"))})
     }
     assert not found
 
 
 def test_no_trick_for_speed_lives_in_the_core() -> None:
-    mine = {str(path): tree for path, tree in MODULES.items() if part_of(path) == "core"}
+    mine = {str(path): tree for path, tree in modules().items() if part_of(path) == "core"}
     assert not {path: found for path, tree in mine.items() if (found := tricks(tree))}
 
 
@@ -263,7 +273,7 @@ def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
 
 
 def test_the_module_graph_has_no_cycle() -> None:
-    graph = module_graph({module_name(path): tree for path, tree in WRITTEN.items()})
+    graph = module_graph({module_name(path): tree for path, tree in written().items()})
     found: dict[str, set[str]] = defaultdict(set)
     for name in cyclic(graph):
         inside = name.removeprefix("archipel").removeprefix(".")
@@ -318,11 +328,11 @@ def repeated(names: Iterable[str]) -> set[str]:
 
 
 def test_a_class_name_means_one_thing() -> None:
-    assert repeated(name for tree in WRITTEN.values() for name in defined(tree)) == OWED_NAMES
+    assert repeated(name for tree in written().values() for name in defined(tree)) == OWED_NAMES
 
 
 def test_a_file_name_repeats_only_where_the_folder_makes_it_plain() -> None:
-    assert repeated(path.name for path in WRITTEN) == PLAIN_BY_FOLDER.keys() | OWED_FILES
+    assert repeated(path.name for path in written()) == PLAIN_BY_FOLDER.keys() | OWED_FILES
 
 
 # ---------------------------------------------------------------------------------------------------------- lengths
@@ -363,8 +373,8 @@ def test_no_file_is_too_long(part: str, folder: Path, limit: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "folder"), [("src", ROOT), ("tests", TESTS)])
 def test_no_function_is_too_long(part: str, folder: Path) -> None:
-    modules = WRITTEN if folder is ROOT else parse(folder)
-    found = {f"{path} {name}" for path, tree in modules.items() for name, n in functions(tree) if n > MAX_FUNCTION}
+    parsed = written() if folder is ROOT else parse(folder)
+    found = {f"{path} {name}" for path, tree in parsed.items() for name, n in functions(tree) if n > MAX_FUNCTION}
     assert found == OWED_LONG_FUNCTIONS[part]
 
 

@@ -258,6 +258,7 @@ def merged(layout: Layout, merge: MatchedMean, *vectors: Tensor, version: int = 
     return proposal.vector, dict(proposal.starts)
 
 
+@pytest.mark.slow
 @every
 @pytest.mark.parametrize("growth", [1.0, 1.5])
 def test_a_permuted_copy_of_a_trained_network_is_matched_back_exactly(name: str, growth: float) -> None:

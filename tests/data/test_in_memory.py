@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
@@ -60,7 +59,6 @@ LABELS: dict[str, Any] = {
     "ints": [10, 9, 10, 200],
     "an array of ints": np.array([10, 9, 10, 200]),
     "a tensor": torch.tensor([10, 9, 10, 200]),
-    "a column of pandas": pandas.Series([10, 9, 10, 200], index=[3, 2, 1, 0]),
     "tuples": (10, 9, 10, 200),
 }
 
@@ -72,6 +70,14 @@ def test_sites_of_arrays(labels: str) -> None:
     assert source.sites.dtype == torch.int64
     assert source.sites.tolist() == [1, 0, 1, 2]
     assert source.site_names == (("Ward A", "Ward B", "Ward C") if "str" in labels else ("9", "10", "200"))
+
+
+def test_sites_of_a_column_of_pandas() -> None:
+    from pandas import Series  # imported late: it takes half a second
+
+    source = from_arrays(np.zeros((4, 1)), np.arange(4) % 2, sites=Series([10, 9, 10, 200], index=[3, 2, 1, 0]))
+    assert source.sites is not None
+    assert source.sites.tolist() == [1, 0, 1, 2]
 
 
 def test_an_array_of_sites_makes_natural_islands() -> None:

@@ -98,6 +98,7 @@ print("alive")
 """
 
 
+@pytest.mark.slow
 @needs_library
 @pytest.mark.parametrize("way", ["alone", "fork"])
 def test_a_process_ends_while_workers_are_busy(way: str) -> None:

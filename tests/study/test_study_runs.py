@@ -72,6 +72,7 @@ def test_a_runs_own_study_gives_the_same_bits(done: Results, tmp_path: Path) -> 
         assert bits([again]) == bits([run])
 
 
+@pytest.mark.slow
 def test_the_split_that_was_saved_gives_the_same_bits(done: Results, tmp_path: Path) -> None:
     path = done.folder / "fedavg" / "seed-1" / "split.safetensors"
     given = study(f"data={{source='digits', split_file='{path}'}}", "seeds=1", algorithms=["fedavg"])
@@ -79,6 +80,7 @@ def test_the_split_that_was_saved_gives_the_same_bits(done: Results, tmp_path: P
     assert bits([again]) == bits([done[1]])
 
 
+@pytest.mark.slow
 def test_it_is_what_simulate_gives(done: Results) -> None:
     data = ap.data.digits().split(learners=10, sizes="powerlaw", classes=3, seed=1)
     run = ap.simulate(
@@ -92,6 +94,7 @@ def test_it_is_what_simulate_gives(done: Results) -> None:
     assert bits([run]) == bits([done[1]])
 
 
+@pytest.mark.slow
 def test_results_load_and_go_into_a_table_with_one_call(done: Results) -> None:
     loaded = load_results(done.folder)
     assert bits(loaded) == bits(done)
@@ -104,6 +107,7 @@ def test_results_load_and_go_into_a_table_with_one_call(done: Results) -> None:
         load_results(done.folder / "fedavg")
 
 
+@pytest.mark.slow
 def test_records_read_alike_from_json_lines_and_parquet(done: Results) -> None:
     from pyarrow import parquet
 
@@ -139,6 +143,7 @@ assert not any(name.startswith("archipel") for name in sys.modules)
     assert all(torch.equal(saved[name], model[name]) for name in model)
 
 
+@pytest.mark.slow
 def test_private_layers_are_saved_for_each_learner(done: Results) -> None:
     run = load_results(done.folder)[4]
     heads = {learner: run.state_dict(learner)["head.weight"] for learner in run.private}
@@ -198,6 +203,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     assert len(run_study(study(algorithms=["fedavg"]), tmp_path / "results")) == 1
 
 
+@pytest.mark.slow
 def test_what_is_done_is_not_done_again(done: Results, tmp_path: Path) -> None:
     class Counting(Watcher):
         begun = -1
@@ -427,6 +433,7 @@ def test_a_study_resumed_with_other_versions_warns_and_says_so_in_its_notes(tmp_
 # ------------------------------------------------------------------------------------------------ pretrained weights
 
 
+@pytest.mark.slow
 def test_a_study_starts_from_the_users_weights(done: Results, tmp_path: Path) -> None:
     weights = done.folder / "fedavg" / "seed-0" / "model.safetensors"
     changes = ["ending={rounds=1}", "training.rate=1e-30", "model={name='small_mlp'}"]
@@ -508,6 +515,7 @@ def test_trackers_hear_a_run_from_its_first_record_on(diary: type[Diary], tmp_pa
     assert [record for _, record in records] == list(run.records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails_at", ["begin", "record", "end"])
 def test_a_tracker_that_fails_costs_no_training(
     fails_at: str, diary: type[Diary], tmp_path: Path, done: Results, monkeypatch: pytest.MonkeyPatch

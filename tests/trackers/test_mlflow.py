@@ -10,11 +10,10 @@ import pytest
 
 from archipel.core.records import Stamped
 from archipel.trackers import track, tracker
+from tests.packages import needs_package
 from tests.trackers import tracked
 
-pytest.importorskip("mlflow", reason="mlflow is an extra")
-pytest.importorskip("sqlalchemy", reason="MLflow's SQLite store needs it")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_package("mlflow"), needs_package("sqlalchemy")]
 
 
 def stored(folder: Path) -> Any:

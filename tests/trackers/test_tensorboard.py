@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from archipel.trackers import track, tracker
+from tests.packages import needs_package
 from tests.trackers import tracked
 
-pytest.importorskip("tensorboard", reason="tensorboard is an extra")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_package("tensorboard")]
 
 
 def sessions(folder: Path) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from archipel.trackers import track, tracker
+from tests.packages import needs_package
 from tests.trackers import tracked
 
-pytest.importorskip("wandb", reason="wandb is an extra")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, needs_package("wandb")]
 
 
 def kinds(folder: Path) -> dict[str, list[Any]]:
