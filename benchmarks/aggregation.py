@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from archipel.core.layout import Entry, Layer, Layout
+from archipel.core.layout import Layer, Layout, TensorSlot
 from archipel.core.parts import Community, Mean
 from archipel.core.state import Member, State, Update, View
 from archipel.core.types import Metrics, Model
@@ -245,8 +245,8 @@ def _layout(parameters: int) -> Layout:
     size, layers = parameters // LAYERS, []
     for i in range(LAYERS):
         stop = parameters if i == LAYERS - 1 else (i + 1) * size
-        entry = Entry(f"layer{i}.weight", (stop - i * size,), torch.float32, i * size, stop)
-        layers.append(Layer(f"layer{i}", "Linear", f"layer{i}", False, (entry,)))
+        slot = TensorSlot(f"layer{i}.weight", (stop - i * size,), torch.float32, i * size, stop)
+        layers.append(Layer(f"layer{i}", "Linear", f"layer{i}", False, (slot,)))
     return Layout(tuple(layers))
 
 

@@ -29,7 +29,8 @@ COMMANDS = {
     "doctor": "Check the installation, the machine and the data, and train a little; "
     "exit code 1 if something is broken.",
     "data": "List the known data sets, and which are on this machine; `show` draws a split, `get` downloads.",
-    "controller": "Hold a real federation: learners elsewhere train, and nothing that they sent is ever lost.",
+    "controller": "Run the controller of a real federation: learners elsewhere train, and nothing that they sent is "
+    "ever lost.",
     "learner": "Take part in a real federation with one's own data, which stay here.",
     "status": "How a federation is doing: learners, tasks, version, score.",
     "operator": "Pause, resume, withdraw or readmit a learner of a federation.",
