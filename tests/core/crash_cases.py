@@ -19,7 +19,9 @@ from archipel.core.parts import (
     Adam,
     Community,
     Ending,
+    LatinSquare,
     NormClipped,
+    Plateau,
     PrivateLayers,
     Relay,
 )
@@ -53,6 +55,10 @@ ALGORITHMS: dict[str, Make] = {
     if name != "centralised"  # one learner with everybody's data, and the rounds of fedavg
 } | {
     "a deadline": partial(fedavg, batch=8, deadline=0.1),
+    "a rate that falls, and evaluators by class": lambda: replace(
+        sync_dvw(batch=8, epochs=1, evaluators=2, choice="representative"), planners=(Plateau(patience=1, window=1),)
+    ),
+    "a relay in turn": lambda: replace(radfed_i(0.5, 2, batch=8), selection=LatinSquare()),
     "importance measured first": partial(radfed_i, 0.5, 2, first="measured", batch=8),
     "a relay with opinions, private heads and Adam": lambda: replace(
         sync_dvw(batch=8, epochs=1),

@@ -16,7 +16,7 @@ score travels with its update, so 9 of 10 learners are asked; momentum does not 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Unpack
+from typing import Literal, Unpack
 
 from archipel.algorithms.constructor import constructor
 from archipel.core.algorithm import Algorithm
@@ -38,17 +38,23 @@ def async_fedavg(**local: Unpack[Local]) -> Algorithm:
 
 @constructor
 def sync_dvw(
-    metric: str = "micro_f1", *, quorum: float = 0.5, evaluators: int | None = None, **local: Unpack[Local]
+    metric: str = "micro_f1",
+    *,
+    quorum: float = 0.5,
+    evaluators: int | None = None,
+    choice: Literal["drawn", "representative"] = "drawn",
+    **local: Unpack[Local],
 ) -> Algorithm:
     """SyncDVW: rounds of all learners, each update weighted by how well all learners find it does on their data.
 
     metric: of the pooled opinions, which is the weight; quorum: share of the opinions that must come in.
     evaluators: ask only so many learners for their opinion; None: all.
+    choice: of evaluators: drawn at random, or so that together they have everybody's shares of the classes.
     """
     return Algorithm(
         "sync_dvw",
         protocol=Rounds(),
-        weighting=ByDistributedValidation(metric, quorum, evaluators),
+        weighting=ByDistributedValidation(metric, quorum, evaluators, choice),
         plan=Plan(**(CIFAR10 | local)),
     )
 
@@ -65,6 +71,7 @@ def async_dvw(
     *,
     quorum: float = 0.5,
     evaluators: int | None = None,
+    choice: Literal["drawn", "representative"] = "drawn",
     **local: Unpack[Local],
 ) -> Algorithm:
     """AsyncDVW: the community model of everybody's latest model, weighted by distributed validation.
@@ -78,11 +85,12 @@ def async_dvw(
     recall_window: cycles that the median is over, a learner's first ones; None: all so far.
     quorum: share of the opinions that must come in.
     evaluators: ask only so many learners for their opinion; None: all.
+    choice: of evaluators: drawn at random, or so that together they have everybody's shares of the classes.
     """
     return Algorithm(
         "async_dvw",
         protocol=Stream(),
-        weighting=ByDistributedValidation(metric, quorum, evaluators),
+        weighting=ByDistributedValidation(metric, quorum, evaluators, choice),
         merge=Community(),
         planners=(ValidationCycle(loss, tombstones, at_most),) if adaptive else (),
         recall=MedianStaleness(recall_after, recall_window) if adaptive else None,

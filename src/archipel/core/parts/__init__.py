@@ -17,10 +17,11 @@ from archipel.core.parts.planning import (
     Proximal,
     ValidationCycle,
 )
+from archipel.core.parts.plateau import Plateau
 from archipel.core.parts.protocol import Protocol, Relay, Rounds, Stream
 from archipel.core.parts.recall import MedianStaleness, Recall
 from archipel.core.parts.robust import GeometricMedian, Krum, Median, TrimmedMean
-from archipel.core.parts.selection import ByImportance, Everyone, Selection, Uniform
+from archipel.core.parts.selection import ByImportance, Everyone, LatinSquare, Selection, Uniform
 from archipel.core.parts.server import Adagrad, Adam, Momentum, Replace, Server, Yogi
 from archipel.core.parts.weighting import (
     ByConsistency,
@@ -52,6 +53,7 @@ __all__ = [
     "FairChange",
     "GeometricMedian",
     "Krum",
+    "LatinSquare",
     "LayerByLayer",
     "MatchedMean",
     "Mean",
@@ -67,6 +69,7 @@ __all__ = [
     "Part",
     "PeriodicLayers",
     "Planner",
+    "Plateau",
     "PrivateLayers",
     "Product",
     "Proposal",

@@ -46,6 +46,41 @@ class Uniform(Selection):
 
 
 @dataclass(slots=True)
+class LatinSquareMemory:
+    order: list[str] = field(default_factory=list)
+    """All learners in the order in which they are visited."""
+    turn: int = 0
+    """Draws from this order so far."""
+
+
+@dataclass(frozen=True)
+class LatinSquare(Selection):
+    """In turn: in as many hops of a relay as there are learners, every model visits every learner once.
+
+    Learners stand in a circle, in an order drawn anew after each round of it; the slots start at equal distances and
+    move on by one at every draw. Whoever is not there is passed over for the next one.
+    """
+
+    def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
+        memory = view.memory(LatinSquareMemory)
+        if memory.turn >= len(memory.order):
+            everyone = sorted({*view.active(), *candidates})
+            order = view.generator(draw).permutation(len(everyone))
+            memory.order, memory.turn = [everyone[i] for i in order], 0
+        circle, apart = memory.order, max(1, len(memory.order) // max(count, 1))
+        free, chosen = set(candidates), list[str]()
+        for slot in range(min(count, len(candidates))):
+            start = memory.turn + slot * apart
+            turned = (circle[(start + step) % len(circle)] for step in range(len(circle)))
+            # one who has joined since the order was drawn is picked when nobody of it is left
+            learner = next((name for name in turned if name in free), None) or min(free)
+            free.remove(learner)
+            chosen.append(learner)
+        memory.turn += 1
+        return chosen
+
+
+@dataclass(slots=True)
 class ImportanceMemory:
     scores: dict[str, float] = field(default_factory=dict)
     """p_k of each learner that has reported."""

@@ -7,8 +7,8 @@ sites asked gather it and calls `weigh` when the answers are in or have failed.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,6 +27,7 @@ from archipel.core.types import (
     Distance,
     Model,
     Probe,
+    Reports,
     Score,
 )
 
@@ -126,6 +127,32 @@ class ByFreshness(Weighting):
                 return 1 / (math.log(s + 1) + 1)
 
 
+@dataclass(slots=True)
+class EvaluatorMemory:
+    classes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Examples of each class at each learner that has reported them."""
+
+
+def representative(sites: Sequence[str], classes: Mapping[str, Sequence[int]], count: int) -> list[str]:
+    """Return sites whose examples together have shares of the classes like all learners', added one by one.
+
+    Nothing if fewer are given than asked for: then there is nothing to choose.
+    """
+    if len(sites) < count:
+        return []
+    everybody = np.sum([classes[name] for name in sorted(classes)], axis=0, dtype=np.float64)
+    wanted = everybody / max(everybody.sum(), 1.0)
+    chosen, together = list[str](), np.zeros(len(wanted))
+    for _ in range(count):
+        rest = [site for site in sites if site not in chosen]
+        sums = [together + np.asarray(classes[site], np.float64) for site in rest]
+        gaps = [np.abs(one / max(one.sum(), 1.0) - wanted).sum() for one in sums]
+        best = int(np.argmin(gaps))
+        chosen.append(rest[best])
+        together = sums[best]
+    return chosen
+
+
 @dataclass(frozen=True)
 class ByDistributedValidation(Weighting):
     """DVW: every learner tries the update on its own validation part; the pooled score is the weight (Metis IV)."""
@@ -136,9 +163,13 @@ class ByDistributedValidation(Weighting):
     quorum: float = 0.5
     """Share of the opinions that must have come in: those asked for and, if it has one, the learner's own."""
     evaluators: int | None = None
-    """Ask only so many of the other learners, drawn anew for each update; None: all."""
+    """Ask only so many of the other learners, chosen anew for each update; None: all."""
+    choice: Literal["drawn", "representative"] = "drawn"
+    """How they are chosen: drawn at random; or so that their examples together have shares of the classes like
+    everybody's, by the class counts that learners report with their updates."""
 
     def __post_init__(self) -> None:
+        one_of("ByDistributedValidation", "choice", self.choice, ("drawn", "representative"))
         one_of("ByDistributedValidation", "metric", self.metric, METRICS)
         share("ByDistributedValidation", "quorum", self.quorum)
         if self.evaluators is not None:
@@ -158,14 +189,27 @@ class ByDistributedValidation(Weighting):
 
     @property
     def needs(self) -> Needs:
-        return Needs(reports=("validation scores" if self.metric == "auc" else "validation",), validation=True)
+        own: Reports = "validation scores" if self.metric == "auc" else "validation"
+        counts: tuple[Reports, ...] = ("class counts",) if self.choice == "representative" else ()
+        return Needs(reports=(own, *counts), validation=True)
+
+    def observe(self, view: View, update: Update) -> None:
+        if self.choice == "representative" and update.metrics.classes:
+            view.memory(EvaluatorMemory).classes[update.learner] = update.metrics.classes
 
     def ask(self, view: View, update: Update) -> Iterable[EvidenceRequest]:
         sites = list(view.others_with_validation(update.learner))  # its own opinion travels with the update
         if self.evaluators is not None and self.evaluators < len(sites):
-            drawn = view.generator("evaluators", update.task).permutation(len(sites))[: self.evaluators]
-            sites = [sites[i] for i in sorted(drawn)]
+            drawn = view.generator("evaluators", update.task).permutation(len(sites))
+            sites = sorted(self._evaluators(view, [sites[i] for i in drawn]))
         return [EvidenceRequest(tuple(sites), self.probe)]
+
+    def _evaluators(self, view: View, drawn: list[str]) -> list[str]:
+        """Return whom to ask of the others, given in an order drawn at random, which decides between equals."""
+        assert self.evaluators is not None
+        classes = view.memory(EvaluatorMemory).classes if self.choice == "representative" else {}
+        known = [site for site in drawn if site in classes]
+        return representative(known, classes, self.evaluators) or drawn[: self.evaluators]
 
     def weigh(self, view: View, update: Update) -> Weight | None:
         tables = update.scores(self.probe)
