@@ -451,7 +451,7 @@ def test_status_and_metrics_tell_when_certificates_end(papers: Path, tmp_path: P
                     warnings.simplefilter("always")
                     one.light(name)
                 assert [warning.category for warning in warned] == [ArchipelWarning] * (name == NAMES[1])
-            await reached(lambda: len(one.federation.certificates) == 2, "both learners to call")
+            await reached(lambda: len(one.federation.status._certificates) == 2, "both learners to call")
             line = link(one, short, "alice")
             told = json.loads((await line.look()).told)["certificates"]
             await line.close()

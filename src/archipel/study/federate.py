@@ -20,6 +20,7 @@ from archipel.core.algorithm import Algorithm
 from archipel.core.checks import require
 from archipel.core.controller import Controller
 from archipel.core.layout import Layout
+from archipel.core.parts.clipping import clipped
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.planning import ValidationCycle
@@ -182,6 +183,7 @@ class Hosting:
                 "threads": self.study.simulation.threads,
                 "wait for": self.terms.wait_for,
                 "federation.limits.most_share": self.terms.limits.most_share,
+                "federation.limits.most_movement": self.terms.limits.most_movement,
             }
             if before is None:
                 with journal.write():
@@ -189,7 +191,8 @@ class Hosting:
                 return self
         finally:
             journal.close()
-        theirs = {"federation.limits.most_share": 1.0, **json.loads(before)}  # older states had no limit
+        older = {"federation.limits.most_share": 1.0, "federation.limits.most_movement": None}  # states without limits
+        theirs = {**older, **json.loads(before)}
         differ = [what for what in mine if what not in ("study", "wait for") and mine[what] != theirs[what]]
         differ += sorted(
             key
@@ -250,6 +253,8 @@ def host(study: Study) -> Hosting:
         not algorithm.pooled, f"{algorithm.name} pools all data in one place, which a federation is there to avoid."
     )
     terms = _terms(study, data if at_home else None)
+    if terms.limits.most_movement is not None:
+        algorithm = replace(algorithm, merge=clipped(algorithm.merge, terms.limits.most_movement))
     for planner in algorithm.planners:
         if isinstance(planner, ValidationCycle):
             for guest in terms.learners.values():
@@ -298,9 +303,14 @@ def _terms(study: Study, data: Islands | None) -> Terms:
         section.task_deadline,
         section.opinion_deadline,
         section.norm_bound,
-        Limits(**section.limits.model_dump()),
+        _limits(study),
         _operators(study),
     )
+
+
+def _limits(study: Study) -> Limits:
+    told = study.federation.limits.model_dump()
+    return Limits(**{**told, "most_movement": told["most_movement"] or None})
 
 
 def _operators(study: Study) -> dict[str, OperatorRole]:

@@ -278,6 +278,9 @@ class LimitsTable(StudyTable):
     most_share: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Nobody's share of a merge's weights, of everybody's statistics or of a pooled score is above this, whatever it
     claims; with n learners never below 1/n. 1: no limit. Set it little above what the largest learner should have."""
+    most_movement: Annotated[float, Field(ge=1)] | Literal[False] = 10.0
+    """How far an update may move a layer, in medians of what learners' updates lately moved it by; what goes further is
+    scaled back to it (`NormClipped`). false: no limit."""
 
 
 class OperatorTable(StudyTable):

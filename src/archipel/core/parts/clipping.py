@@ -33,6 +33,8 @@ ENOUGH = 3
 """Learners that a median is taken of: among two nobody is in the minority."""
 BLOCK = 1 << 20
 """Numbers of a layer that are worked on at a time."""
+SUMMED = 1 << 16
+"""Squares that are added up in float32 before they are added in float64."""
 
 
 @dataclass(slots=True)
@@ -139,13 +141,17 @@ class NormClipped(Merge):
 
     def _movements(self, view: View, update: Update) -> dict[int, float]:
         """Return how far an update would move each layer it sent."""
-        found = {}
+        found, begun = {}, view.start(update.learner).name
         for layer in update.layers:
             squares = 0.0
-            for piece in chunks(view.layout.slices((layer,)), BLOCK):
-                difference = view.models.read(update.model.name, piece).double()
-                difference -= view.models.read(view.start(update.learner).name, piece)
-                squares += float(torch.dot(difference, difference))
+            for piece in chunks(view.layout.slices((layer,)), SUMMED):
+                mine, start = view.models.read(update.model.name, piece), view.models.read(begun, piece)
+                difference = mine - start
+                square = float(torch.dot(difference, difference))  # in float32: a seventh of the time
+                if not math.isfinite(square):
+                    difference = mine.double() - start
+                    square = float(torch.dot(difference, difference))
+                squares += square
             found[layer] = math.sqrt(squares)
         return found
 

@@ -43,6 +43,8 @@ class Limits:
     test: int = 10_000_000
     most_share: float = 0.8
     """Of a weight, of everybody's moments and of a pooled score; with n learners never below 1/n."""
+    most_movement: float | None = 10.0
+    """How far an update may move a layer, in medians of what learners' updates lately moved it by; None: no limit."""
 
 
 @dataclass(frozen=True)
