@@ -36,12 +36,21 @@ def status(
         f"{told['updates waiting']} updates waiting{'; ' + doing if doing else ''}{restarts}"
     )
     out.print(escape(sentence), highlight=False, soft_wrap=True)
-    table = Table("learner", "state", "examples", "training", "evaluating", "seen")
+    table = Table("learner", "state", "examples", "training", "evaluating", "movement", "seen")
     for one in told["learners"]:
         seen = "" if one["seen"] is None else f"{one['seen']} s ago"
-        cells = (one["name"], one["state"], one["examples"], one["training"] or "", one["evaluating"] or "", seen)
+        cells = (
+            one["name"],
+            one["state"],
+            one["examples"],
+            one["training"] or "",
+            one["evaluating"] or "",
+            _movement(one),
+            seen,
+        )
         table.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
     out.print(table)
+    _versions(told)
     for one in told["certificates"]:
         if one["soon"]:
             ends = f"the certificate of {one['who']} expires on {one['expires'][:10]}; have a new one signed before"
@@ -50,3 +59,27 @@ def status(
         if one["capped"]:
             claims = f"{one['name']} claims more than anybody's share of: {', '.join(one['capped'])}; it is cut to that"
             out.print(f"[yellow]note:[/] {escape(claims)}", highlight=False, soft_wrap=True)
+        movement = one["movement"]
+        if movement is not None and movement["outlier"]:
+            moved = f"the last update of {one['name']} moved the model {movement['medians']} times as far as the median"
+            out.print(f"[yellow]note:[/] {escape(moved)}", highlight=False, soft_wrap=True)
+
+
+def _movement(learner: dict[str, Any]) -> str:
+    """Return how far a learner's last update moved the model."""
+    movement = learner["movement"]
+    if movement is None:
+        return ""
+    clipped = f", clipped {movement['clipped']} times" if movement["clipped"] else ""
+    return f"{movement['norm']:.3g} ({movement['medians']} x median{clipped})"
+
+
+def _versions(told: dict[str, Any]) -> None:
+    """Print who made the last versions, with the largest share first."""
+    if not told["versions"]:
+        return
+    table = Table("version", "shares")
+    for one in told["versions"]:
+        shares = sorted(one["shares"].items(), key=lambda item: -item[1])
+        table.add_row(str(one["version"]), escape(", ".join(f"{name} {share:.0%}" for name, share in shares[:5])))
+    out.print(table)

@@ -26,6 +26,7 @@ from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.protocol import Commit, Count, Decision, GiveUp, Later, Offer, Send
 from archipel.core.records import Membership
+from archipel.core.rollback import roll_back
 from archipel.core.scored import ScoreTable
 from archipel.core.scoring import score, take_scores
 from archipel.core.state import Assignment, Member, Models, State, needed_vectors
@@ -41,6 +42,7 @@ from archipel.core.types import (
     Left,
     Model,
     Progress,
+    RolledBack,
     Score,
     SiteAnswers,
     Stop,
@@ -152,6 +154,9 @@ class Controller:
                 self._failed(event)
             case Woke(tag):
                 self._woke(tag)
+            case RolledBack():
+                roll_back(self._context, event)
+                score(self._context)
         return True
 
     # --------------------------------------------------------------------------------------------------- membership

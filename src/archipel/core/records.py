@@ -132,8 +132,16 @@ class Capped:
     most_share: float
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A version has the numbers of an earlier one, to which an operator has rolled the model back."""
+
+    version: int
+    earlier: int
+
+
 Record: TypeAlias = (
-    Committed | Scores | Handed | Returned | Probed | Refused | Divergence | Membership | Shadow | Capped
+    Committed | Scores | Handed | Returned | Probed | Refused | Divergence | Membership | Shadow | Capped | Restored
 )
 
 

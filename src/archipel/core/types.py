@@ -360,4 +360,14 @@ class Left:
     learner: str
 
 
-Event: TypeAlias = Trained | Evaluated | Progress | Failed | Woke | Joined | Left
+@dataclass(frozen=True, slots=True)
+class RolledBack:
+    """An operator has taken back the versions after this one."""
+
+    version: int
+    """Whose numbers become the next version."""
+    model: str
+    """The name of the vector that holds them."""
+
+
+Event: TypeAlias = Trained | Evaluated | Progress | Failed | Woke | Joined | Left | RolledBack

@@ -150,15 +150,15 @@ async def _learner(make_agent: Callable[[], Agent]) -> Agent:
     return agent
 
 
-def ask(make_link: Callable[[], Link], action: str | None = None, learner: str = "") -> Any:
-    """Have the controller do something, and what it says; without an action, how the federation is doing."""
+def ask(make_link: Callable[[], Link], action: str | None = None, learner: str = "", version: int = 0) -> Any:
+    """Have the controller do something, and return what it says; without an action, the status."""
 
     async def call() -> Any:
         link = make_link()
         try:
             if action is None:
                 return _printable(json.loads((await link.look()).told))
-            return printable((await link.steer(action, learner)).told)
+            return printable((await link.steer(action, learner, version)).told)
         finally:
             await link.close()
 

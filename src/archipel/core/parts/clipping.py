@@ -56,6 +56,14 @@ class Movements:
         if len(recent) > RECENT:
             del recent[next(iter(recent))]
 
+    def norms(self) -> dict[str, float]:
+        """Return how far the latest update of each recent learner would have moved the whole model."""
+        squares: dict[str, float] = {}
+        for recent in self.latest:
+            for learner, norm in list(recent.items()):
+                squares[learner] = squares.get(learner, 0.0) + norm * norm
+        return {learner: math.sqrt(square) for learner, square in squares.items()}
+
     def limit(self, layer: int, multiple: float, current: Tensor) -> float:
         """Return how far an update may move a layer, whose numbers are `current`.
 

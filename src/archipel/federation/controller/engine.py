@@ -20,7 +20,7 @@ import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 
-from archipel.core.records import Capped, Scores
+from archipel.core.records import Capped, Committed, Scores
 from archipel.core.types import (
     Cancel,
     Command,
@@ -220,6 +220,8 @@ class Federation:
                 self.log.post(Failed(task, "cancelled"))
             case Keep(Scores() as scores):
                 self.status.record_scores(scores)
+            case Keep(Committed() as commit):
+                self.status.record_commit(commit)
             case Keep(Capped() as capped):
                 self.status.warn_of_share(capped)
             case Stop(reason):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from archipel.core.types import Event, Left
+from archipel.core.types import Event, Left, RolledBack
 from archipel.federation.controller.admissions import Admissions
 from archipel.federation.controller.calls import Calls
 from archipel.federation.controller.departures import Departures
@@ -14,6 +14,7 @@ from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.controller.terms import Rejected, Terms
 from archipel.federation.security import roles
 from archipel.federation.security.names import Identity
+from archipel.federation.storage.durable_controller import Note
 from archipel.federation.wire import federation_pb2 as pb
 
 log = logging.getLogger("archipel.federation")
@@ -47,6 +48,8 @@ class Operators:
             forbidden = roles.objection(who.name, self._listed[who.name], wish.action)
             if forbidden is not None:
                 raise Rejected(forbidden)
+        if wish.action == "rollback":
+            return await self._roll_back(who, wish.version)
         if name not in self._sessions:
             raise Rejected(f"There is no learner {name[:100]}; the study lists {', '.join(self._sessions)[:500]}.")
         if name in self._admissions.withdrawn and wish.action != "readmit":
@@ -58,6 +61,26 @@ class Operators:
             self._log.post(event)
         log.info("an operator spoke", extra={"action": wish.action, "learner": name, "by": str(who)})
         return pb.Done(told=f"{name}: {wish.action} at version {self._log.state.version}")
+
+    async def _roll_back(self, who: Identity, version: int) -> pb.Done:
+        """Make an earlier version the current one."""
+        if who.kind != "operator":
+            raise Rejected(f"{who.name} is a {who.kind}; an operator rolls the model back.")
+        if self._log.stopped is not None:
+            raise Rejected(f"The run is over ({self._log.stopped}): there is nothing to roll back.")
+        models = self._log.durable.models
+        earlier = await self._log.in_writer(models.earlier)
+        if version not in earlier:
+            stored = ", ".join(map(str, earlier)) or "none"
+            raise Rejected(
+                f"Version {version} is not stored. The current one is {self._log.state.version}, and those that can be "
+                f"restored are: {stored}."
+            )
+        delivery = await self._log.in_writer(lambda: models.restore(version))
+        note = Note(str(who), "rollback", {"version": version})
+        await self._log.post(RolledBack(version, f"r{version}"), delivery=delivery, note=note).handled
+        log.warning("the model was rolled back", extra={"version": version, "by": str(who)})
+        return pb.Done(told=f"rolled back to version {version}; it is now version {self._log.state.version}")
 
     def _decide(self, who: Identity, action: str, name: str) -> Iterable[Event]:
         """Change the decisions; return the events to post once they are on disk."""
@@ -82,4 +105,4 @@ class Operators:
                 admissions.withdrawn.discard(name)
                 admissions.readmitted.add(name)
                 return ()
-        raise Rejected(f"There is no action {action[:100]!r}; there are pause, resume, withdraw and readmit.")
+        raise Rejected(f"There is no action {action[:100]!r}; there are pause, resume, withdraw, readmit and rollback.")

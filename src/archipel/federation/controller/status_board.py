@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import statistics
+from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from archipel.core.records import Capped, Scores
+from archipel.core.parts.clipping import Movements
+from archipel.core.records import Capped, Committed, Scores
 from archipel.core.types import Evaluate, Train
 from archipel.federation.controller.admissions import Admissions
 from archipel.federation.controller.event_log import EventLog
@@ -18,6 +21,11 @@ from archipel.federation.security.gate import Turned
 from archipel.federation.security.names import Identity
 
 log = logging.getLogger("archipel.federation")
+
+LAST = 10
+"""Versions whose shares are shown."""
+OUTLIER = 3.0
+"""A learner whose last update moved the model this many times more, or less, than the median is pointed out."""
 
 
 class StatusBoard:
@@ -33,6 +41,8 @@ class StatusBoard:
         self.restarts = 0
         """Controllers before this one that were killed and restarted."""
         self.score: float | None = None
+        self._commits: deque[dict[str, Any]] = deque(maxlen=LAST)
+        """Shares of the last versions' weights, by learner."""
         self._certificates: dict[str, datetime] = {}
         """When the certificates of the controller and of callers expire."""
         self._capped_moments: tuple[str, ...] = ()
@@ -44,6 +54,15 @@ class StatusBoard:
         evaluation = self._log.durable.controller.evaluation
         if scores is not None and evaluation is not None:
             self.score = scores.metrics.get(evaluation.metric)
+
+    def record_commit(self, commit: Committed) -> None:
+        """Note who made a version, and each learner's share of its weights."""
+        weights = [sum(row) for row in commit.weights]
+        whole = sum(weights) or 1.0
+        shares: dict[str, float] = {}
+        for learner, weight in zip(commit.learners, weights, strict=True):
+            shares[learner] = shares.get(learner, 0.0) + weight / whole
+        self._commits.append({"version": commit.version, "shares": {name: round(s, 4) for name, s in shares.items()}})
 
     def record_certificate(self, who: str, expires: datetime) -> None:
         """Note when a certificate expires."""
@@ -103,6 +122,7 @@ class StatusBoard:
             "updates waiting": len(state.queue),
             "restarts": self.restarts,
             "certificates": self._expiring(who),
+            "versions": list(self._commits) if who.kind == "operator" else [],
             "learners": [self._learner(name) for name in self._sessions if who.kind == "operator" or name == who.name],
         }
 
@@ -131,9 +151,28 @@ class StatusBoard:
             "state": state,
             "examples": None if member is None else member.examples,
             "capped": self._capped(name),
+            "movement": self._movement(name),
             "training": [task for task, command in session.orders.items() if isinstance(command, Train)],
             "evaluating": sum(isinstance(command, Evaluate) for command in session.orders.values()),
             "seen": None if member is None else round(self._log.now - session.seen, 1),
+        }
+
+    def _movement(self, name: str) -> dict[str, Any] | None:
+        """Return how far a learner's last update moved the model, also in medians of all learners' last updates."""
+        memory = self._log.state.memory.get("merge")
+        if not isinstance(memory, Movements):
+            return None
+        norms = memory.norms()
+        if name not in norms:
+            return None
+        median = statistics.median_low(norms.values())
+        relative = norms[name] / median if median else 1.0
+        clipped = memory.clipped.get(name, 0)
+        return {
+            "norm": norms[name],
+            "medians": round(relative, 2),
+            "clipped": clipped,
+            "outlier": len(norms) > 2 and not 1 / OUTLIER < relative < OUTLIER,
         }
 
     def _capped(self, name: str) -> list[str]:

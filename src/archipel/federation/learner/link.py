@@ -109,8 +109,8 @@ class Link:
         heard: pb.Heard = await self._once(self._beat, pulse, seconds=10.0)
         return heard
 
-    async def steer(self, action: str, learner: str) -> pb.Done:
-        done: pb.Done = await self._once(self._steer, pb.Wish(action=action, learner=learner))
+    async def steer(self, action: str, learner: str, version: int = 0) -> pb.Done:
+        done: pb.Done = await self._once(self._steer, pb.Wish(action=action, learner=learner, version=version))
         return done
 
     async def look(self) -> pb.Status:

@@ -31,6 +31,7 @@ from archipel.core.types import (
     Finish,
     Keep,
     Progress,
+    RolledBack,
     Stop,
     Train,
     Trained,
@@ -133,6 +134,8 @@ class Replay:
         match event:
             case Trained(task, model):
                 self.models.adopt(model, self.out.pop(task).command.model.name, beside["delivery"])
+            case RolledBack(_, model):
+                self.models.adopt(model, self.controller.state.model.name, beside["delivery"])
             case Evaluated(task) | Failed(task):
                 self.out.pop(task, None)
             case Woke(tag):
@@ -325,7 +328,7 @@ class DurableController:
             if not isinstance(event, Progress):
                 self._closing.add(event.task)
         self.number += 1
-        delivery = entry.delivery if isinstance(event, Trained) else None
+        delivery = entry.delivery if isinstance(event, Trained | RolledBack) else None
         beside = CODEC.text({"delivery": delivery, "moved": entry.moved})
         line = Line(self.number, self.time, CODEC.text(event), beside, answer)
         self.journal.append(line)

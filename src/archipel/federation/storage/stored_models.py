@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -27,6 +28,11 @@ Digest: TypeAlias = str
 
 IN_MEMORY = 1 << 25
 """Bytes of versions that stay in memory beside the newest one."""
+EARLIER = 1 << 24
+"""Bytes of earlier versions that stay in memory; those that a snapshot has written stay in their files."""
+SPACES, EACH = (1, 10, 100, 1000), 4
+"""Of the versions that are multiples of each of these, so many of the last ones are kept for a rollback."""
+VERSION = re.compile(r"v\d+")
 PIECE = 1 << 18
 """Numbers that are read at a time to hash a layer."""
 
@@ -88,6 +94,8 @@ class StoredModels:
         self.fresh: dict[str, Digest] = {}
         """Versions that were written since somebody last looked, by their digests; who looks clears them."""
         self._kept: dict[str, Kept] = {}
+        self._earlier: dict[str, Kept] = {}
+        """Versions that nobody needs, and to which an operator may roll back."""
 
     # ------------------------------------------------------------------------------------------- what the parts use
 
@@ -126,7 +134,9 @@ class StoredModels:
         self._kept[name] = self._with(self._kept[name], self._kept[base], layers)
 
     def drop(self, name: str) -> None:
-        self._kept.pop(name, None)
+        kept = self._kept.pop(name, None)
+        if kept is not None and VERSION.fullmatch(name):
+            self._retain(name, kept)
 
     def names(self) -> list[str]:
         return list(self._kept)
@@ -185,19 +195,50 @@ class StoredModels:
                 kept.blob = kept.blob or self._put(whole, None)
                 kept.runs = (Segment(0, len(whole), kept.blob, 0),)
 
+    # ---------------------------------------------------------------------------------------------- earlier versions
+
+    def earlier(self) -> list[int]:
+        """Return the versions that can be restored."""
+        return sorted(_number(name) for name in self._earlier)
+
+    def restore(self, version: int) -> Delivery:
+        """Write an earlier version to a file of its own, and pin it until it is journalled."""
+        kept = self._earlier[f"v{version}"]
+        assert kept.digests is not None
+        self._check(kept, 0, self.layout.size)
+        blob = self.blobs.put([as_bytes(self._read(kept, 0, self.layout.size))])
+        self.blobs.pin(blob)
+        digests = dict(zip(self.layout.names, kept.digests, strict=True))
+        return Delivery(blob, 0, tuple(range(len(self.layout.layers))), digests)
+
+    def _retain(self, name: str, kept: Kept) -> None:
+        """Keep a version that nobody needs: in its file if a snapshot has written one, in memory if it is small."""
+        if kept.blob is not None:
+            kept.runs = (Segment(0, self.layout.size, kept.blob, 0),)
+        self._earlier[name] = kept
+        spaced = _spaced(self.earlier())
+        self._earlier = {name: kept for name, kept in self._earlier.items() if _number(name) in spaced}
+        room = EARLIER
+        for name in sorted(self._earlier, key=_number, reverse=True):
+            if any(isinstance(run.source, Tensor) for run in self._earlier[name].runs):
+                room -= 4 * self.layout.size
+                if room < 0:
+                    del self._earlier[name]
+
     # ----------------------------------------------------------------------------------------------------- snapshots
 
     def save(self) -> dict[str, Any]:
         """Have all vectors on disk, and say where; what is there already is not written again."""
         places: dict[int, Digest] = {}
         found: dict[str, Any] = {}
-        for name, kept in self._kept.items():
+        everything = {**self._earlier, **self._kept}
+        for name, kept in everything.items():
             whole = kept.tensor
             if whole is not None:
                 if kept.blob is None or "/" in name:
                     kept.blob = self._put(whole, kept.blob)
                 places[id(whole)] = kept.blob
-        for name, kept in self._kept.items():
+        for name, kept in everything.items():
             runs = []
             for run in kept.runs:
                 blob, offset = run.source, run.offset
@@ -210,11 +251,14 @@ class StoredModels:
             whole = kept.tensor
             dtype = None if whole is None else str(whole.dtype).removeprefix("torch.")
             found[name] = {"runs": runs, "digests": kept.digests and list(kept.digests), "in memory": dtype}
+            if name not in self._kept:
+                found[name]["earlier"] = True
         return found
 
     def load(self, saved: dict[str, Any]) -> None:
         """Models stay in their files until somebody asks for them: a controller that was killed is back sooner."""
         self._kept.clear()
+        self._earlier.clear()
         for name, told in saved.items():
             runs = tuple(Segment(*run) for run in told["runs"])
             digests = None if told["digests"] is None else tuple(told["digests"])
@@ -226,6 +270,8 @@ class StoredModels:
                 if hashlib.sha256(as_bytes(vector)).hexdigest() != only.source:
                     raise _damaged(str(self.blobs.path(only.source)), only.source)
                 self._kept[name] = Kept((replace(only, source=vector, offset=0),), digests, only.source)
+            elif told.get("earlier"):
+                self._earlier[name] = Kept(runs, digests)
             else:
                 self._kept[name] = Kept(runs, digests)
 
@@ -307,6 +353,15 @@ def as_bytes(vector: Tensor) -> memoryview:
     """A vector's own memory."""
     numbers = vector.contiguous().numpy()
     return numbers.data.cast("B") if numbers.size else memoryview(b"")
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("v"))
+
+
+def _spaced(versions: Sequence[int]) -> set[int]:
+    """Return the versions to keep: all of the last ones, and fewer the further back."""
+    return {version for space in SPACES for version in [v for v in versions if v % space == 0][-EACH:]}
 
 
 def _damaged(file: str, expected: Digest) -> OSError:

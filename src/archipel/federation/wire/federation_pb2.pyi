@@ -327,12 +327,14 @@ class Receipt(_message.Message):
     def __init__(self, verdict: _Optional[_Union[Receipt.Verdict, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Wish(_message.Message):
-    __slots__ = ("action", "learner")
+    __slots__ = ("action", "learner", "version")
     ACTION_FIELD_NUMBER: _ClassVar[int]
     LEARNER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     action: str
     learner: str
-    def __init__(self, action: _Optional[str] = ..., learner: _Optional[str] = ...) -> None: ...
+    version: int
+    def __init__(self, action: _Optional[str] = ..., learner: _Optional[str] = ..., version: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ("told",)
