@@ -148,14 +148,15 @@ def test_a_learner_without_thresholds_is_named_before_anything_is_opened() -> No
 
 def test_a_learner_that_fails_again_and_again_rests_for_longer_and_longer() -> None:
     session = LearnerSession("a")
-    rests = [session.rests_until if session.count_failure(0.0, 0.0) else 0.0 for _ in range(12)]
+    rests = [session.rests_until if session.count_failure(task, 0.0, 0.0) else 0.0 for task in range(12)]
     assert rests[0] == 0.0
     assert rests[1] < rests[4] < rests[8]
     assert rests[-1] == 300.0
-    assert session.count_failure(0.0, 600.0)
+    assert session.count_failure(12, 0.0, 600.0)
     assert session.rests_until == 6000.0, "longer if the others waited for it"
+    assert not session.count_failure(12, 0.0, 600.0), "the same task counts once"
     session.count_success()
-    assert not session.count_failure(0.0, 0.0)
+    assert not session.count_failure(13, 0.0, 0.0)
 
 
 def test_a_pause_that_the_journal_had_not_heard_of_is_told_at_the_next_start(tmp_path: Path) -> None:

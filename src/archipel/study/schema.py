@@ -307,8 +307,9 @@ class FederationSection(StudyTable):
     """Seconds between two signs of life."""
     silence: Annotated[float, Field(gt=0)] = 30.0
     """Seconds without one after which a learner is taken for gone and its tasks for lost."""
-    task_deadline: Annotated[float, Field(gt=0)] = 86_400.0
-    """Seconds that a training task may take; a round's own deadline is its protocol's: "Rounds(deadline=600)"."""
+    task_deadline: Annotated[float, Field(gt=0)] | None = None
+    """Seconds that a training task may take; default: ten times the median of learners' last tasks, between a minute
+    and a day. A round's own deadline is its protocol's: "Rounds(deadline=600)"."""
     opinion_deadline: Annotated[float, Field(gt=0)] = 60.0
     """Seconds that learners have for trying a model; who has not answered by then is left out."""
     norm_bound: Annotated[float, Field(gt=0)] | None = None

@@ -6,6 +6,7 @@ from the state alone; it does not matter which event led there, so it cannot mis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -114,6 +115,8 @@ class RoundsMemory:
     open: bool = False
     overdue: bool = False
     """The deadline of the open round has passed."""
+    wanted: int = 0
+    """Updates at which the open round gives up the tasks still out; 0: it waits for all."""
 
 
 @dataclass(frozen=True)
@@ -126,16 +129,19 @@ class Rounds(Protocol):
     """Learners a round needs; with fewer it waits for more to join."""
     deadline: float | None = None
     """Seconds after which a round takes no more updates; opinions on those that came are still waited for."""
+    extra: float = 0.0
+    """Share of learners asked beyond those that a round needs: it takes the first answers, and gives up the rest."""
 
     def __post_init__(self) -> None:
         share("Rounds", "fraction", self.fraction)
+        at_least(0, "Rounds", extra=self.extra)
         at_least(1, "Rounds", at_least=self.at_least)
         if self.deadline is not None:
             more_than(0, "Rounds", deadline=self.deadline)
 
     @property
     def versions_per_task(self) -> int:
-        everybody = self.fraction == 1 and self.deadline is None
+        everybody = self.fraction == 1 and self.deadline is None and not self.extra
         return 1 if everybody else VERSIONS_PER_TASK
 
     def decide(self, view: View, choose: Choose) -> list[Decision]:
@@ -145,6 +151,9 @@ class Rounds(Protocol):
         if memory.overdue:
             memory.overdue = False
             return [GiveUp(tuple(sorted(view.out)))]
+        surplus = tuple(sorted(task for task, assignment in view.out.items() if not assignment.cancelled))
+        if surplus and memory.wanted and len(view.queue) >= memory.wanted:
+            return [GiveUp(surplus)]
         if view.out or not all(update.ready for update in view.queue):
             return []
         memory.open = False
@@ -156,7 +165,9 @@ class Rounds(Protocol):
         if len(idle) < self.at_least:
             return []
         count = participants(self.fraction, self.at_least, len(idle))
-        chosen = choose(idle, count, f"round {memory.number}")
+        asked = min(len(idle), math.ceil((1 + self.extra) * count - 1e-9))
+        memory.wanted = count if asked > count else 0
+        chosen = choose(idle, asked, f"round {memory.number}")
         memory.open = bool(chosen)
         sends: list[Decision] = [Send(learner, view.start(learner)) for learner in sorted(chosen)]
         if sends and self.deadline is not None:

@@ -12,7 +12,7 @@ from archipel.core.types import Evaluate, Event, Failed, Left, Train, Trained
 from archipel.federation.controller.event_log import EventLog
 from archipel.federation.controller.limiter import Backlog
 from archipel.federation.controller.meters import Meters
-from archipel.federation.controller.outbox import Outbox
+from archipel.federation.controller.outbox import Outbox, TaskDeadline
 from archipel.federation.controller.piecewise_uploads import PiecewiseUploads
 from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.controller.site_evaluations import SiteEvaluations
@@ -56,6 +56,7 @@ class Answers:
         terms: Terms,
         meters: Meters,
         backlog: Backlog,
+        deadline: TaskDeadline,
     ) -> None:
         self._log = event_log
         self._sessions = sessions
@@ -66,6 +67,7 @@ class Answers:
         self._terms = terms
         self._meters = meters
         self._backlog = backlog
+        self._deadline = deadline
         self._layout = bodies.layout
 
     async def stored(self, name: str, parcel: pb.Parcel) -> pb.Offset:
@@ -126,7 +128,7 @@ class Answers:
             self._meters.refusals.labels("update").inc()
             event = Failed(command.task, f"{REFUSED}{error}", traffic)
         seconds = 0.0 if out is None else self._log.now - out.since
-        if delivery is None and session.count_failure(self._log.now, seconds):
+        if delivery is None and session.count_failure(head.task, self._log.now, seconds):
             self._log.post(Left(session.name))  # before its task fails: a learner that has left gets no new one
         note = _note(session.name, head)
         self._backlog.add(bool(body))
@@ -137,6 +139,7 @@ class Answers:
         if out is not None:
             self._meters.turnaround.observe(seconds)
         if delivery is not None:
+            self._deadline.record(session.name, seconds)
             session.count_success()
             session.holds |= set(delivery.digests.values())
             session.private |= set(command.plan.private)

@@ -22,7 +22,7 @@ class Departures:
 
         Post each event before asking for the next.
         """
-        if session.count_failure(now, seconds):
+        if session.count_failure(task, now, seconds):
             yield Left(session.name)
         yield Failed(task, reason, self._outbox.traffic(task))
 

@@ -38,15 +38,14 @@ from archipel.core.types import (
 )
 from archipel.federation.controller.admissions import Admissions
 from archipel.federation.controller.answers import Answers
-from archipel.federation.controller.calls import Calls
 from archipel.federation.controller.departures import Departures
 from archipel.federation.controller.event_log import EventLog, PendingEvent
 from archipel.federation.controller.joining import Joining
-from archipel.federation.controller.limiter import Backlog, Limiter
+from archipel.federation.controller.limiter import Backlog, Calls, Limiter
 from archipel.federation.controller.meters import Meters
 from archipel.federation.controller.operators import Operators
 from archipel.federation.controller.orders import Orders
-from archipel.federation.controller.outbox import Outbox
+from archipel.federation.controller.outbox import Outbox, TaskDeadline
 from archipel.federation.controller.piecewise_uploads import PiecewiseUploads
 from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.controller.site_evaluations import SiteEvaluations
@@ -95,6 +94,7 @@ class Federation:
         self.sessions = {name: LearnerSession(name) for name in terms.learners}
         self.workers = ThreadPools()
         self.calls = Calls()
+        self.deadline = TaskDeadline(terms.task_deadline)
         self.outbox = Outbox(self.log, self.sessions, durable.layout, self.meters)
         self.evaluations = SiteEvaluations(
             self.log, self.sessions, self.outbox, self.workers, self.meters, home, terms.opinion_deadline
@@ -125,7 +125,9 @@ class Federation:
             heartbeat=terms.heartbeat,
         )
         large = PiecewiseUploads(log, self.workers, large_pieces)
-        answers = Answers(log, sessions, outbox, self.evaluations, large, bodies, terms, self.meters, backlog)
+        answers = Answers(
+            log, sessions, outbox, self.evaluations, large, bodies, terms, self.meters, backlog, self.deadline
+        )
         return orders, answers
 
     def _name(self) -> str:
@@ -247,13 +249,13 @@ class Federation:
     def _due(self) -> Iterator[Event]:
         if self.stopped is not None:
             return  # nobody is missed after the end
-        now, terms = self.log.now, self.terms
+        now, terms, most = self.log.now, self.terms, self.deadline.seconds
         for alarm in sorted(self.durable.replay.alarms, key=lambda alarm: alarm.due):
             if alarm.due <= now:
                 yield Woke(alarm.tag)
         for task, out in list(self.durable.out.items()):
-            if isinstance(out.command, Train) and out.since + terms.task_deadline <= now:
-                session, reason = self.sessions[out.command.learner], f"late: no answer in {terms.task_deadline:g} s"
+            if isinstance(out.command, Train) and out.since + most <= now:
+                session, reason = self.sessions[out.command.learner], f"late: no answer in {most:.3g} s"
                 yield from self.departures.failed(session, task, reason, now, now - out.since)
         for session in [session for session in self.sessions.values() if now - session.seen > terms.silence]:
             member = self.log.state.members.get(session.name)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from archipel.core.types import Event, Left, RolledBack
 from archipel.federation.controller.admissions import Admissions
-from archipel.federation.controller.calls import Calls
 from archipel.federation.controller.departures import Departures
 from archipel.federation.controller.event_log import EventLog
+from archipel.federation.controller.limiter import Calls
 from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.controller.terms import Rejected, Terms
 from archipel.federation.security import roles
@@ -95,7 +95,7 @@ class Operators:
             case "withdraw":
                 admissions.withdrawn.add(name)
                 admissions.paused.discard(name)
-                self._calls.drop(f"learner/{name}")
+                self._calls.drop(Identity("learner", name))
                 return self._departures.events(session, "withdrawn")
             case "readmit":
                 if who.kind != "operator":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
 
 from archipel.core.layout import Layout
@@ -12,6 +13,35 @@ from archipel.federation.controller.sessions import LearnerSession, Notice
 
 LAST_MODEL = -(1 << 62)
 """The task under which a learner may fetch the last version when the run is over."""
+ENOUGH = 2
+"""Learners whose times give a median."""
+PATIENCE = 10.0
+"""Medians that a task may take."""
+SHORTEST, LONGEST = 60.0, 86_400.0
+"""Seconds that a task may take at least, and at most; the latter also while too few have answered."""
+
+
+class TaskDeadline:
+    """The seconds after which a training task is given up: a mute learner must not hold up a round for a day."""
+
+    def __init__(self, fixed: float | None) -> None:
+        """Take the study's own deadline, or None to follow what learners' last tasks have taken."""
+        self._fixed = fixed
+        self._last: dict[str, float] = {}
+        """By learner, so that one that answers often has no more say."""
+
+    def record(self, learner: str, seconds: float) -> None:
+        """Note how long a task took that brought an update."""
+        self._last[learner] = seconds
+
+    @property
+    def seconds(self) -> float:
+        """The deadline now."""
+        if self._fixed is not None:
+            return self._fixed
+        if len(self._last) < ENOUGH:
+            return LONGEST
+        return min(LONGEST, max(SHORTEST, PATIENCE * statistics.median(self._last.values())))
 
 
 class Outbox:

@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
-from archipel.federation.controller.calls import MOST, Calls, TooManyCalls
 from archipel.federation.controller.descriptors import most_connections
 from archipel.federation.controller.engine import Federation
-from archipel.federation.controller.limiter import Limiter
+from archipel.federation.controller.limiter import MOST_CALLS, Calls, Limiter, TooManyCalls
 from archipel.federation.controller.terms import Missing, Rejected, RetryLater
 from archipel.federation.security.gate import AGES, CALLER, Gate
 from archipel.federation.security.names import Identity
@@ -50,7 +49,7 @@ THRIFT: list[tuple[str, Any]] = [
 """So that a thousand connections fit into little memory."""
 GUARDS: list[tuple[str, Any]] = [
     ("grpc.server_handshake_timeout_ms", 10_000),  # a connection that says nothing is closed
-    ("grpc.max_concurrent_streams", MOST),
+    ("grpc.max_concurrent_streams", MOST_CALLS),
 ]
 SMALL_UPDATES = 64
 """Updates of one message that may be on their way in, up to the disk."""
@@ -152,7 +151,7 @@ class Service:
         async def call(_: object, context: Any) -> T:
             caller = CALLER.get()
             try:
-                self._calls.begin(str(caller))
+                self._calls.begin(caller)
                 return await method(context)
             except tuple(CODES) as error:
                 if not isinstance(error, BLAMELESS):
@@ -193,7 +192,7 @@ class Service:
     async def _listen(self, context: Any) -> None:
         name = _learner()
         await _read(context, SMALL)
-        self._calls.listen(name)
+        self._calls.listen(CALLER.get())
         await _send(context, self._federation.orders.listen(name))
 
     async def _fetch(self, context: Any) -> None:

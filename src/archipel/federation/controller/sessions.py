@@ -36,6 +36,8 @@ class LearnerSession:
     """Models that it is fetching now."""
     failures: int = 0
     """Training tasks in a row without an update."""
+    failed: int | None = None
+    """The last of them."""
     rests_until: float = 0.0
     """Until then it counts as gone: a learner that fails again and again must not hold up the others' rounds."""
     told_end: bool = False
@@ -45,11 +47,15 @@ class LearnerSession:
         """Note that a training task brought an update."""
         self.failures = 0
 
-    def count_failure(self, now: float, seconds: float) -> bool:
+    def count_failure(self, task: int, now: float, seconds: float) -> bool:
         """Note that a training task came to nothing after so many seconds; return whether the learner rests now.
 
-        The rest grows with each failure, and with the time that others may have waited for the task.
+        The rest grows with each failure, and with the time that others may have waited for the task. A task that fails
+        again, as when its answer is repeated, counts once.
         """
+        if task == self.failed:
+            return False
+        self.failed = task
         self.failures += 1
         if self.failures < 2:  # a single failure can happen to anybody
             return False

@@ -59,8 +59,8 @@ class Terms:
     """Seconds between two signs of life."""
     silence: float = 30.0
     """Seconds without one after which a learner counts as gone."""
-    task_deadline: float = 86_400.0
-    """Seconds that a training task may take."""
+    task_deadline: float | None = None
+    """Seconds that a training task may take; None: by what learners' last tasks have taken."""
     opinion_deadline: float = 60.0
     """Seconds that learners have to evaluate a model."""
     norm_bound: float | None = None

@@ -1,0 +1,110 @@
+"""A mute, slow or failing learner costs its own update, and not the others' rounds.
+
+On the code before, a mute learner held up a round for a day, and the rest after failures was waited for by everybody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from archipel.core.records import Committed, Handed, Membership
+from archipel.federation.controller import outbox
+from archipel.federation.controller.outbox import LONGEST, SHORTEST, TaskDeadline
+from archipel.federation.wire import federation_pb2 as pb
+from tests.federation.hand_made import BAD, NAMES, study
+from tests.federation.light import Light
+from tests.federation.scene import Scene, scene
+
+ENDLESS = {"commits": 1_000_000}
+
+
+class Mute(Light):
+    """Gives signs of life, and never an answer."""
+
+    async def _train(self, order: pb.Train) -> None:
+        await asyncio.Event().wait()
+
+
+class Failing(Light):
+    """Fails at once, every time."""
+
+    async def _train(self, order: pb.Train) -> None:
+        self.sequence += 1
+        await self.link.answer(pb.Head(task=order.task, sequence=self.sequence, failed="no"))
+
+
+def test_the_default_deadline_follows_what_tasks_take() -> None:
+    deadline = TaskDeadline(None)
+    assert deadline.seconds == LONGEST
+    for _ in range(10):
+        deadline.record("a", 100.0)
+    assert deadline.seconds == LONGEST, "one learner alone does not decide"
+    deadline.record("b", 300.0)
+    assert deadline.seconds == 2000.0
+    deadline.record("c", 0.0)
+    assert deadline.seconds == 1000.0, "one that answers at once does not make the others late"
+    for name in "abc":
+        deadline.record(name, 0.001)
+    assert deadline.seconds == SHORTEST
+    assert TaskDeadline(7.0).seconds == 7.0
+
+
+async def rounds_of_the_others(one: Scene, more: int) -> list[Committed]:
+    version = one.version
+    await one.until(lambda: one.version >= version + more)
+    return [commit for _, commit in await one.records(Committed) if commit.version > version]
+
+
+@pytest.mark.slow
+def test_a_mute_learner_is_given_up_and_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "SHORTEST", 0.2)
+
+    async def go() -> None:
+        async with scene(study(ending=ENDLESS), tmp_path) as one:
+            for name in NAMES[:2]:
+                one.light(name, 0.001)
+            one.light(BAD, kind=Mute)
+            await one.until(lambda: one.federation.status._learner(BAD)["state"] == "resting")
+            assert all(BAD not in commit.learners for commit in await rounds_of_the_others(one, 10))
+
+    asyncio.run(go())
+
+
+@pytest.mark.slow
+def test_a_failing_learner_gets_no_task_while_it_rests_and_is_asked_again(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with scene(study(ending=ENDLESS), tmp_path) as one:
+            for name in NAMES[:2]:
+                one.light(name, 0.001)
+            one.light(BAD, kind=Failing)
+            session = one.federation.sessions[BAD]
+            await one.until(lambda: session.failures >= 3)  # it has rested once, and was asked again
+            await rounds_of_the_others(one, 5)
+            resting, handed = False, list[int]()
+            for _, record in await one.records(object):  # type: ignore[arg-type]
+                if isinstance(record, Membership) and record.learner == BAD:
+                    resting = not record.there
+                if isinstance(record, Handed) and record.learner == BAD and resting:
+                    handed.append(record.task)
+            assert not handed, "a resting learner gets no task"
+
+    asyncio.run(go())
+
+
+@pytest.mark.slow
+def test_a_round_that_asks_extra_learners_takes_the_first_answers(tmp_path: Path) -> None:
+    method: dict[str, Any] = {"name": "fedavg", "protocol": "Rounds(fraction=0.67, extra=0.5)"}
+
+    async def go() -> None:
+        async with scene(study(algorithms=[method], ending=ENDLESS), tmp_path) as one:
+            for name in NAMES[:2]:
+                one.light(name, 0.001)
+            one.light(BAD, kind=Mute)
+            commits = await rounds_of_the_others(one, 5)
+            assert all(set(commit.learners) == set(NAMES[:2]) for commit in commits)
+
+    asyncio.run(go())
