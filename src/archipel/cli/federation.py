@@ -66,7 +66,7 @@ def identity(papers: Path | None, insecure: str | None, address: str) -> Identit
 
 
 def listening(address: str, papers: Path | None, insecure: bool) -> tls.ServerCredentials | None:
-    """What a controller listens with."""
+    """Return what a controller listens with."""
     require(
         insecure != (papers is not None),
         "Give --tls FOLDER, the controller's certificate; or, to try things on one machine, --insecure.",
@@ -92,7 +92,7 @@ def link(address: str, papers: Path | None, insecure: str | None) -> Link:
 
 @contextmanager
 def on_the_line(address: str) -> Iterator[None]:
-    """What the controller says no to, and that it says nothing, as words."""
+    """Turn refusals of the controller, and its silence, into error messages."""
     from archipel.federation.learner.link import TurnedAway
 
     try:

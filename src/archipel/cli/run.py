@@ -23,41 +23,52 @@ if TYPE_CHECKING:
 # studies are imported in the functions that need them: they need torch, and `archipel run --help` does not
 
 
+StudyFile = Annotated[
+    Path | None, typer.Argument(help="A study in TOML, YAML or JSON; without one, seven methods on digits.")
+]
+Methods = Annotated[
+    list[str] | None, typer.Option("--algorithm", "-a", help="Run only this method; may be given several times.")
+]
+DataSource = Annotated[str | None, typer.Option("--data", "-d", help="Another data source, such as fmnist.")]
+SettingChanges = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a setting, such as training.rate=0.1."),
+]
+ResultsFolder = Annotated[
+    Path | None, typer.Option("--out", "-o", help="Folder of the results; default: results/<title>.")
+]
+ResumedFolder = Annotated[
+    Path | None, typer.Option("--resume", help="Go on with the study in this folder, to the same bits.")
+]
+Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each core.")]
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option("--cluster", help="Run on a Ray cluster: local, auto, host:port or ray://host:port."),
+]
+PerActor = Annotated[
+    str, typer.Option("--per-actor", metavar="cpus=1,gpus=0", help="What each actor on the cluster gets.")
+]
+MixedNodes = Annotated[
+    bool, typer.Option("--mixed", help="Allow nodes of the cluster whose versions or processors differ.")
+]
+SharedFolder = Annotated[
+    Path | None,
+    typer.Option("--cluster-folder", help="A folder that all nodes share, for data larger than their memory."),
+]
+
+
 def run(
-    study: Annotated[
-        Path | None, typer.Argument(help="A study in TOML, YAML or JSON; without one, seven methods on digits.")
-    ] = None,
-    algorithm: Annotated[
-        list[str] | None, typer.Option("--algorithm", "-a", help="Run only this method; may be given several times.")
-    ] = None,
-    data: Annotated[str | None, typer.Option("--data", "-d", help="Another data source, such as fmnist.")] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a setting, such as training.rate=0.1."),
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder of the results; default: results/<title>.")
-    ] = None,
-    resume: Annotated[
-        Path | None, typer.Option("--resume", help="Go on with the study in this folder, to the same bits.")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each core.")
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option("--cluster", help="Run on a Ray cluster: local, auto, host:port or ray://host:port."),
-    ] = None,
-    per_actor: Annotated[
-        str, typer.Option("--per-actor", metavar="cpus=1,gpus=0", help="What each actor on the cluster gets.")
-    ] = "cpus=1",
-    mixed: Annotated[
-        bool, typer.Option("--mixed", help="Allow nodes of the cluster whose versions or processors differ.")
-    ] = False,
-    cluster_folder: Annotated[
-        Path | None,
-        typer.Option("--cluster-folder", help="A folder that all nodes share, for data larger than their memory."),
-    ] = None,
+    study: StudyFile = None,
+    algorithm: Methods = None,
+    data: DataSource = None,
+    change: SettingChanges = None,
+    folder: ResultsFolder = None,
+    resume: ResumedFolder = None,
+    jobs: Jobs = None,
+    cluster: ClusterAddress = None,
+    per_actor: PerActor = "cpus=1",
+    mixed: MixedNodes = False,
+    cluster_folder: SharedFolder = None,
     allow_code: AllowCode = False,
     json: AsJson = False,
 ) -> None:

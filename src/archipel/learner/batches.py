@@ -17,14 +17,14 @@ def steps_of_epoch(examples: int, batch: int) -> int:
 
 
 def epochs_of(plan: Plan, examples: int) -> int:
-    """Passes a plan asks for, at most; a pass that the plan's steps cut short counts as one."""
+    """Return the largest number of passes of a plan; a pass that its steps cut short counts as one."""
     if plan.steps is not None:
         return -(-plan.steps // steps_of_epoch(examples, plan.batch))
     return plan.epochs if plan.cycle is None else plan.cycle.at_most
 
 
 def steps_after(plan: Plan, examples: int, epochs: int) -> int:
-    """Steps made when so many passes have ended; none where no layer trains."""
+    """Return the steps made after this many passes; none where no layer trains."""
     if plan.trains == ():
         return 0
     steps = epochs * steps_of_epoch(examples, plan.batch)
@@ -32,12 +32,12 @@ def steps_after(plan: Plan, examples: int, epochs: int) -> int:
 
 
 def shuffled(plan: Plan, examples: int, epoch: int) -> NDArray[np.int64]:
-    """The order of the examples in this pass."""
+    """Return the order of the examples in this pass."""
     return generator(plan.key, "epoch", epoch).permutation(examples)
 
 
 def batches(plan: Plan, examples: int, epoch: int) -> list[Tensor]:
-    """The mini-batches of one pass, as positions among the learner's training examples."""
+    """Return the mini-batches of one pass, as positions among the learner's training examples."""
     pieces = list(torch.from_numpy(shuffled(plan, examples, epoch)).split(plan.batch))
     steps = steps_after(plan, examples, epoch + 1) - steps_after(plan, examples, epoch)
     return pieces[:steps]

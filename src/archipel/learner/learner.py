@@ -69,7 +69,7 @@ class Learner:
         )
 
     def with_private(self, layout: Layout, vector: Tensor) -> Tensor:
-        """The model as it stands at this learner: with its own private layers in place, if it has any."""
+        """Return the model with this learner's private layers, if it has any."""
         return layout.with_layers(vector, self.private) if self.private else vector
 
     def keep_private(self, layout: Layout, names: tuple[str, ...], vector: Tensor) -> bool:
@@ -129,13 +129,13 @@ class Job:
         return self.plan.cycle is not None and self.epochs > 0 and ended(self.plan.cycle, self.losses)
 
     def metrics(self, epochs: int, validation: Scored | None, gradient_norm: float | None) -> Metrics:
-        """What the learner tells after so many epochs."""
+        """Return what the learner reports after this many epochs."""
         passes = self.steps_at(epochs) / steps_of_epoch(self.examples, self.plan.batch)
         return Metrics(passes, tuple(self.losses[: epochs + 1]), validation, gradient_norm)
 
 
 def optimiser(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """The plan's optimiser; SGD is Metis eq. 2: u <- gamma u + grad, w <- w - eta u."""
+    """Return the plan's optimiser; SGD is Metis eq. 2: u <- gamma u + grad, w <- w - eta u."""
     kind = getattr(torch.optim, plan.optimiser, None)
     require(
         isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer),

@@ -52,7 +52,7 @@ def loss_moments(work: TrainingContext, vector: Tensor, examples: Tensor) -> tup
 
 
 def score(work: TrainingContext, vector: Tensor, examples: Tensor, bins: int = 0) -> Scored:
-    """Counts and sums of a model on these examples."""
+    """Return counts and sums of a model on these examples."""
     scored = score_parts(work, vector, Parts.of([examples]), bins).row(0)
     assert scored is not None
     return scored
@@ -104,7 +104,7 @@ def _forward(work: TrainingContext, examples: Tensor) -> Iterator[tuple[Tensor, 
 
 
 def _each(work: TrainingContext, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The loss of every single example."""
+    """Return the loss of every single example."""
     if work.loss is nn.functional.cross_entropy and targets.dim() == 1 and outputs.shape[1] < SHORT:
         scores = outputs.T.contiguous().log_softmax(dim=0)
         return scores.gather(0, targets[None])[0].neg_().cpu()
@@ -122,7 +122,7 @@ def _each(work: TrainingContext, outputs: Tensor, targets: Tensor) -> Tensor:
 def consistency(
     work: TrainingContext, vector: Tensor, reference: Tensor, stimuli: Tensor, distance: Distance
 ) -> Consistent:
-    """rc of formula 10 for each layer of a model against a reference, on the stimuli."""
+    """Rc of formula 10 for each layer of a model against a reference, on the stimuli."""
     local, community = layer_outputs(work, vector, stimuli), layer_outputs(work, reference, stimuli)
     return Consistent(
         tuple(
@@ -159,7 +159,7 @@ def layer_outputs(work: TrainingContext, vector: Tensor, stimuli: Tensor) -> lis
 
 
 def dissimilarities(outputs: Tensor, distance: Distance) -> Tensor:
-    """The upper triangle of the RDM (formula 6) by the distance of formula 7, 8 or 9."""
+    """Return the upper triangle of the RDM (formula 6) by the distance of formula 7, 8 or 9."""
     if distance == "euclidean":
         pairs = torch.cdist(outputs, outputs)
     else:

@@ -41,7 +41,7 @@ def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
 
 
 def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metrics:
-    """What the learner tells beside its model, which is the one it had after so many epochs."""
+    """Return what the learner reports beside its model after this many epochs."""
     asked, learner = job.plan.reports, job.learner
     validation = norm = None
     classes: tuple[int, ...] = ()

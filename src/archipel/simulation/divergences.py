@@ -37,14 +37,14 @@ class ShadowRun:
         self.plan: Plan | None = None
 
     def before(self, simulator: Simulator, event: Event) -> None:
-        """The controller is about to hear of this event."""
+        """Note the models of an event before the controller handles it."""
         out = simulator.controller.state.out
         if isinstance(event, Trained) and event.task in out:
             self.local.append((out[event.task].learner, simulator.controller.models.read(event.model).clone()))
             self.plan = out[event.task].plan
 
     def after(self, simulator: Simulator, commands: Sequence[Command]) -> Iterable[Record]:
-        """The controller has answered."""
+        """Record the divergences of the commits that the controller has made."""
         committed = any(isinstance(c, Keep) and isinstance(c.record, Committed) for c in commands)
         sent = any(isinstance(c, Train) for c in commands)
         state = simulator.controller.state
@@ -74,7 +74,7 @@ class ShadowRun:
             yield Divergence(version, layout.names, tuple(values), "cosine", None)
 
     def _train(self, simulator: Simulator) -> None:
-        """The centralised model's round, on the same learners' data."""
+        """Train the centralised model for a round, on the same learners' data."""
         assert self.plan is not None
         examples = torch.cat([simulator.sites[name].learner.train for name, _ in self.local]).unique()
         nothing = torch.empty(0, dtype=torch.int64)

@@ -104,7 +104,7 @@ class _File:
         self._awake = 0
 
     def keep(self, vector: Tensor) -> Tensor:
-        """The same numbers, in the file."""
+        """Return the same numbers, in the file."""
         room = -(-vector.nbytes // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         free = self._free[room]
         if not free:
@@ -118,7 +118,7 @@ class _File:
         return torch.frombuffer(numbers, dtype=vector.dtype)
 
     def wake(self, vector: Tensor) -> None:
-        """A vector is about to be read: its pages count as this process's memory until they are let go."""
+        """Note that a vector is read: its pages count as this process's memory until they are released."""
         self._awake += vector.nbytes
         if self._awake > AWAKE:
             for segment in self._segments:

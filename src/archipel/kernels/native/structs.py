@@ -102,7 +102,7 @@ class _Member(Structure):
 
 
 def _layout_in_c(library: CDLL, struct: str) -> dict[str, int]:
-    """The offset of every member, and of the end, from the library's own table."""
+    """Return the offset of every member, and of the end, from the library's own table."""
     table = pointer(_Member.in_dll(library, f"archipel_{struct}_members"))
     layout: dict[str, int] = {}
     for i in count():

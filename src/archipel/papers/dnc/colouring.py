@@ -17,7 +17,7 @@ from archipel.study.schema import Study
 
 
 def scored_in(colour: str) -> Measure:
-    """The last model's accuracy in per cent on test images that are all turned so; training is the same for all."""
+    """Return the last model's accuracy in per cent on test images of one colour; training is unchanged."""
 
     def measure(evidence: FinishedRuns, part: str, method: str) -> Spread:
         study = evidence.study(next(one for one in evidence.studies.parts if one.name == part))

@@ -28,7 +28,7 @@ METRICS = ("EQ3", "EQ3 without the norm", "EQ2")
 
 
 def last_whole(run: Run) -> Divergence:
-    """The divergence in the last round that trained all layers."""
+    """Return the divergence in the last round that trained all layers."""
     return [one for _, one in run.divergences if all(map(math.isfinite, one.values))][-1]
 
 
@@ -42,7 +42,7 @@ def layers_before_the_split(run: Run) -> float:
 
 
 def in_the_sweep(evidence: FinishedRuns, part: str, method: str) -> Spread:
-    """The score, in the sweep and with the same seed, of the split that a metric finds."""
+    """Return the score, in the sweep and with the same seed, of the split that a metric finds."""
     found = []
     for run in evidence.runs(part, method):
         split = f"Divide{layers_before_the_split(run):.0f}"
@@ -51,7 +51,7 @@ def in_the_sweep(evidence: FinishedRuns, part: str, method: str) -> Spread:
 
 
 def best_of_the_sweep(evidence: FinishedRuns, part: str, method: str) -> Spread:
-    """The best split's score, over the same seeds."""
+    """Return the best split's score, over the same seeds."""
     spreads = [Spread.of(100 * run.final_score for run in evidence.runs("sweep", split)) for split in SPLITS]
     return max((spread for spread in spreads if spread.n), key=lambda spread: spread.mean)
 

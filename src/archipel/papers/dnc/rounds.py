@@ -20,7 +20,7 @@ LATEST = 3
 
 
 def kinds(run: Run) -> dict[int, Kind]:
-    """What the round of each version trained: the whole net, as in the pre-pass, its first layers, or its last."""
+    """Return what each version's round trained: the whole network, as in the pre-pass, its first layers or its last."""
     everything = set(range(len(run.layout.layers)))
     return {
         one.version: "whole" if set(one.layers) == everything else "features" if 0 in one.layers else "tuning"
@@ -29,7 +29,7 @@ def kinds(run: Run) -> dict[int, Kind]:
 
 
 def score_after(kind: Kind) -> Measure:
-    """The score after the last rounds of a kind, in per cent."""
+    """Return the score after the last rounds of a kind, in per cent."""
 
     def find(run: Run) -> float:
         of = kinds(run)
@@ -40,7 +40,7 @@ def score_after(kind: Kind) -> Measure:
 
 
 def bytes_of_rounds(run: Run) -> dict[int, int]:
-    """What the round of each version moved, both ways."""
+    """Return what the round of each version moved, both ways."""
     totals = [0, *(moved(one.traffic, "bytes", *WORK) for _, one in run.commits)]
     return {
         one.version: after - before for (_, one), (before, after) in zip(run.commits, pairwise(totals), strict=True)
@@ -48,7 +48,7 @@ def bytes_of_rounds(run: Run) -> dict[int, int]:
 
 
 def bytes_beside(other: str, *, rounds: int | None = None, divided: bool = False) -> Measure:
-    """What was moved in per cent of what the other method's same rounds moved, run by run.
+    """Return what was moved in per cent of what the other method's same rounds moved, run by run.
 
     rounds: the first so many alone; divided: only rounds that train a part of the net, so without the pre-pass.
     """

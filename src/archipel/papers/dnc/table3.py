@@ -20,7 +20,7 @@ BYTES = "Bytes moved, in per cent of FedAvg's"
 
 
 def rounds_5_to_9(run: Run) -> float:
-    """The mean score of these rounds in per cent: D&C trains other layers in every second one."""
+    """Return the mean score of these rounds in per cent: D&C trains other layers in every second one."""
     return 100 * mean([point.score for point in history(run) if point.rounds >= 5])
 
 

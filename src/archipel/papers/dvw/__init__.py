@@ -1,5 +1,6 @@
-"""Metis / DVW: D. Stripelis and J. L. Ambite, Accelerating Federated Learning in Heterogeneous Data and Computational
-Environments.
+"""Metis / DVW.
+
+D. Stripelis and J. L. Ambite, Accelerating Federated Learning in Heterogeneous Data and Computational Environments.
 
 `homogeneous.toml` and `heterogeneous.toml` are the two clusters of Table I (CIFAR-10), which Figure 9 counts too;
 `fashion.toml` is the first of them with Fashion-MNIST, and `centralised.toml` the search for the learning rate;

@@ -19,7 +19,7 @@ STREAMS = ("AsyncFedAvg", "FedAsync", "AsyncDVW(na)")
 
 
 def requests(run: Run) -> float:
-    """Updates that were sent in, each to be answered by a community model."""
+    """Return the number of updates sent, each of which is answered by a community model."""
     return len(run.cycles)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 
 def half_side_cnn(channels: int, size: int, classes: int) -> nn.Module:
-    """A 2-CNN on images of half their side: some twenty times as fast as the tutorial's.
+    """Build a 2-CNN for images of half their side, about twenty times as fast as the tutorial's.
 
     channels: of the images, 1 for grey ones; size: side of the images; classes: how many there are.
     """

@@ -118,7 +118,7 @@ DECIDING = {
 
 
 def gain(figures: tuple[float, ...]) -> float:
-    """What the paper's own figures after 200 rounds come to."""
+    """Return what the paper's own figures after 200 rounds amount to."""
     return 100 * (figures[3] / figures[2] - 1)
 
 
@@ -167,7 +167,7 @@ def first_of_each(of: str, train: int, test: int) -> dict[str, str | int]:
 
 
 def halved(of: str, train: int, test: int) -> dict[str, str | int]:
-    """The same images at half their side."""
+    """Return the same images at half their side."""
     return {**first_of_each(of, train, test), "name": "archipel.papers.subset:half_side"}
 
 

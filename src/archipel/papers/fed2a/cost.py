@@ -50,7 +50,7 @@ def last_rounds(study: Study, method: str) -> int:
 
 
 def arrivals(evidence: FinishedRuns, part: str, method: str) -> list[int]:
-    """The round in which each run reaches the target; nothing if none does.
+    """Return the round in which each run reaches the target; empty if none does.
 
     One that does not, where others do, counts with all its rounds, as in fig. 7: else it would help the mean.
     """

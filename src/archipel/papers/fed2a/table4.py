@@ -103,7 +103,7 @@ def _map_part(fleet: str, buffer: int, rate: float) -> StudyPart:
 
 
 def over_all_rounds(run: Run) -> float:
-    """The mean of all scores in per cent: how fast and how far it learns, with less noise than the final score."""
+    """Return the mean of all scores in per cent: speed and level of learning, with less noise than the final score."""
     return 100 * mean(scores_of(history(run)))
 
 
@@ -147,7 +147,7 @@ GUESSING = 15.0
 
 
 def _fed2a(row: str, who: str) -> tuple[Claim, Claim, Claim]:
-    """The paper's first claim, of a row."""
+    """Return the paper's first claim about a row."""
     table = TABLE_4.title
     return (
         claims.rows_higher(

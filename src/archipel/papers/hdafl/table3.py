@@ -57,7 +57,7 @@ DOSE = PaperTable(
 
 
 def rows(setting: str) -> list[str]:
-    """The paper's rows of a setting."""
+    """Return the paper's rows of a setting."""
     return [row.name for row in ACCURACY.rows if row.paper and row.name.startswith(f"{setting},")]
 
 

@@ -19,7 +19,7 @@ METHODS = ("hdafl", "fedavg")
 
 
 def target(evidence: FinishedRuns, seed: int) -> float:
-    """The lowest final score of all settings with this seed, so that every one of them reaches it (footnote 1)."""
+    """Return the lowest final score of all settings with this seed, which all of them reach (footnote 1)."""
     return min(
         run.final_score
         for part in evidence.studies.parts_at(evidence.scale)
@@ -30,7 +30,7 @@ def target(evidence: FinishedRuns, seed: int) -> float:
 
 
 def until_target(find: Callable[[Run, Point], float]) -> Measure:
-    """A figure of each run at the first evaluation that meets the target."""
+    """Return a figure of each run at the first evaluation that meets the target."""
 
     def measure(evidence: FinishedRuns, part: str, method: str) -> Spread:
         found = []

@@ -53,7 +53,7 @@ def sent_by(runs: list[Run], rounds: int) -> list[int]:
 
 
 def data_bytes(evidence: FinishedRuns) -> int:
-    """What the learners' training examples of the first seed take, each learner's by themselves."""
+    """Return the size of the learners' training examples with the first seed, each learner's apart."""
     split = build_data(cells(evidence.study(TRAFFIC))[0].study).split
     return sum(len(packed(split.x[island.train], split.y[island.train])) for island in split.learners)
 

@@ -20,7 +20,7 @@ GROWS, FALLS = "grows, % of hops", "falls, % of aggregations"
 
 
 def last_half(run: Run) -> float:
-    """The mean of DC over the last half of the rounds; a Relay has one at each aggregation."""
+    """Return the mean of DC over the last half of the rounds; a Relay has one at each aggregation."""
     half = run.shadows[-1][1].rounds / 2
     return mean([shadow.dc for _, shadow in run.shadows if shadow.dc is not None and shadow.rounds > half])
 
@@ -68,7 +68,7 @@ RATES = {"shakespeare.toml": 1.0, "covertype.toml": 0.1}
 
 
 def watched(name: str) -> StudyPart:
-    """A set of Table III with FedAvg and RADFed alone, each beside a centralised run."""
+    """Return a data set of Table III with FedAvg and RADFed only, each with a centralised run."""
     part = next(one for one in table3.PARTS if one.name == name)
     changes = {key: value for key, value in part.changes.items() if key.startswith("data.")}
     changes |= {

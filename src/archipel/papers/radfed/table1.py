@@ -22,7 +22,7 @@ SKEWED = ("Cifar10", "COVCLS", "COVFEAT", "MNIST-1", "MNIST-0.1")
 
 
 def partitions(evidence: FinishedRuns, name: str) -> list[dict[str, float]]:
-    """The statistics of a set's partitions, one for each seed of its study."""
+    """Return the statistics of a data set's partitions, one for each seed of its study."""
 
     def find() -> list[dict[str, float]]:
         study = evidence.study(next(part for part in evidence.studies.parts if part.name == name))

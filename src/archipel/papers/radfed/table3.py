@@ -91,7 +91,7 @@ def settings(fedavg: float, radfed: float) -> dict[str, object]:
 
 
 def deviation(evidence: FinishedRuns, part: str, method: str) -> Spread:
-    """The deviation of a method's final scores over seeds and folds, in points."""
+    """Return the deviation of a method's final scores over seeds and folds, in points."""
     return Spread.of([100 * Spread.of(run.final_score for run in evidence.runs(part, method)).deviation])
 
 

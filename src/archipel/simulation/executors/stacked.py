@@ -127,7 +127,7 @@ class Stacked:
             self._score(jobs, descent.models.tensors)
 
     def _descent(self, jobs: Sequence[Job]) -> Descent:
-        """The models of these jobs, ready to descend: in the place of the last stack, if that was small and alike."""
+        """Stack the models of these jobs, in the memory of the last stack if that was small and alike."""
         plan, alike = jobs[0].plan, (len(jobs), *_shared(jobs[0]))
         alike_before, descent = self._last
         if alike != alike_before or descent is None:
@@ -169,7 +169,7 @@ class Stacked:
                     step(own)
 
     def _ready(self, descent: Descent, k: int, width: int, trained: Sequence[str]) -> Ready:
-        """Steps of the first k learners; those who are done stand behind."""
+        """Make steps of the first k learners; those that are done come last."""
         if descent.ready is None or (k, width) != (descent.k, descent.width):
             descent.narrow(k, width)
             x, y = (data.new_empty(k, width, *data.shape[1:]) for data in (self.context.x, self.context.y))
@@ -225,7 +225,7 @@ class Places:
             place.copy_(piece)
 
     def vectors(self) -> list[Tensor]:
-        """What has become of them, each in memory of its own: some are needed longer than others."""
+        """Return the results, each in memory of its own, since some are needed longer than others."""
         return [row.clone() for row in torch.cat(self._pieces, dim=1).unbind()]
 
 
@@ -278,7 +278,7 @@ class Descent:
 
 
 def _shared(job: Job) -> tuple[object, ...]:
-    """What jobs of one stack have to have in common."""
+    """Return what the jobs of one stack must have in common."""
     plan = job.plan
     return plan.rate, plan.momentum, plan.proximal, tuple(plan.options.items()), plan.trains, job.watches
 

@@ -52,10 +52,10 @@ class Descent(Protocol):
     """Changes the tensors by their gradients, each as soon as nobody needs it any more."""
 
     def by_product(self, name: str, left: Tensor, right: Tensor) -> Call:
-        """Changes this tensor by the gradient left @ right, as these are when it is called."""
+        """Return a call that changes this tensor by the gradient left @ right."""
 
     def by_gradient(self, name: str) -> Callable[[Tensor], object]:
-        """Takes this tensor's gradient."""
+        """Take this tensor's gradient."""
 
 
 def can_stack(module: nn.Module, loss: Loss) -> bool:
@@ -86,18 +86,18 @@ class Mapped:
         self._mapped = vmap(lambda tensors, x: functional_call(module, tensors, (x,)))
 
     def outputs(self, tensors: Tensors, x: Tensor) -> Tensor:
-        """What the learners' networks put out on [learner, example, …]."""
+        """Return the outputs of the learners' networks on [learner, example, …]."""
         outputs: Tensor = self._mapped(dict(tensors), x)
         return outputs
 
     def losses(self, tensors: Tensors, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of every single example: [learner, example]."""
+        """Return the loss of every single example: [learner, example]."""
         outputs = self.outputs(tensors, x)
         flat = self.loss(outputs.flatten(0, 1), y.flatten(0, 1), reduction="none")  # type: ignore[call-arg]
         return flat.reshape(*y.shape[:2], -1).mean(dim=2)
 
     def step(self, tensors: Tensors, trained: Collection[str], descent: Descent, x: Tensor, y: Tensor) -> Step:
-        """A step down the weighted sum of the losses of the examples that lie in x and y when it is made."""
+        """Return a call that makes a step down the weighted loss of the examples in x and y at that time."""
         changes = [descent.by_gradient(name) for name in trained]
 
         def step(weights: Tensor) -> None:
@@ -224,7 +224,7 @@ def _change(
 
 
 def network(module: nn.Module, loss: Loss, y: Tensor) -> Mapped:
-    """The fastest way to run a module for many learners at once, for such targets."""
+    """Return the fastest way to run a module for many learners at once, for such targets."""
     parts = _flattened(module)
     if parts is None:
         return Mapped(module, loss)
@@ -237,7 +237,7 @@ def network(module: nn.Module, loss: Loss, y: Tensor) -> Mapped:
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
-    """The parts of a plain sequence of linear layers and activations, or None."""
+    """Return the parts of a plain sequence of linear layers and activations, or None."""
     if type(module) is nn.Sequential:
         parts: list[nn.Module] = []
         for child in module:
