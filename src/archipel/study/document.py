@@ -52,8 +52,8 @@ A study is a TOML, YAML or JSON file. `archipel run study.toml` runs it, `archip
 ```toml
 {embedded}```
 
-**A study is code.** A study that names files beside it runs them, with all that you may do on your machine, so take
-studies only from whom you would take a program, and read those files first. A study file alone runs nothing but
+**A study is code.** A study that names files beside it runs them with your rights, so accept studies only from people
+from whom you would accept a program, and read those files first. A study file alone runs nothing but
 Archipel: it can name neither installed modules nor files in other folders, unless you give `--allow-code` (in Python:
 `read_study(path, code="any")`). `archipel learner --dry-run` runs not even the files beside it without that flag;
 `archipel data` and `archipel report` run no code of a study.
