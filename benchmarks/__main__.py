@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from benchmarks.race import ROOT, race
 from benchmarks.tables import show
 from benchmarks.workloads import WORKLOADS
 
-ALL = ("W2", "W1", "W3", "W4", "W2-long", "A1", "M1")
+ALL = ("W2", "W1", "W3", "W4", "W2-long", "A1", "M1", "zoo")
 RESULTS = Path(__file__).parent / "results"
 QUICK = {"W1": 1, "W2": 3, "W2-long": 3, "W3": 1, "W4": 100, "M1": 20}
 """Rounds in a smoke test."""
@@ -40,6 +41,10 @@ def main() -> None:
             if given.contenders is None or "archipel" in given.contenders:
                 results["A1"] = _aggregation(given.quick, given.repeats)
             continue
+        if name == "zoo":
+            if given.contenders is None or "archipel" in given.contenders:
+                results["zoo"] = _zoo(given.quick, given.repeats)
+            continue
         rounds = QUICK.get(name) if given.quick else None
         running = [entry for entry in entries if name in entry.workloads]
         for entry, repeat, line in race(running, name, given.repeats, rounds) if running else ():
@@ -55,7 +60,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     contenders = sorted({entry.contender for entry in ENTRIES})
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--workloads", nargs="+", choices=[*WORKLOADS, "A1"], default=ALL)
+    parser.add_argument("--workloads", nargs="+", choices=[*WORKLOADS, "A1", "zoo"], default=ALL)
     parser.add_argument("--contenders", nargs="+", choices=contenders, help="all, if not given")
     parser.add_argument("--repeats", type=int, help="3; in a quick run 1")
     parser.add_argument("--quick", action="store_true", help="a few rounds each: does everything run?")
@@ -85,6 +90,17 @@ def _aggregation(quick: bool, repeats: int) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", "benchmarks.aggregation", str(parameters), "--repeats", str(repeats)]
         command += ["--quick"] * quick
         found += json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+def _zoo(quick: bool, repeats: int) -> list[dict[str, Any]]:
+    """Measure the zoo in a process of its own, since it changes torch's threads."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "zoo.json"
+        command = [sys.executable, "-m", "benchmarks.zoo", "--repeats", str(repeats), "--out", str(out)]
+        command += ["--seconds", "0.01"] * quick
+        subprocess.run(command, cwd=ROOT, check=True, stdout=sys.stderr)
+        found: list[dict[str, Any]] = json.loads(out.read_text())["zoo"]
     return found
 
 

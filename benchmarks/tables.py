@@ -11,6 +11,7 @@ from rich.table import Table
 from benchmarks.measures import Spread, ratio, spread
 from benchmarks.results import Sorted
 from benchmarks.targets import verdicts
+from benchmarks.zoo_networks import BATCH, EXAMPLES, GOALS, LEARNERS, NEVER_BELOW
 
 MARKS = {True: "[green]reached[/]", False: "[red]not reached[/]", None: "[yellow]open[/]"}
 
@@ -25,6 +26,8 @@ def show(results: Mapping[str, Any]) -> None:
         console.print(_ratios(workload, found), _figures(workload, found))
     if results.get("A1"):
         console.print(_aggregation(results["A1"]))
+    if results.get("zoo"):
+        console.print(zoo_table(results["zoo"]))
     if results["quick"]:
         console.print("A quick run measures nothing: no target is looked at.")
     else:
@@ -93,6 +96,25 @@ def _aggregation(cases: Sequence[Mapping[str, Any]]) -> Table:
             f"{case['commit'] * 1e3:.2f}",
         )
     return table
+
+
+def zoo_table(measured: Sequence[Mapping[str, Any]]) -> Table:
+    """Return what was measured as a table."""
+    found = Table(
+        *("network", "executed", "updates/s", "bare loop's", "ratio", "goal"),
+        title=f"Zoo: {LEARNERS} learners x {EXAMPLES} examples, batches of {BATCH}",
+    )
+    for case in measured:
+        ours = Spread.of([turn["archipel"] for turn in case["turns"]])
+        bare = Spread.of([max(rate for who, rate in turn.items() if who != "archipel") for turn in case["turns"]])
+        ratio, goal = Spread.of(case["ratios"]), GOALS[case["goal"]]
+        reached = "reached" if ratio.middle >= goal else "above the least" if ratio.middle >= NEVER_BELOW else "MISSED"
+        found.add_row(
+            *(case["network"], case["execution"], f"{ours.middle:,.0f}", f"{bare.middle:,.0f}"),
+            f"{ratio.middle:.2f} ({ratio.low:.2f}–{ratio.high:.2f})",
+            f"{goal:g} x {reached}",
+        )
+    return found
 
 
 def _brief(one: Spread) -> str:

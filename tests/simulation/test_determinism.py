@@ -142,7 +142,11 @@ def test_global_generators_are_untouched_by_workers():
     before = traces()
     for _ in range(3):
         ended = ap.simulate(
-            ap.fedavg(batch=8, epochs=2), data, model=lambda: small_cnn(1, 8), ending=ap.Ending(rounds=2)
+            ap.fedavg(batch=8, epochs=2),
+            data,
+            model=lambda: small_cnn(1, 8),
+            ending=ap.Ending(rounds=2),
+            execution="workers",
         )
     assert ended.execution == "workers"
     assert traces() == before
@@ -158,7 +162,7 @@ def test_global_generators_are_untouched_by_dropout():
         for seed in (0, 0, 1)
     ]
     assert traces() == before
-    assert runs[0].execution == "plain"
+    assert runs[0].execution == "stacked"
     assert runs[0].fingerprint() == runs[1].fingerprint() != runs[2].fingerprint()
 
 

@@ -94,14 +94,14 @@ def test_without_biases_and_without_rectifying(bias: bool, rectified: bool) -> N
 def test_every_way_to_write_a_perceptron(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
     at_hand = work(make(), case(12, 3).x, case(12, 3).y)
-    assert choose(at_hand, MORE) == "native"
+    assert choose(at_hand, MORE)[0] == "native"
     against_plain(Native(at_hand), learners(at_hand.x, SIZES), [MORE] * len(SIZES))
 
 
 def test_images() -> None:
     x = torch.randn(200, 1, 28, 28, generator=torch.Generator().manual_seed(1))
     at_hand = work(models.mnist_mlp(), x, torch.arange(200) % 10)
-    assert choose(at_hand, PLAN) == "native"
+    assert choose(at_hand, PLAN)[0] == "native"
     against_plain(Native(at_hand), learners(x, (33, 7)), [PLAN] * 2)
 
 

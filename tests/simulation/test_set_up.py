@@ -40,7 +40,7 @@ class Looking(Centred):
 @pytest.mark.parametrize("network", [Centred, Looking])
 def test_a_network_whose_examples_do_not_stand_alone_is_not_stacked(network):
     simulator = prepare(ap.fedavg(batch=16), small_islands(3), model=network, ending=ap.Ending(rounds=2))
-    assert choose(simulator.context, Plan()) == "workers"
+    assert choose(simulator.context, Plan())[0] == "workers"
     simulator.begin()
     simulator.run()
     assert simulator.controller.state.version == 2

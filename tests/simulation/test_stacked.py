@@ -14,8 +14,8 @@ from archipel.learner.training import report
 from archipel.simulation.executors import stacked
 from archipel.simulation.executors import stacked_networks as network
 from archipel.simulation.executors.plain import Plain
+from archipel.simulation.executors.stackable import why_not_stacked
 from archipel.simulation.executors.stacked import Stacked
-from archipel.simulation.executors.stacked_networks import can_stack
 from tests.simulation.engine_cases import (
     PLAN,
     SIZES,
@@ -37,7 +37,7 @@ def test_every_network_that_stacks(network):
     at_hand = case(network)
     plan = replace(PLAN, momentum=0.5, proximal=0.1, options={"weight_decay": 0.01})
     who = learners(at_hand.x, SIZES)
-    assert can_stack(at_hand.module, at_hand.loss)
+    assert why_not_stacked(at_hand, plan) is None
     against_plain(Stacked(at_hand), who, [plan] * len(who))
 
 
@@ -176,7 +176,7 @@ def test_a_row_does_not_keep_its_cohort_in_memory():
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     made = jobs(at_hand, who, [replace(PLAN, momentum=0.5)] * len(who))
-    Stacked(at_hand).submit(made)
+    Stacked(at_hand).submit(made, 1)
     for job in made:
         assert job.vector.untyped_storage().nbytes() == 4 * at_hand.layout.size
         assert job.memory["momentum"].untyped_storage().nbytes() == 4 * at_hand.layout.size

@@ -1,8 +1,8 @@
-"""Workers: learner by learner on threads, equal to plain PyTorch to the bit, or up to rounding where C convolves."""
+"""Workers: learner by learner in processes, equal to plain PyTorch to the bit, or up to rounding where C convolves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,7 +14,7 @@ from archipel import models
 from archipel.core.types import Cycle, Plan
 from archipel.kernels.native import convolution
 from archipel.kernels.threads import threads
-from archipel.learner.learner import TrainingContext
+from archipel.learner.learner import Job, TrainingContext
 from archipel.simulation.executors.plain import Plain
 from archipel.simulation.executors.workers import Workers
 from tests.simulation.engine_cases import images, islands, jobs, learners, small_islands, work
@@ -50,6 +50,12 @@ def case(network: str) -> TrainingContext:
     return work(module, x, labels)
 
 
+def finish(way: Workers, made: Sequence[Job], epochs: int | None = None) -> None:
+    """Train jobs, and wait for them."""
+    way.submit(made, epochs)
+    way.wait()
+
+
 @pytest.fixture(params=["in C", "in torch"])
 def convolves(request, monkeypatch):
     if request.param == "in torch":
@@ -81,7 +87,7 @@ def test_workers_are_plain(network, plan, convolves):
     who = learners(at_hand.x, SIZES, VALIDATION)
     mine, theirs = (jobs(at_hand, who, [plan] * len(who)) for _ in range(2))
     before = [job.vector.clone() for job in mine]
-    Workers(at_hand, 3).submit(mine)
+    finish(Workers(at_hand, 3), mine)
     Plain(at_hand).submit(theirs)
     for a, b, begin in zip(mine, theirs, before, strict=True):
         assert_alike(convolves, network, a.vector, b.vector)
@@ -98,7 +104,7 @@ def test_epoch_by_epoch_on_workers_is_all_at_once(network, convolves):
     mine, theirs = (jobs(at_hand, who, [PLAN] * len(who)) for _ in range(2))
     way = Workers(at_hand, 2)
     for _ in range(PLAN.epochs):
-        way.submit(mine, 1)
+        finish(way, mine, 1)
     Plain(at_hand).submit(theirs)
     for a, b in zip(mine, theirs, strict=True):
         assert_alike(convolves, network, a.vector, b.vector)
@@ -108,7 +114,7 @@ def test_batch_norm_statistics_are_part_of_the_model():
     at_hand = case("small_resnet")
     who = learners(at_hand.x, SIZES)
     made = jobs(at_hand, who, [PLAN] * len(who))
-    Workers(at_hand, 2).submit(made)
+    finish(Workers(at_hand, 2), made)
     # 20, 3, 11 and 8 examples in batches of 8 are 3, 1, 2 and 1 steps, twice
     for job, steps in zip(made, (6, 2, 4, 2), strict=True):
         tensors = at_hand.layout.tensors(job.vector)
@@ -124,7 +130,7 @@ def test_frozen_layers_keep_every_bit(network):
     who = learners(at_hand.x, SIZES)
     made = jobs(at_hand, who, [replace(PLAN, trains=("head",))] * len(who))
     before = [job.vector.clone() for job in made]
-    Workers(at_hand, 2).submit(made)
+    finish(Workers(at_hand, 2), made)
     for job, begin in zip(made, before, strict=True):
         for layer in at_hand.layout.layers:
             piece = slice(layer.start, layer.stop)
@@ -143,7 +149,7 @@ def test_a_whole_run_on_workers_is_the_plain_one():
             ending=ap.Ending(rounds=2),
             **way,
         )
-        for way in ({}, {"execution": "plain"})
+        for way in ({"execution": "workers"}, {"execution": "plain"})
     ]
     assert [run.execution for run in runs] == ["workers", "plain"]
     assert runs[0].fingerprint() == runs[1].fingerprint()
@@ -175,9 +181,9 @@ def test_an_error_at_one_learner_surfaces_and_the_workers_go_on():
     way = Workers(at_hand, 2)
     for _ in range(3):  # more often than there are workers: none is lost to an error
         with pytest.raises(ArithmeticError, match="a pixel of 1000"):
-            way.submit(jobs(at_hand, who, [PLAN] * 3))
+            finish(way, jobs(at_hand, who, [PLAN] * 3))
     mine, theirs = (jobs(at_hand, who[:2], [PLAN] * 2) for _ in range(2))
-    way.submit(mine)
+    finish(way, mine)
     Plain(at_hand).submit(theirs)
     for a, b in zip(mine, theirs, strict=True):
         assert torch.equal(a.vector, b.vector)
@@ -195,7 +201,7 @@ def test_workers_leave_the_module_they_were_given_alone():
     at_hand = case("small_cnn")
     before = {name: tensor.clone() for name, tensor in at_hand.module.state_dict().items()}
     who = learners(at_hand.x, SIZES)
-    Workers(at_hand, 2).submit(jobs(at_hand, who, [PLAN] * len(who)))
+    finish(Workers(at_hand, 2), jobs(at_hand, who, [PLAN] * len(who)))
     assert all(torch.equal(before[name], tensor) for name, tensor in at_hand.module.state_dict().items())
 
 
@@ -208,7 +214,7 @@ def test_workers_leave_the_global_generator_alone():
     torch.manual_seed(7)
     before = torch.get_rng_state()
     for _ in range(10):
-        way.submit(jobs(at_hand, who, [replace(PLAN, epochs=3)] * len(who)))
+        finish(way, jobs(at_hand, who, [replace(PLAN, epochs=3)] * len(who)))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -217,6 +223,6 @@ def test_the_number_of_threads_is_restored():
     with threads(before + 1):
         assert torch.get_num_threads() == before + 1
         at_hand = case("small_cnn")
-        Workers(at_hand, 2).submit(jobs(at_hand, learners(at_hand.x, (6,)), [PLAN]))
+        finish(Workers(at_hand, 2), jobs(at_hand, learners(at_hand.x, (6,)), [PLAN]))
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before

@@ -22,11 +22,13 @@ def run_of(
     execution: str,
     layers: Mapping[str, Mapping[str, int]],
     private: Mapping[str, Mapping[str, Tensor]],
+    execution_reason: str = "",
 ) -> Run:
     """Return the run of a controller.
 
     seconds: on the engine's clock. reason: why it stopped. execution: how the learners were executed. layers: bytes
-    sent, by kind and layer. private: the learners' own layers, where the engine has them.
+    sent, by kind and layer. private: the learners' own layers, where the engine has them. execution_reason: why no
+    faster way was chosen.
     """
     state, evaluation = controller.state, controller.evaluation
     assert evaluation is not None, "both engines give one"
@@ -42,6 +44,7 @@ def run_of(
         seconds=seconds,
         reason=reason,
         execution=execution,
+        execution_reason=execution_reason,
         metric=evaluation.metric,
         scored_at=evaluation.at,
         scored_mean=evaluation.mean,

@@ -170,7 +170,11 @@ def method_text(measured: Measured, runs: Sequence[Run]) -> MethodText:
     examples = between([sum(one.examples for one in there) for there in training])
     folds = f", {listed('fold', measured.folds)}" if measured.folds else ""
     endings = "; ".join(dict.fromkeys(run.reason for run in runs))
-    executions = ", ".join(dict.fromkeys(run.execution for run in runs))
+    executions = ", ".join(
+        dict.fromkeys(
+            f"{run.execution} ({run.execution_reason})" if run.execution_reason else run.execution for run in runs
+        )
+    )
     return MethodText(
         measured.method,
         f"{listed('seed', measured.seeds)}{folds}; {learners} learners with {examples} examples to train on",

@@ -46,6 +46,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
             participants=tuple(Participant(**{**one, "labels": tuple(one["labels"])}) for one in saved["participants"]),
             layers=saved["bytes_by_layer"],
             **{name: saved[name] for name in PLAIN},
+            execution_reason=saved.get("execution_reason", ""),  # earlier versions did not tell
         )
     except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
         raise ValueError(f"{folder} is damaged or not whole: {error}. Run it again.") from None

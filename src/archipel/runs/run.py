@@ -64,6 +64,7 @@ class Run(RunData):
         pick = max if higher_is_better(self.metric) else min
         best = pick((s.metrics[self.metric] for _, s in scores if self.metric in s.metrics), default=float("nan"))
         handed = self.of(Handed)
+        why = f" ({self.execution_reason})" if self.execution_reason else ""
         lines = [
             f"{self.name}: {self.metric} {self.final_score:.4f} over the last fifth of {used} "
             f"(last version {self.score:.4f}, best {best:.4f}{chosen})",
@@ -71,6 +72,6 @@ class Run(RunData):
             f"{len(handed)} tasks handed out, {len(self.refusals)} not applied",
             f"  {models} models moved: {mega['train down']:.2f} MB to learners, {mega['train up']:.2f} MB back, "
             f"{mega['evaluate down']:.2f} MB for weighing",
-            f"  ended because {self.reason}; executed {self.execution}; model {self.fingerprint()}",
+            f"  ended because {self.reason}; executed {self.execution}{why}; model {self.fingerprint()}",
         ]
         return "\n".join(lines)

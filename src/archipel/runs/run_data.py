@@ -76,6 +76,8 @@ class RunData:
     """What tuning has chosen for it, by key."""
     fold: int | None = None
     """Which combination of held-out learners it had: a repetition, as a seed is."""
+    execution_reason: str = ""
+    """Why no faster way of execution was chosen; empty if there is none."""
 
     def of(self, kind: type[R]) -> list[tuple[float, R]]:
         """Return Return (time, record) of one kind: run.of(Committed)."""

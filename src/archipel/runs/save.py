@@ -79,6 +79,7 @@ def _description(run: RunData) -> dict[str, object]:
     return {
         "format": FORMAT,
         **{name: getattr(run, name) for name in PLAIN},
+        "execution_reason": run.execution_reason,
         "final_score": None if math.isnan(final) else final,
         "score": None if math.isnan(run.score) else run.score,
         "fingerprint": run.fingerprint(),

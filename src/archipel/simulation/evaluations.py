@@ -27,7 +27,7 @@ from archipel.learner.learner import TrainingContext
 from archipel.learner.probes import Parts, consistency, score
 from archipel.simulation.attacks import inflated
 from archipel.simulation.clock import Answered, Clock
-from archipel.simulation.executors.interface import Executor, Pending, Ready
+from archipel.simulation.executors.interface import Executor, KnownResult, PendingResult
 from archipel.simulation.fleet import Group
 from archipel.simulation.network import Wire
 from archipel.simulation.site import Site
@@ -74,7 +74,7 @@ class Evaluations:
         self.batch = batch
         self.seed = seed
         self.out: dict[int, Evaluating] = {}
-        self._results: dict[int, Pending[SiteAnswers]] = {}
+        self._results: dict[int, PendingResult[SiteAnswers]] = {}
         self._parts = lru_cache(maxsize=256)(self._parts_of)
 
     def start(self, command: Evaluate) -> Probed | None:
@@ -126,12 +126,12 @@ class Evaluations:
 
     # ---------------------------------------------------------------------------------------------------- what is said
 
-    def _result(self, command: Evaluate) -> Pending[SiteAnswers]:
+    def _result(self, command: Evaluate) -> PendingResult[SiteAnswers]:
         probe, vector = command.probe, self.models.read(command.model.name)
         if isinstance(probe, Consistency):
-            return Ready((self._consistency(command, probe),) * len(command.sites))
+            return KnownResult((self._consistency(command, probe),) * len(command.sites))
         if any(self._private(name) for name in command.sites):
-            return Ready(ScoreTable.of([*self._scores_with_private_layers(vector, command.sites, probe)]))
+            return KnownResult(ScoreTable.of([*self._scores_with_private_layers(vector, command.sites, probe)]))
         return self.executor.score(vector, self._parts(command.sites, probe.part), probe, urgent=command.record)
 
     def _consistency(self, command: Evaluate, probe: Consistency) -> Consistent:
@@ -203,4 +203,4 @@ class Evaluations:
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
         self.out = saved["out"]
-        self._results = {task: Ready(answers) for task, answers in saved["results"].items()}
+        self._results = {task: KnownResult(answers) for task, answers in saved["results"].items()}

@@ -184,6 +184,7 @@ def finished(simulator: Simulator) -> Run:
         seconds=simulator.clock.now,
         reason=str(simulator.stopped),
         execution=simulator.executor.name,
+        execution_reason=simulator.executor.reason,
         layers=simulator.wire.moved,
         private={name: dict(site.learner.private) for name, site in sites.items() if site.learner.private},
     )

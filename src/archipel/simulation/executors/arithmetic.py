@@ -7,10 +7,8 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from archipel.core.types import Plan
 from archipel.kernels.threads import threads
 from archipel.learner.learner import TrainingContext
-from archipel.simulation.executors.stacked_networks import can_stack, network
 
 SMALL = 2_000_000
 """Multiplications of one example's forward pass above which one learner alone keeps the cores busy."""
@@ -18,55 +16,37 @@ SMALL = 2_000_000
 
 def is_small(context: TrainingContext) -> bool:
     """Return whether one learner alone does not keep the cores busy."""
-    return _multiplications(context) <= SMALL
-
-
-def is_stackable(context: TrainingContext, plan: Plan) -> bool:
-    """Return whether many learners can be stepped as one under this plan."""
-    known = set(plan.options) <= {"weight_decay", "nesterov"}
-    return (
-        context.augment is None
-        and plan.optimiser == "SGD"
-        and known
-        and can_stack(context.module, context.loss)
-        and not draws(context)
-        and _examples_stand_alone(context)
-    )
+    return multiplications(context) <= SMALL
 
 
 @threads(1)
-def _examples_stand_alone(context: TrainingContext) -> bool:
-    """Return whether the network can be mapped over learners and no output depends on other examples of a batch."""
-    module, x = copy.deepcopy(context.module).eval(), context.x[:2]
-    tensors = {name: parameter.detach().expand(2, *parameter.shape) for name, parameter in module.named_parameters()}
-    with torch.no_grad():
-        together = module(x)
-        alone = torch.cat([module(example[None]) for example in x])
-        try:
-            stacked = network(module, context.loss, context.y).outputs(tensors, x.expand(2, *x.shape))[0]
-        except RuntimeError:  # its forward looks at its numbers
-            return False
-    return all(torch.allclose(together, other, atol=1e-5, equal_nan=True) for other in (alone, stacked))
-
-
-@threads(1)
-def _multiplications(context: TrainingContext) -> int:
+def multiplications(context: TrainingContext) -> int:
     """Return the multiplications of one example's forward pass."""
     counted = 0
 
     def count(part: nn.Module, _: object, output: object) -> None:
         nonlocal counted
-        uses = 1
-        if isinstance(part, nn.modules.conv._ConvNd) and isinstance(output, Tensor):
-            uses = output[0, 0].numel()  # every weight serves every place of the output
-        counted += uses * sum(parameter.numel() for parameter in part.parameters(recurse=False))
+        first = output[0] if isinstance(output, tuple) else output
+        if isinstance(first, Tensor) and not isinstance(part, nn.Embedding):
+            whole = isinstance(part, nn.MultiheadAttention)  # it calls no module for its second product
+            weights = sum(parameter.numel() for parameter in part.parameters(recurse=whole))
+            counted += weights * _uses(part, first)
 
-    probe = copy.deepcopy(context.module).eval()
+    probe = copy.deepcopy(context.module).train()  # in evaluation attention may take a way without hooks
     for part in probe.modules():
         part.register_forward_hook(count)
-    with torch.no_grad():
-        probe(context.x[:1])
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        probe(context.x[[0, -1]])
     return counted
+
+
+def _uses(part: nn.Module, output: Tensor) -> int:
+    """Return how often an example uses every weight of a part: once for each place of an image or a sequence."""
+    if isinstance(part, nn.modules.conv._ConvNd):
+        return output[0, 0].numel()
+    if isinstance(part, nn.Linear | nn.MultiheadAttention | nn.RNNBase):
+        return output[0].numel() // output.shape[-1]
+    return 1
 
 
 @threads(1)
@@ -76,5 +56,5 @@ def draws(context: TrainingContext) -> bool:
     with torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
         with torch.no_grad():
-            probe(context.x[:2])
+            probe(context.x[[0, -1]])
         return not torch.equal(before, torch.get_rng_state())

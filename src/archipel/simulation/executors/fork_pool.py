@@ -12,6 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,8 +23,8 @@ from archipel.simulation.executors.forking import close_all, fork, shared_number
 TrainStack: TypeAlias = Callable[[Sequence[Job], int | None], None]
 """Trains a stack of jobs for a number of epochs, or to their ends."""
 
-ROWS = 3
-"""Vectors of a job that both processes use: the model, the model it received, and the momentum."""
+ROWS = 2
+"""Vectors of a job that both processes use: the model, and the model it received."""
 
 
 class ForkPool:
@@ -104,7 +105,8 @@ class _Worker:
                     row_of[id(vector)] = row
                     rows[row].copy_(vector)
                 places.append(None if vector is None else row_of[id(vector)])
-            requests.append((id(learner), examples, places, job.plan, job.epochs, job.losses))
+            memory = _as_arrays(job.memory)
+            requests.append((id(learner), examples, places, job.plan, job.epochs, job.losses, memory))
         with suppress(OSError):  # a process that died is noticed when its reply is read
             self.connection.send((size, epochs, requests))
 
@@ -120,9 +122,9 @@ class _Worker:
         rows = self._memory.rows(count, jobs[0].vector.numel())
         for i, (job, reply) in enumerate(zip(jobs, replies, strict=True)):
             if reply is not None:
-                job.epochs, job.losses, job.validation, has_momentum = reply
+                job.epochs, job.losses, job.validation, memory = reply
                 job.vector = rows[i].clone()
-                job.memory = {"momentum": rows[2 * count + i].clone()} if has_momentum else {}
+                job.memory = _as_tensors(memory)
         return True
 
 
@@ -139,7 +141,7 @@ class _SharedRows:
         self._last: tuple[tuple[int, int] | None, Sequence[Tensor]] = (None, ())
 
     def rows(self, count: int, size: int) -> Sequence[Tensor]:
-        """Return rows for the vectors of this many jobs: first all models, then all anchors, then all momenta."""
+        """Return rows for the vectors of this many jobs: first all models, then all anchors."""
         shape = (count, size)
         if self._last[0] != shape:  # raises where they do not fit
             self._last = shape, self._numbers[: ROWS * count * size].view(ROWS * count, size).unbind()
@@ -147,7 +149,27 @@ class _SharedRows:
 
 
 def _vectors(job: Job) -> tuple[Tensor | None, ...]:
-    return job.vector, job.anchor, job.memory.get("momentum")
+    return job.vector, job.anchor
+
+
+def _as_arrays(memory: dict[str, Any]) -> dict[str, Any]:
+    """Return an optimiser's memory in a form that a pipe copies; torch would share it between the processes."""
+    return {
+        name: value.numpy() if isinstance(value, Tensor) else _as_arrays(value) if isinstance(value, dict) else value
+        for name, value in memory.items()
+    }
+
+
+def _as_tensors(memory: dict[str, Any]) -> dict[str, Any]:
+    """Return an optimiser's memory as it was before `_as_arrays`."""
+    return {
+        name: torch.from_numpy(value.copy())
+        if isinstance(value, np.ndarray)
+        else _as_tensors(value)
+        if isinstance(value, dict)
+        else value
+        for name, value in memory.items()
+    }
 
 
 # ---------------------------------------------------------------------------------------------- in the forked process
@@ -171,9 +193,7 @@ def _serve(connection: Connection, train: TrainStack, memory: _SharedRows) -> No
                 replies.append(None)
                 continue
             rows[i].copy_(job.vector)
-            if job.memory:
-                rows[2 * len(jobs) + i].copy_(job.memory["momentum"])
-            replies.append((job.epochs, job.losses, job.validation, bool(job.memory)))
+            replies.append((job.epochs, job.losses, job.validation, _as_arrays(job.memory)))
         connection.send(replies)
 
 
@@ -186,12 +206,12 @@ def _job(
     plan: Plan,
     epochs: int,
     losses: list[float],
+    memory: dict[str, Any],
 ) -> Job:
     if examples is not None:
         name, train, validation = examples
         nothing = torch.empty(0, dtype=torch.int64)
         learners[key] = Learner(name, torch.from_numpy(train), torch.from_numpy(validation), nothing)
-    vector, anchor, momentum = (None if row is None else rows[row] for row in places)
+    vector, anchor = (None if row is None else rows[row] for row in places)
     assert vector is not None
-    memory = {} if momentum is None else {"momentum": momentum}
-    return Job(learners[key], plan, vector, anchor, epochs, losses, memory)
+    return Job(learners[key], plan, vector, anchor, epochs, losses, _as_tensors(memory))

@@ -23,7 +23,7 @@ from archipel.core.types import Score, ScoreTable
 from archipel.learner.learner import TrainingContext
 from archipel.learner.probes import Parts, score_parts
 from archipel.simulation.executors.forking import close_all, fork, shared_numbers
-from archipel.simulation.executors.interface import Pending, Ready
+from archipel.simulation.executors.interface import KnownResult, PendingResult
 
 WORTH_A_PROCESS = 5_000_000
 """Multiplications of a score from which another process computes it."""
@@ -49,23 +49,23 @@ class ForkScorer:
         """Memory for models, one a row: the n-th question's is in the n-th row, modulo their number."""
         self._asked = 0
         """Questions so far."""
-        self._out: deque[Question] = deque()
+        self._out: deque[ScoreRequest] = deque()
         self._known: dict[int, Parts] = {}
         """Parts that the process has, by identity."""
         weakref.finalize(self, close_all, self.connections)
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
         """Score a model in the process if there is a core and enough to compute; at once if it is urgent."""
         worth = len(parts.examples) * self.context.layout.size > WORTH_A_PROCESS
         if urgent or self.cores < 2 or not worth:
-            return Ready(self.score_here(model.to(self.context.x.device), parts, probe.bins))
+            return KnownResult(self.score_here(model.to(self.context.x.device), parts, probe.bins))
         return self.ask(model, parts, probe.bins)
 
     def score_here(self, model: Tensor, parts: Parts, bins: int) -> ScoreTable:
         """Score a model in this process."""
         return score_parts(self.context, model, parts, bins)
 
-    def ask(self, model: Tensor, parts: Parts, bins: int) -> Question:
+    def ask(self, model: Tensor, parts: Parts, bins: int) -> ScoreRequest:
         """Send a question to the process."""
         if not len(self._rows):
             count = max(1, min(QUESTIONS, NUMBERS_OUT // model.numel()))
@@ -80,7 +80,7 @@ class ForkScorer:
         row = self._asked % len(self._rows)
         self._asked += 1
         self._rows[row].copy_(model)
-        question = Question(self, row, parts, bins, len(message))
+        question = ScoreRequest(self, row, parts, bins, len(message))
         self._out.append(question)
         with suppress(OSError):  # a process that died is noticed when its answer is read
             self.connections[0].send_bytes(message)
@@ -140,7 +140,7 @@ class ForkScorer:
 
 
 @dataclass(eq=False, slots=True)
-class Question:
+class ScoreRequest:
     """A score that the process computes."""
 
     scorer: ForkScorer

@@ -21,7 +21,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Pending(Protocol[T_co]):
+class PendingResult(Protocol[T_co]):
     """A value that may still be computed."""
 
     def result(self) -> T_co:
@@ -29,7 +29,7 @@ class Pending(Protocol[T_co]):
 
 
 @dataclass(frozen=True)
-class Ready(Generic[T]):
+class KnownResult(Generic[T]):
     """A value that was computed at once."""
 
     value: T
@@ -44,6 +44,8 @@ class Executor(Protocol):
 
     name: str
     """As `simulate(execution=...)` and a run's `execution` call it."""
+    reason: str
+    """Why no faster executor was chosen; empty if there is none, or one was asked for."""
 
     def running(self) -> AbstractContextManager[None]:
         """Prepare torch for a simulation in a block: the number of its threads is a part of the arithmetic."""
@@ -57,7 +59,7 @@ class Executor(Protocol):
     def wait(self, job: Job | None = None) -> None:
         """Return when this job, or every job, has been trained as far as was asked for."""
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
         """Start to score a model on the examples of several sites; urgent: the result is needed at once."""
 
     def close(self) -> None:

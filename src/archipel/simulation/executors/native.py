@@ -20,7 +20,7 @@ from archipel.kernels.threads import threads
 from archipel.learner.batches import epochs_of, shuffled
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts, score_parts
-from archipel.simulation.executors.interface import Pending, Ready
+from archipel.simulation.executors.interface import KnownResult, PendingResult
 from archipel.simulation.executors.stacked_networks import Classifier, network
 
 
@@ -28,6 +28,7 @@ class Native:
     """Trains and scores perceptrons on the library's threads while this one goes on."""
 
     name = "native"
+    reason = ""
 
     def __init__(self, context: TrainingContext) -> None:
         self.context = context
@@ -85,10 +86,10 @@ class Native:
                 if training.then is not None:
                     (one.validation,) = score_table(training.then)
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
         """Score a model in C, also where it is urgent: its sums are its own; torch makes histograms."""
         if probe.bins:
-            return Ready(score_parts(self.context, model, parts, probe.bins))
+            return KnownResult(score_parts(self.context, model, parts, probe.bins))
         return NativeScore(self._trial(model, self._parts(parts), parts.sizes))
 
     def close(self) -> None:
@@ -185,8 +186,10 @@ def score_table(trial: NativeTrial) -> ScoreTable:
 
 def linear_layers(context: TrainingContext) -> list[Linear] | None:
     """Return the layers of a perceptron that the library can train on these examples, or None."""
-    found = network(context.module, context.loss, context.y)
-    if library() is None or not isinstance(found, Classifier) or context.x.device.type != "cpu":
+    if library() is None or context.x.device.type != "cpu" or context.x.dtype != torch.float32:
+        return None
+    found = network(context)
+    if not isinstance(found, Classifier):
         return None
     begins = {entry.name: entry.start for layer in context.layout.layers for entry in layer.entries}
     layers: list[Linear] = []
@@ -198,7 +201,7 @@ def linear_layers(context: TrainingContext) -> list[Linear] | None:
         elif not isinstance(part, nn.Flatten | nn.Identity):
             return None
     fits = (
-        context.x.dtype == torch.float32
+        all(parameter.requires_grad for parameter in context.module.parameters())
         and context.x.is_contiguous()
         and context.y.is_contiguous()
         and context.x[0].numel() == layers[0].inputs

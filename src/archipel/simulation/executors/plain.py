@@ -14,13 +14,14 @@ from archipel.learner.probes import Parts, score_parts
 from archipel.learner.training import advance
 from archipel.simulation.executors.arithmetic import is_small
 from archipel.simulation.executors.fork_scorer import ForkScorer
-from archipel.simulation.executors.interface import Pending, Ready
+from archipel.simulation.executors.interface import KnownResult, PendingResult
 
 
 class Plain:
     """Trains jobs one after the other, as soon as they are submitted."""
 
     name = "plain"
+    reason = ""
 
     def __init__(self, context: TrainingContext) -> None:
         self.context = context
@@ -43,10 +44,10 @@ class Plain:
     def wait(self, job: Job | None = None) -> None:
         """Return at once: `submit` has trained the jobs."""
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
         """Score a model, in another process where that is worth it."""
         if self.scorer is None:
-            return Ready(score_parts(self.context, model.to(self.context.x.device), parts, probe.bins))
+            return KnownResult(score_parts(self.context, model.to(self.context.x.device), parts, probe.bins))
         return self.scorer.score(model, parts, probe, urgent=urgent)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ def with_shortcuts(module: nn.Module) -> nn.Module:
     somebody listens to. Parameters keep their names.
     """
     layers = [(name, with_shortcuts(child)) for name, child in module._modules.items() if child is not None]
-    if type(module) is not nn.Sequential or _watched(module):
+    if type(module) is not nn.Sequential or watched(module):
         for name, layer in layers:
             setattr(module, name, layer)
         return module
@@ -33,7 +33,7 @@ def _pool_first(layers: list[tuple[str, nn.Module]]) -> None:
     """
     for place in range(len(layers) - 1):
         (relu, first), (pool, second) = layers[place : place + 2]
-        if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not (_watched(first) or _watched(second)):
+        if type(first) is nn.ReLU and type(second) is nn.MaxPool2d and not (watched(first) or watched(second)):
             layers[place : place + 2] = [(pool, second), (relu, nn.ReLU(inplace=True))]
 
 
@@ -42,7 +42,7 @@ def _joined(layers: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
     joined: list[tuple[str, nn.Module]] = []
     for layer in layers:
         joined.append(layer)
-        if len(joined) < 3 or any(_watched(part) for _, part in joined[-3:]):
+        if len(joined) < 3 or any(watched(part) for _, part in joined[-3:]):
             continue
         (name, first), (_, second), (_, third) = joined[-3:]
         if _steps_by_one(first) and _is_two_by_two(second) and type(third) is nn.ReLU:
@@ -85,7 +85,8 @@ def _is_two_by_two(layer: nn.Module) -> bool:
     )
 
 
-def _watched(module: nn.Module) -> bool:
+def watched(module: nn.Module) -> bool:
+    """Return whether somebody listens to a module by hooks."""
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )

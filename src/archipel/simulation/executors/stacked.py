@@ -7,53 +7,76 @@ the first ones, and a short last batch is padded with examples of weight zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from archipel.core.layout import Layout
 from archipel.core.types import Plan, Score, ScoreTable
 from archipel.kernels.threads import threads
 from archipel.learner.batches import epochs_of, shuffled, steps_of_epoch
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts, empty_table, tally
+from archipel.learner.training import advance
+from archipel.simulation.executors.arithmetic import multiplications
 from archipel.simulation.executors.fork_pool import ForkPool
 from archipel.simulation.executors.fork_scorer import ForkScorer
-from archipel.simulation.executors.interface import Pending
+from archipel.simulation.executors.interface import PendingResult
 from archipel.simulation.executors.stacked_networks import Classifier, Step, network
+from archipel.simulation.executors.stacked_steps import Places, StackedOptimiser, StackedSgd, StackedTorch, by_hand
 
 NUMBERS = 1 << 26
 """Parameters of a stack at most."""
-WORTH_A_PROCESS = 2_000_000
+WORTH_A_PROCESS = 1_500_000
 """Multiplications of a step's forward pass that make a stack of its own, which another process may train."""
 KEPT = 1 << 20
-"""Parameters of a stack at most whose place is kept for the next one: to make it ready takes as long as a step."""
+"""Parameters of a stack at most whose memory is kept for the next one: to prepare it takes as long as a step."""
 
-Ready: TypeAlias = tuple[Tensor, Tensor, Step]
-"""Where the inputs and the targets of a step's examples go, one after the other, and the step."""
+
+@dataclass
+class Stack:
+    """The models of some jobs, side by side."""
+
+    models: Places
+    optimiser: StackedOptimiser
+    prepared: PreparedStep | None = None
+    """The step that was made last."""
+
+
+@dataclass(frozen=True)
+class PreparedStep:
+    """A step of so many learners on so many examples each."""
+
+    learners: int
+    width: int
+    inputs: Tensor
+    """Memory for the examples, one after the other,"""
+    targets: Tensor
+    """and for their targets."""
+    step: Step
 
 
 class Stacked:
     """Steps many learners as one."""
 
     name = "stacked"
+    reason = ""
 
     def __init__(self, context: TrainingContext) -> None:
         self.context = context
-        self.network = network(context.module, context.loss, context.y)
+        self.network = network(context)
         count = torch.get_num_threads() if context.x.device.type == "cpu" else 1
         self.pool = ForkPool(count, max(NUMBERS, context.layout.size))
         self.scorer = ForkScorer(context)
-        self._last: tuple[object, Descent | None] = (None, None)
-        """What the jobs of the last stack had in common, and its place if it is kept."""
-        self._layer_of = {entry.name: layer.name for layer in context.layout.layers for entry in layer.entries}
+        self._products = max(context.layout.size, multiplications(context))
+        self._last: tuple[object, Stack | None] = (None, None)
+        """What the jobs of the last stack had in common, and the stack if its memory is kept."""
 
     def running(self) -> AbstractContextManager[None]:
         """Let torch use one thread: the products are small, and a second thread would cost more than it gains."""
@@ -74,7 +97,7 @@ class Stacked:
         """Return when this job, or all, have been trained."""
         self.pool.wait(self._advance, job)
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
         """Score a model, in another process where that is worth it."""
         return self.scorer.score(model, parts, probe, urgent=urgent)
 
@@ -84,18 +107,25 @@ class Stacked:
         self.scorer.close()
 
     def _divided(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Stacks that are each worth a process and fit into memory; jobs of like length come together.
+        """Return stacks that are each worth a process and fit into memory; jobs of similar length come together.
 
-        It looks at the jobs alone, not at the processes there are, so that the bits depend on nothing else.
+        The division depends on the jobs alone, not on the number of processes, so that the bits depend on nothing else.
+        It is by a power of two, so that any such number of processes has as much to do.
         """
-        size, fitting = self.context.layout.size, max(1, NUMBERS // self.context.layout.size)
-        products = len(jobs) * size * max(job.plan.batch for job in jobs)
-        count = min(len(jobs), max(1, products // WORTH_A_PROCESS, -(-len(jobs) // fitting)))
+        fitting = max(1, NUMBERS // self.context.layout.size)
+        worth = len(jobs) * self._products * max(job.plan.batch for job in jobs) // WORTH_A_PROCESS
+        even = 1 << max(0, worth.bit_length() - 1)
+        count = min(len(jobs), max(even, -(-len(jobs) // fitting)))
         ordered = sorted(jobs, key=lambda job: -job.examples)
         bounds = [len(jobs) * i // count for i in range(count + 1)]
         return [ordered[start:stop] for start, stop in pairwise(bounds)]
 
     def _advance(self, jobs: Sequence[Job], epochs: int | None) -> None:
+        if self.network.norms:  # torch refuses statistics of one example, or has them from its places
+            for job in jobs:
+                if _has_batch_of_one(job):
+                    advance(self.context, job, epochs)
+            jobs = [job for job in jobs if not _has_batch_of_one(job)]
         by_epoch = any(job.watches for job in jobs)
         left = epochs
         while active := [job for job in jobs if not job.done]:
@@ -107,79 +137,120 @@ class Stacked:
             left = None if left is None else left - ahead
 
     def _train(self, jobs: Sequence[Job], epochs: int) -> None:
-        """So many epochs, or what is left of them, for each of these jobs."""
+        """Train these jobs for this many epochs, or what is left of them."""
         ends = {job: min(job.epochs + epochs, epochs_of(job.plan, job.examples)) for job in jobs}
         ahead = {job: job.steps_at(end) - job.steps for job, end in ends.items()}
         jobs = sorted(jobs, key=lambda job: -ahead[job])
         fresh = [job for job in jobs if not job.losses]
         if jobs[0].watches and fresh:
             self._watch(fresh)
-        descent = self._descent(jobs)
-        self._steps(jobs, [ahead[job] for job in jobs], descent)
-        momenta = descent.momenta.vectors() if descent.momenta else None
-        for i, (job, vector) in enumerate(zip(jobs, descent.models.vectors(), strict=True)):
+        trained = self._trained(jobs[0].plan)
+        stack = self._stack(jobs, trained)
+        if trained:
+            going_on = [job for job in jobs if ends[job] < epochs_of(job.plan, job.examples)]
+            self._steps(jobs, [ahead[job] for job in jobs], stack, trained, going_on)
+        for job, vector in zip(jobs, stack.models.vectors(), strict=True):
             job.vector, job.epochs = vector, ends[job]
-            if momenta is not None:
-                job.memory = {"momentum": momenta[i]}
         if jobs[0].watches:
             self._watch(jobs)
         if "validation" in jobs[0].plan.reports and all(job.done for job in jobs):
-            self._score(jobs, descent.models.tensors)
+            self._score(jobs, stack.models.tensors)
 
-    def _descent(self, jobs: Sequence[Job]) -> Descent:
-        """Stack the models of these jobs, in the memory of the last stack if that was small and alike."""
+    def _trained(self, plan: Plan) -> list[str]:
+        """Return the parameters that a plan trains, in the order in which torch's optimisers number them."""
+        layers = [layer for layer in self.context.layout.layers if plan.trains is None or layer.name in plan.trains]
+        names = {entry.name for layer in layers if not layer.buffers for entry in layer.entries}
+        parameters = self.context.module.named_parameters()
+        return [name for name, parameter in parameters if parameter.requires_grad and name in names]
+
+    def _stack(self, jobs: Sequence[Job], trained: Sequence[str]) -> Stack:
+        """Return the models of these jobs side by side, in the last stack's memory if that was small and alike."""
         plan, alike = jobs[0].plan, (len(jobs), *_shared(jobs[0]))
-        alike_before, descent = self._last
-        if alike != alike_before or descent is None:
-            models, anchors, momenta = (
-                self._places(jobs) if needed else None for needed in (True, plan.proximal, plan.momentum)
-            )
-            assert models is not None
-            descent = Descent(plan, models, anchors, momenta)
-            self._last = (alike, descent if len(jobs) * self.context.layout.size <= KEPT else None)
-        descent.models.fill([job.vector for job in jobs])
-        if descent.anchors is not None:
-            descent.anchors.fill([job.anchor for job in jobs if job.anchor is not None])
-        if descent.momenta is not None:
-            descent.momenta.fill([self._momentum(job) for job in jobs])
-        return descent
+        alike_before, stack = self._last
+        if alike != alike_before or stack is None or not by_hand(plan):
+            models, anchors = self._places(jobs), self._places(jobs) if plan.proximal else None
+            stack = Stack(models, StackedSgd(plan, models, anchors, self._places(jobs) if plan.momentum else None))
+            if by_hand(plan):
+                self._last = (alike, stack if len(jobs) * self.context.layout.size <= KEPT else None)
+            elif trained:
+                stack.optimiser = StackedTorch(plan, models, anchors, trained, [job.memory for job in jobs])
+        stack.models.fill([job.vector for job in jobs])
+        optimiser = stack.optimiser
+        if optimiser.anchors is not None:
+            optimiser.anchors.fill([job.anchor for job in jobs if job.anchor is not None])
+        if isinstance(optimiser, StackedSgd) and optimiser.momenta is not None:
+            optimiser.momenta.fill([job.memory.get("momentum", torch.zeros_like(job.vector)) for job in jobs])
+        return stack
 
     def _places(self, jobs: Sequence[Job]) -> Places:
         return Places(self.context.layout, len(jobs), jobs[0].vector)
 
-    def _steps(self, jobs: Sequence[Job], steps: Sequence[int], descent: Descent) -> None:
-        """So many steps for each of the jobs, which come sorted: those with most of them first."""
-        context, trains = self.context, descent.plan.trains
-        trained = [name for name, layer in self._layer_of.items() if trains is None or layer in trains]
-        if not trained:
-            return
-        written_out = isinstance(self.network, Classifier)
+    def _steps(
+        self,
+        jobs: Sequence[Job],
+        steps: Sequence[int],
+        stack: Stack,
+        trained: Sequence[str],
+        going_on: Sequence[Job],
+    ) -> None:
+        """Make so many steps for each of the jobs, which come sorted: those with most of them first.
+
+        going_on: jobs whose optimisers' memory is needed later.
+        """
+        context, optimiser = self.context, stack.optimiser
+        written_out = isinstance(self.network, Classifier) and isinstance(optimiser, StackedSgd)
         if not written_out:
-            context.module.train()
+            self._training_mode(optimiser.plan)
         batches = [min(job.plan.batch, job.examples) for job in jobs]
         examples = torch.from_numpy(_table(jobs, steps, batches)).to(context.x.device)
-        weights = _weights(tuple(job.examples for job in jobs), tuple(batches), steps[0]).to(context.x.device)
+        weights = _weights(tuple(job.examples for job in jobs), tuple(batches), steps[0])
+        present = np.count_nonzero(weights.numpy(), axis=2)
+        shares, width = weights.to(context.x.device), max(batches)
         with torch.inference_mode(written_out):  # others need their gradients worked out
             for k, start, stop in _phases(steps):
-                inputs, targets, step = self._ready(descent, k, max(batches), trained)
-                chosen, shares = examples[start:stop, :k].flatten(1), weights[start:stop, :k]
-                for places, own in zip(chosen.unbind(), shares.unbind(), strict=True):
-                    torch.index_select(context.x, 0, places, out=inputs)
-                    torch.index_select(context.y, 0, places, out=targets)
-                    step(own)
+                prepared = self._prepared(stack, k, width, trained)
+                for number in range(start, stop):
+                    places = examples[number, :k].flatten()
+                    torch.index_select(context.x, 0, places, out=prepared.inputs)
+                    torch.index_select(context.y, 0, places, out=prepared.targets)
+                    if self.network.draws is not None:
+                        self._seed(jobs[:k], batches, number, present[number], width)
+                    prepared.step(shares[number, :k], bool((present[number, :k] < width).any()))
+                for i, job in enumerate(jobs[:k]):
+                    if steps[i] == stop and job in going_on:
+                        job.memory = optimiser.memory(i)
 
-    def _ready(self, descent: Descent, k: int, width: int, trained: Sequence[str]) -> Ready:
-        """Make steps of the first k learners; those that are done come last."""
-        if descent.ready is None or (k, width) != (descent.k, descent.width):
-            descent.narrow(k, width)
+    def _training_mode(self, plan: Plan) -> None:
+        layers = self.context.layout.layers
+        self.network.train(
+            [
+                layer.module
+                for layer in layers
+                if layer.buffers and plan.trains is not None and layer.name not in plan.trains
+            ]
+        )
+
+    def _seed(
+        self, jobs: Sequence[Job], batches: Sequence[int], step: int, present: NDArray[np.int64], width: int
+    ) -> None:
+        """Give learners that begin an epoch the generator that they have alone."""
+        draws = self.network.draws
+        assert draws is not None
+        draws.present, draws.width = present.tolist(), width
+        for i, (job, batch) in enumerate(zip(jobs, batches, strict=False)):
+            epoch, within = divmod(step, steps_of_epoch(job.examples, batch))
+            if within == 0:
+                draws.seed(i, job.plan.key + job.epochs + epoch)
+
+    def _prepared(self, stack: Stack, k: int, width: int, trained: Sequence[str]) -> PreparedStep:
+        """Return the step of the first k learners; those that are done come after them."""
+        prepared = stack.prepared
+        if prepared is None or (k, width) != (prepared.learners, prepared.width):
+            active = stack.optimiser.narrow(k)
             x, y = (data.new_empty(k, width, *data.shape[1:]) for data in (self.context.x, self.context.y))
-            step = self.network.step(descent.active, trained, descent, x, y)
-            descent.ready = (x.flatten(0, 1), y.flatten(0, 1), step)
-        return descent.ready
-
-    def _momentum(self, job: Job) -> Tensor:
-        kept = job.memory.get("momentum")
-        return torch.zeros_like(job.vector) if kept is None else kept
+            step = self.network.step(active, trained, stack.optimiser, x, y)
+            prepared = stack.prepared = PreparedStep(k, width, x.flatten(0, 1), y.flatten(0, 1), step)
+        return prepared
 
     def _watch(self, jobs: Sequence[Job]) -> None:
         """Note every job's mean loss on its validation part."""
@@ -187,9 +258,9 @@ class Stacked:
         models.fill([job.vector for job in jobs])
         examples, there = _validation(jobs)
         weights = there / there.sum(dim=1, keepdim=True).clamp(min=1)
-        context.module.eval()
+        self.network.eval()
         with torch.no_grad():
-            losses = self.network.losses(models.tensors, context.x[examples], context.y[examples])
+            losses = self.network.losses(self.network.outputs(models.tensors, context.x[examples]), context.y[examples])
             means = (losses * weights.to(losses.device)).sum(dim=1)
         for i, job in enumerate(jobs):
             job.losses.append(float(means[i]) if len(job.learner.validation) else float("nan"))
@@ -198,8 +269,7 @@ class Stacked:
         """Note how every job's model does on its validation part: in one pass, it is cheaper by far."""
         context = self.context
         examples, there = _validation(jobs)
-        if context.module.training:  # to say so takes as long as a layer
-            context.module.eval()
+        self.network.eval()
         with torch.no_grad():
             outputs = self.network.outputs(tensors, context.x[examples])[there]
         table = empty_table(np.array([len(job.learner.validation) for job in jobs]), context.classes)
@@ -208,79 +278,16 @@ class Stacked:
             job.validation = scored
 
 
-class Places:
-    """Room for vectors as named tensors, [learner, …], each in one piece of memory: batched products want it so."""
-
-    def __init__(self, layout: Layout, count: int, like: Tensor) -> None:
-        entries = [entry for layer in layout.layers for entry in layer.entries]
-        self.tensors = {entry.name: like.new_empty(count, *entry.shape) for entry in entries}
-        self._pieces = [tensor.view(count, -1) for tensor in self.tensors.values()]
-        self._sizes = [entry.stop - entry.start for entry in entries]
-
-    def fill(self, vectors: Sequence[Tensor]) -> None:
-        """One vector a learner; in a round they begin with the same one."""
-        alike = all(vector is vectors[0] for vector in vectors)
-        rows = vectors[0].unsqueeze(0) if alike else torch.stack([*vectors])
-        for place, piece in zip(self._pieces, rows.split_with_sizes(self._sizes, 1), strict=True):
-            place.copy_(piece)
-
-    def vectors(self) -> list[Tensor]:
-        """Return the results, each in memory of its own, since some are needed longer than others."""
-        return [row.clone() for row in torch.cat(self._pieces, dim=1).unbind()]
-
-
-class Descent:
-    """SGD as torch.optim writes it, for all learners of a stack: proximal term, weight decay, momentum, Nesterov."""
-
-    def __init__(self, plan: Plan, models: Places, anchors: Places | None, momenta: Places | None) -> None:
-        self.plan = plan
-        self.models, self.anchors, self.momenta = models, anchors, momenta
-        self.ready: Ready | None = None
-        """The last steps that were made ready."""
-        self.narrow(len(next(iter(models.tensors.values()))), 0)
-
-    def narrow(self, k: int, width: int) -> None:
-        """Only the first k learners are still at context, on so many examples a step."""
-        self.k, self.width = k, width
-        self.active = {name: tensor[:k] for name, tensor in self.models.tensors.items()}
-
-    def by_product(self, name: str, left: Tensor, right: Tensor) -> Callable[[], object]:
-        """Descends along left @ right; where nothing is added to it, the product adds itself to its tensor."""
-        tensor, rate, gamma = self.active[name], self.plan.rate, self.plan.momentum
-        if self.anchors or self.plan.options:
-            change = self.by_gradient(name)
-            return lambda: change(torch.bmm(left, right))
-        if not self.momenta:
-            return partial(tensor.baddbmm_, left, right, alpha=-rate)
-        momentum = self.momenta.tensors[name][: self.k]
-        return lambda: tensor.sub_(momentum.baddbmm_(left, right, beta=gamma), alpha=rate)
-
-    def by_gradient(self, name: str) -> Callable[[Tensor], object]:
-        tensor, plan = self.active[name], self.plan
-        anchor = self.anchors.tensors[name][: self.k] if self.anchors else None
-        momentum = self.momenta.tensors[name][: self.k] if self.momenta else None
-        decay = float(plan.options.get("weight_decay", 0.0))  # type: ignore[arg-type]
-        nesterov = bool(plan.options.get("nesterov"))
-        if anchor is None and momentum is None and not decay:
-            return partial(tensor.sub_, alpha=plan.rate)
-
-        def change(gradient: Tensor) -> None:
-            if anchor is not None:
-                gradient = gradient.add(tensor - anchor, alpha=plan.proximal)
-            if decay:
-                gradient = gradient.add(tensor, alpha=decay)
-            if momentum is not None:
-                momentum.mul_(plan.momentum).add_(gradient)
-                gradient = gradient.add(momentum, alpha=plan.momentum) if nesterov else momentum
-            tensor.sub_(gradient, alpha=plan.rate)
-
-        return change
-
-
 def _shared(job: Job) -> tuple[object, ...]:
-    """Return what the jobs of one stack must have in common."""
+    """Return what jobs of one stack have to have in common."""
     plan = job.plan
-    return plan.rate, plan.momentum, plan.proximal, tuple(plan.options.items()), plan.trains, job.watches
+    steps = 0 if by_hand(plan) else job.steps  # torch's optimisers count them
+    settings = (plan.optimiser, plan.rate, plan.momentum, plan.proximal, tuple(plan.options.items()), plan.trains)
+    return *settings, job.watches, steps
+
+
+def _has_batch_of_one(job: Job) -> bool:
+    return min(job.plan.batch, job.examples) == 1 or job.examples % job.plan.batch == 1
 
 
 def _validation(jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:

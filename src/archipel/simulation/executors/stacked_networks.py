@@ -2,27 +2,32 @@
 
 A plain sequence of linear layers and activations is stepped by batched products. Where it ends in class scores its
 step is written out, because small batches would spend most of their time on autograd's graph, and every gradient goes
-into its tensor in the product that makes it. Other networks go through `torch.func.vmap`.
+into its tensor in the product that makes it. Other networks go through `torch.func.vmap`, whatever they hold.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from operator import and_
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from archipel.learner.learner import Loss
+from archipel.learner.learner import Loss, TrainingContext
+from archipel.simulation.executors.arithmetic import draws
+from archipel.simulation.executors.shortcuts import watched
+from archipel.simulation.executors.stacked_layers import LearnersDraws, with_padded_norms
+from archipel.simulation.executors.stacked_steps import StackedOptimiser, StackedSgd
 
-Tensors = Mapping[str, Tensor]
+Tensors: TypeAlias = Mapping[str, Tensor]
 """Parameters by name, [learner, …]."""
 
 ELEMENTWISE = (nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LeakyReLU, nn.ELU, nn.SiLU, nn.Softplus, nn.Identity)
-STACKABLE = (nn.Linear, nn.LayerNorm, nn.Embedding, nn.Flatten, nn.Sequential, *ELEMENTWISE)
 PER_EXAMPLE: tuple[Loss, ...] = (
     nn.functional.cross_entropy,
     nn.functional.nll_loss,
@@ -43,68 +48,64 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[T
 }
 """Forward, and the gradient with respect to the input from that of the output and the output itself; in place."""
 
-Call: TypeAlias = Callable[[], object]
-Step: TypeAlias = Callable[[Tensor], None]
-"""One step of all learners on the examples that lie ready for it, with these weights: [learner, example]."""
-
-
-class Descent(Protocol):
-    """Changes the tensors by their gradients, each as soon as nobody needs it any more."""
-
-    def by_product(self, name: str, left: Tensor, right: Tensor) -> Call:
-        """Return a call that changes this tensor by the gradient left @ right."""
-
-    def by_gradient(self, name: str) -> Callable[[Tensor], object]:
-        """Take this tensor's gradient."""
-
-
-def can_stack(module: nn.Module, loss: Loss) -> bool:
-    """Only layers that stack well, each with weights of its own, and a loss that is a mean over examples."""
-    tied = len(list(module.named_parameters(remove_duplicate=False))) > len(list(module.parameters()))
-    return (
-        loss in PER_EXAMPLE
-        and all(_stacks_well(part) for part in module.modules() if part is not module)
-        and not tied
-        and next(module.buffers(), None) is None
-        and all(parameter.requires_grad for parameter in module.parameters())
-    )
-
-
-def _stacks_well(part: nn.Module) -> bool:
-    if type(part) not in STACKABLE:  # a subclass may have a forward of its own
-        return False
-    return not isinstance(part, nn.Embedding) or (
-        part.padding_idx is None and part.max_norm is None and not part.scale_grad_by_freq and not part.sparse
-    )
+Operation: TypeAlias = Callable[[], object]
+Step: TypeAlias = Callable[[Tensor, bool], None]
+"""One step of all learners on the examples that are ready, with weights [learner, example]; are some of them 0?"""
 
 
 class Mapped:
     """Any network that can be stacked, through torch.func."""
 
-    def __init__(self, module: nn.Module, loss: Loss) -> None:
-        self.loss = loss
-        self._mapped = vmap(lambda tensors, x: functional_call(module, tensors, (x,)))
+    def __init__(self, context: TrainingContext) -> None:
+        self.loss = context.loss
+        self.module = copy.deepcopy(context.module)
+        self.norms = with_padded_norms(self.module)
+        self.draws = LearnersDraws() if draws(context) else None
+        """What gives the learners their random numbers, if the network draws some in training."""
 
-    def outputs(self, tensors: Tensors, x: Tensor) -> Tensor:
-        """Return the outputs of the learners' networks on [learner, example, …]."""
-        outputs: Tensor = self._mapped(dict(tensors), x)
+    def train(self, frozen: Collection[str] = ()) -> None:
+        """Turn to training mode; batch norm of frozen modules keeps its statistics and uses them."""
+        self.module.train()
+        for name in frozen:
+            self.module.get_submodule(name).eval()
+
+    def eval(self) -> None:
+        """Turn to evaluation mode."""
+        if self.module.training:  # to do so takes as long as a layer
+            self.module.eval()
+
+    def outputs(self, tensors: Tensors, x: Tensor, shares: Tensor | None = None) -> Tensor:
+        """Return the outputs of the learners' networks on [learner, example, …]; shares: 0 for padding."""
+        mapped = vmap(
+            self._run, (0, 0, None if shares is None else 0), randomness="error" if self.draws is None else "different"
+        )
+        outputs: Tensor = mapped(dict(tensors), x, shares)
         return outputs
 
-    def losses(self, tensors: Tensors, x: Tensor, y: Tensor) -> Tensor:
+    def _run(self, tensors: dict[str, Tensor], x: Tensor, shares: Tensor | None) -> Tensor:
+        for norm in self.norms:
+            norm.shares = shares
+        outputs: Tensor = functional_call(self.module, tensors, (x,))
+        return outputs
+
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of every single example: [learner, example]."""
-        outputs = self.outputs(tensors, x)
-        flat = self.loss(outputs.flatten(0, 1), y.flatten(0, 1), reduction="none")  # type: ignore[call-arg]
-        return flat.reshape(*y.shape[:2], -1).mean(dim=2)
+        if self.loss in PER_EXAMPLE:
+            flat = self.loss(outputs.flatten(0, 1), y.flatten(0, 1), reduction="none")  # type: ignore[call-arg]
+            return flat.reshape(*y.shape[:2], -1).mean(dim=2)
+        one = vmap(lambda output, target: self.loss(output.unsqueeze(0), target.unsqueeze(0)))
+        losses: Tensor = vmap(one)(outputs, y)
+        return losses
 
-    def step(self, tensors: Tensors, trained: Collection[str], descent: Descent, x: Tensor, y: Tensor) -> Step:
-        """Return a call that makes a step down the weighted loss of the examples in x and y at that time."""
-        changes = [descent.by_gradient(name) for name in trained]
+    def step(self, tensors: Tensors, trained: Sequence[str], optimiser: StackedOptimiser, x: Tensor, y: Tensor) -> Step:
+        """Return a step down the weighted sum of the losses of the examples that are in x and y when it is called."""
 
-        def step(weights: Tensor) -> None:
+        def step(weights: Tensor, padded: bool) -> None:
             leaves = {name: tensors[name].detach().requires_grad_() for name in trained}
-            loss = (self.losses({**tensors, **leaves}, x, y) * weights).sum()
-            for change, gradient in zip(changes, torch.autograd.grad(loss, list(leaves.values())), strict=True):
-                change(gradient)
+            with nullcontext() if self.draws is None else self.draws:
+                outputs = self.outputs({**tensors, **leaves}, x, weights if self.norms and padded else None)
+            loss = (self.losses(outputs, y) * weights).sum()
+            optimiser.apply(trained, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True))
 
         return step
 
@@ -112,12 +113,12 @@ class Mapped:
 class Sequential(Mapped):
     """A plain sequence of linear layers and activations, by batched products."""
 
-    def __init__(self, module: nn.Module, loss: Loss, parts: Sequence[nn.Module]) -> None:
-        super().__init__(module, loss)
-        names = {part: f"{name}." if name else "" for name, part in module.named_modules()}
+    def __init__(self, context: TrainingContext, parts: Sequence[nn.Module]) -> None:
+        super().__init__(context)
+        names = {part: f"{name}." if name else "" for name, part in context.module.named_modules()}
         self.parts = [(part, f"{names[part]}weight", f"{names[part]}bias") for part in parts]
 
-    def outputs(self, tensors: Tensors, x: Tensor) -> Tensor:
+    def outputs(self, tensors: Tensors, x: Tensor, shares: Tensor | None = None) -> Tensor:
         for part, weight, bias in self.parts:
             if isinstance(part, nn.Linear):
                 x = _linear(x, tensors[weight], tensors.get(bias))
@@ -140,10 +141,12 @@ class Classifier(Sequential):
     slow.
     """
 
-    def step(self, tensors: Tensors, trained: Collection[str], descent: Descent, x: Tensor, y: Tensor) -> Step:
+    def step(self, tensors: Tensors, trained: Sequence[str], optimiser: StackedOptimiser, x: Tensor, y: Tensor) -> Step:
+        if not isinstance(optimiser, StackedSgd):  # others need all gradients at once
+            return super().step(tensors, trained, optimiser, x, y)
         *below, (_, weight, bias) = self.parts
         first = min(i for i, (_, *own) in enumerate(self.parts) if any(name in trained for name in own))
-        forwards: list[Call] = []
+        forwards: list[Operation] = []
         seen = [x]
         for part, *own in below:
             seen.append(_forward(forwards, part, seen[-1], *map(tensors.get, own)))
@@ -155,11 +158,11 @@ class Classifier(Sequential):
         forwards.append(partial(torch.softmax, scores, 1, out=above))
         forwards.append(partial(above.scatter_add_, 1, labels, above.new_full(labels.shape, -1)))
 
-        backwards: list[Call] = []
+        backwards: list[Operation] = []
         gradient = torch.empty_like(inputs)
         if first < len(below):
             _product(backwards, above.transpose(1, 2), head, gradient)
-        _change(backwards, descent, trained, weight, bias, above, inputs)
+        _change(backwards, optimiser, trained, weight, bias, above, inputs)
         for i in range(len(below) - 1, first - 1, -1):
             part, weight, bias = below[i]
             if isinstance(part, nn.Linear):
@@ -167,13 +170,13 @@ class Classifier(Sequential):
                 if i > first:
                     gradient = torch.empty_like(seen[i])
                     _product(backwards, rows, tensors[weight], gradient.flatten(1, -2))
-                _change(backwards, descent, trained, weight, bias, rows.transpose(1, 2), inputs)
+                _change(backwards, optimiser, trained, weight, bias, rows.transpose(1, 2), inputs)
             elif type(part) in ACTIVATIONS:
                 backwards.append(partial(ACTIVATIONS[type(part)][1], gradient, seen[i + 1]))
             else:
                 gradient = gradient.view(seen[i].shape)
 
-        def step(weights: Tensor) -> None:
+        def step(weights: Tensor, padded: bool) -> None:
             for call in forwards:
                 call()
             above.mul_(weights.unsqueeze(1))
@@ -183,7 +186,7 @@ class Classifier(Sequential):
         return step
 
 
-def _forward(calls: list[Call], part: nn.Module, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+def _forward(calls: list[Operation], part: nn.Module, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """Where the output of a part will lie once the calls that it adds are made."""
     if isinstance(part, nn.Linear):
         assert weight is not None
@@ -197,7 +200,7 @@ def _forward(calls: list[Call], part: nn.Module, x: Tensor, weight: Tensor | Non
     return x.flatten(2) if isinstance(part, nn.Flatten) else x
 
 
-def _product(calls: list[Call], left: Tensor, right: Tensor, out: Tensor, more: Tensor | None = None) -> None:
+def _product(calls: list[Operation], left: Tensor, right: Tensor, out: Tensor, more: Tensor | None = None) -> None:
     """Add the call that puts left @ right + more into its place."""
     if more is None:
         calls.append(partial(torch.bmm, left, right, out=out))
@@ -206,8 +209,8 @@ def _product(calls: list[Call], left: Tensor, right: Tensor, out: Tensor, more: 
 
 
 def _change(
-    calls: list[Call],
-    descent: Descent,
+    calls: list[Operation],
+    optimiser: StackedSgd,
     trained: Collection[str],
     weight: str,
     bias: str,
@@ -216,28 +219,29 @@ def _change(
 ) -> None:
     """Add the calls that change a linear layer: the gradient of its outputs is `above`, [learner, output, example]."""
     if weight in trained:
-        calls.append(descent.by_product(weight, above, inputs))
+        calls.append(optimiser.by_product(weight, above, inputs))
     if bias in trained:
         total = above.sum(2)
         calls.append(partial(torch.sum, above, 2, out=total))
-        calls.append(partial(descent.by_gradient(bias), total))
+        calls.append(partial(optimiser.by_gradient(bias), total))
 
 
-def network(module: nn.Module, loss: Loss, y: Tensor) -> Mapped:
-    """Return the fastest way to run a module for many learners at once, for such targets."""
-    parts = _flattened(module)
-    if parts is None:
-        return Mapped(module, loss)
+def network(context: TrainingContext) -> Mapped:
+    """Return the fastest way to run the network for many learners at once."""
+    parts, y = _flattened(context.module), context.y
+    alone = not context.layout.tied and not any(map(watched, context.module.modules()))
+    if parts is None or not alone or len(set(parts)) < len(parts):
+        return Mapped(context)
     known = all(type(part) in (nn.Linear, nn.Flatten, nn.Identity, *ACTIVATIONS) for part in parts)
     acting = [type(part) in ACTIVATIONS for part in parts if type(part) in (nn.Linear, *ACTIVATIONS)]
     # an activation takes the place of its input, which another one before it would still need
     written = known and type(parts[-1]) is nn.Linear and not any(map(and_, acting, acting[1:]))
-    labels = loss is nn.functional.cross_entropy and y.dim() == 1 and y.dtype == torch.int64
-    return (Classifier if written and labels else Sequential)(module, loss, parts)
+    labels = context.loss is nn.functional.cross_entropy and y.dim() == 1 and y.dtype == torch.int64
+    return (Classifier if written and labels else Sequential)(context, parts)
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
-    """Return the parts of a plain sequence of linear layers and activations, or None."""
+    """The parts of a plain sequence of linear layers and activations, or None."""
     if type(module) is nn.Sequential:
         parts: list[nn.Module] = []
         for child in module:

@@ -1,0 +1,166 @@
+"""Every kind of network in the zoo comes to the same models as in plain PyTorch, dropout and batch norm included."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from archipel.core.layout import Layout
+from archipel.core.types import Plan
+from archipel.learner.learner import Job, Learner, TrainingContext
+from archipel.simulation.executors.choice import choose, executor_of
+from archipel.simulation.executors.interface import Executor
+from archipel.simulation.executors.plain import Plain
+from archipel.simulation.executors.stackable import why_not_stacked
+from archipel.simulation.executors.workers import Workers
+from benchmarks.zoo_networks import CLASSES, ZOO, Kind
+from tests.ways import CHOSEN
+
+SIZES = (45, 60, 22, 7, 43)
+"""In batches of 20 all but one end with a short one, and no batch is of one example."""
+PERCEPTRONS = ("MLP, ReLU", "MLP, momentum, Nesterov, weight decay")
+ON_WORKERS = (
+    *("LSTM", "GRU, Adam", "transformer", "small transformer, dropout", "residual CNN, batch norm", "CNN, dropout"),
+)
+
+
+def context_of(kind: Kind, sizes: tuple[int, ...] = SIZES) -> TrainingContext:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = kind.make()
+    x, y = kind.examples(sum(sizes))
+    classes = None if y.is_floating_point() else CLASSES
+    return TrainingContext(module, Layout.of(module, x[:2]), kind.loss, x, y, classes)
+
+
+def plan_of(kind: Kind) -> Plan:
+    return Plan(epochs=2, batch=20, **{"rate": 0.05, **kind.training})
+
+
+def trained(
+    executor: Executor,
+    at_hand: TrainingContext,
+    start: Tensor,
+    plan: Plan,
+    sizes: tuple[int, ...] = SIZES,
+    ahead: int = 0,
+) -> list[Job]:
+    """Return jobs that are done; ahead: epochs at a time, or all at once."""
+    nothing = torch.empty(0, dtype=torch.int64)
+    parts = torch.arange(len(at_hand.x)).split(list(sizes))
+    jobs = [
+        Job.begin(Learner(str(i), part, nothing, nothing), at_hand.layout, start, replace(plan, key=7 * i))
+        for i, part in enumerate(parts)
+    ]
+    while not all(job.done for job in jobs):
+        executor.submit(jobs, ahead or None)
+        executor.wait()
+    executor.close()
+    return jobs
+
+
+def apart(mine: list[Job], theirs: list[Job], start: Tensor) -> float:
+    """Return how far models are from each other, relative to the way that they have come."""
+    return max(
+        float((a.vector - b.vector).norm() / (b.vector - start).norm()) for a, b in zip(mine, theirs, strict=True)
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ZOO)
+def test_every_network_comes_to_the_same_models(name: str) -> None:
+    kind = ZOO[name]
+    at_hand, plan = context_of(kind), plan_of(kind)
+    start = at_hand.layout.vector(at_hand.module).clone()
+    way = CHOSEN if name in PERCEPTRONS else "workers" if name in ON_WORKERS else "stacked"
+    assert choose(at_hand, plan)[0] == way
+    expected = trained(Plain(at_hand), at_hand, start, plan)
+    for ahead in (0, 1):
+        found = trained(executor_of(at_hand, plan), at_hand, start, plan, ahead=ahead)
+        assert apart(found, expected, start) < 5e-3
+        assert [job.steps for job in found] == [job.steps for job in expected]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["MLP, dropout", "small CNN, dropout", "small transformer, dropout"])
+def test_dropout_on_workers_draws_the_same_numbers(name: str) -> None:
+    """To the bit: a worker has a generator of its own."""
+    kind = ZOO[name]
+    at_hand, plan = context_of(kind), plan_of(kind)
+    start = at_hand.layout.vector(at_hand.module).clone()
+    expected = trained(Workers(at_hand, 1), at_hand, start, plan)
+    for count in (2, 3):
+        found = trained(Workers(at_hand, count), at_hand, start, plan)
+        assert all(torch.equal(a.vector, b.vector) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.slow
+def test_a_batch_of_one_example_is_refused_by_batch_norm_as_in_plain_pytorch() -> None:
+    at_hand = context_of(ZOO["MLP, batch norm"], (21, 40))
+    start = at_hand.layout.vector(at_hand.module).clone()
+    for executor in (Plain(at_hand), executor_of(at_hand, Plan(), "stacked")):
+        with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
+            trained(executor, at_hand, start, Plan(batch=20), (21, 40))
+
+
+class InPlace(nn.Module):
+    """Adds its inputs to a tensor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(torch.zeros(x.shape).add_(x))
+        return scores
+
+
+class Branches(nn.Module):
+    """Looks at its numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(x)
+        return scores if scores.sum() > 0 else 2 * scores
+
+
+class Centred(nn.Module):
+    """Makes examples of a batch depend on each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(x - x.mean(dim=0))
+        return scores
+
+
+@pytest.mark.parametrize(
+    ("make", "optimiser", "reason"),
+    [
+        (InPlace, "SGD", "changes a tensor in place"),
+        (Branches, "SGD", "branches on the numbers of a tensor"),
+        (Centred, "SGD", "examples of a batch depend on each other"),
+        (ZOO["LSTM"].make, "SGD", r"torch cannot map it over learners \(.*lstm"),
+        (ZOO["transformer"].make, "SGD", "it is large: .* multiplications an example, more than 2,000,000"),
+        (ZOO["MLP, ReLU"].make, "Adafactor", "Adafactor does not change every number by its own gradient alone"),
+    ],
+    ids=["in place", "branch", "batch", "LSTM", "large", "Adafactor"],
+)
+def test_the_reason_is_told_why_a_network_is_not_stacked(make: type[nn.Module], optimiser: str, reason: str) -> None:
+    data = "words" if make in (ZOO["LSTM"].make, ZOO["transformer"].make) else "features"
+    at_hand = context_of(Kind(make, data=data))
+    plan = Plan(optimiser=optimiser, rate=0.05)
+    found = why_not_stacked(at_hand, plan)
+    assert found is not None
+    with pytest.raises(ValueError, match=f"cannot be stacked: .*{reason}.* Use execution='workers'"):
+        executor_of(at_hand, plan, "stacked")
+    chosen = executor_of(at_hand, plan)
+    assert (chosen.name, chosen.reason) == ("workers", f"not stacked, because {found}")
