@@ -165,10 +165,10 @@ def prepare(
 def _executor(
     context: TrainingContext, algorithm: Algorithm, execution: Way | None, cluster: str | Cluster | None
 ) -> Executor:
-    way = execution or choose(context, algorithm.plan)
     here = executor_of(context, algorithm.plan, execution)
     if cluster is None:
         return here
+    way = execution or choose(context, algorithm.plan)[0]
     cluster = Cluster(cluster) if isinstance(cluster, str) else cluster
     return open_cluster(cluster, here, way, context, algorithm.plan)
 

@@ -22,7 +22,7 @@ from archipel.learner.probes import Parts
 from archipel.simulation.cluster.actor_pool import ActorPool, PooledActor
 from archipel.simulation.cluster.cluster_tasks import ClusterTask, PlacedModels, ScoreModel, TrainStacks, cost_of
 from archipel.simulation.cluster.connection import ClusterError, ClusterLost
-from archipel.simulation.executors.interface import Executor, Pending
+from archipel.simulation.executors.interface import Executor, PendingResult
 
 AT_ONCE = 2
 """Assignments that an actor has at a time: the next one travels while it works."""
@@ -47,7 +47,7 @@ class ClusterExecutor:
         disconnect: Callable[[], None] = lambda: None,
     ) -> None:
         """scores: models are scored on the cluster, too; small networks are scored faster here."""
-        self.name = inner.name
+        self.name, self.reason = inner.name, inner.reason
         self.inner = inner
         self.context = context
         self.pool = pool
@@ -90,7 +90,7 @@ class ClusterExecutor:
                 for trained in task.jobs:
                     self._training.pop(trained, None)
 
-    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> Pending[ScoreTable]:
+    def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
         """Score a model, on the cluster where that is worth it."""
         if not self.scores:
             return self.inner.score(model, parts, probe, urgent=urgent)
