@@ -294,8 +294,6 @@ def test_a_cycle_is_found() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ names
 
-OWED_NAMES = {"Descent", "Ready"}
-"""Names of classes and type aliases that mean two things."""
 PLAIN_BY_FOLDER = {
     "__init__.py": "every package has one",
     "catalogue.py": "of data sources; of papers' tables",
@@ -328,7 +326,7 @@ def repeated(names: Iterable[str]) -> set[str]:
 
 
 def test_a_class_name_means_one_thing() -> None:
-    assert repeated(name for tree in written().values() for name in defined(tree)) == OWED_NAMES
+    assert repeated(name for tree in written().values() for name in defined(tree)) == set()
 
 
 def test_a_file_name_repeats_only_where_the_folder_makes_it_plain() -> None:
