@@ -253,7 +253,7 @@ class Stacked:
         return prepared
 
     def _watch(self, jobs: Sequence[Job]) -> None:
-        """Note every job's mean loss on its validation part."""
+        """Append every job's mean loss on its validation part."""
         context, models = self.context, self._places(jobs)
         models.fill([job.vector for job in jobs])
         examples, there = _validation(jobs)
@@ -266,7 +266,7 @@ class Stacked:
             job.losses.append(float(means[i]) if len(job.learner.validation) else float("nan"))
 
     def _score(self, jobs: Sequence[Job], tensors: Mapping[str, Tensor]) -> None:
-        """Note how every job's model does on its validation part: in one pass, it is cheaper by far."""
+        """Score every job's model on its validation part, all in one pass."""
         context = self.context
         examples, there = _validation(jobs)
         self.network.eval()
@@ -291,7 +291,7 @@ def _has_batch_of_one(job: Job) -> bool:
 
 
 def _validation(jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
-    """[learner, place] indices of the examples of validation parts, and where there is one: what fills up is none."""
+    """Return indices of the examples of validation parts, [learner, place], and where there is one: padding is none."""
     parts = [job.learner.validation.numpy() for job in jobs]
     sizes = [len(part) for part in parts]
     examples = np.empty((len(jobs), max(1, *sizes)), dtype=np.int64)
@@ -303,7 +303,7 @@ def _validation(jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
 
 
 def _phases(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """How many are still at work from one step to another, where those with most steps come first."""
+    """Yield how many still train from one step to another, where those with most steps come first."""
     start = 0
     for stop in sorted({*steps}):
         if stop:
@@ -312,9 +312,9 @@ def _phases(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def _table(jobs: Sequence[Job], steps: Sequence[int], batches: Sequence[int]) -> NDArray[np.int64]:
-    """[step, learner, place] indices of the examples of the next mini-batches.
+    """Return indices of the examples of the next mini-batches: [step, learner, place].
 
-    What fills a short batch up is its learner's own and has weight zero: 0 x NaN of another learner is NaN.
+    Padding is the learner's own and has weight zero: 0 x NaN of another learner is NaN.
     """
     longest, widest = steps[0], max(batches)
     table = np.empty((longest, len(jobs), widest), dtype=np.int64)
@@ -332,7 +332,7 @@ def _table(jobs: Sequence[Job], steps: Sequence[int], batches: Sequence[int]) ->
 
 @lru_cache(maxsize=1)
 def _weights(examples: Sequence[int], batches: Sequence[int], longest: int) -> Tensor:
-    """[step, learner, place]: weights of the examples in their batch's mean. They are the same round after round."""
+    """Return weights of the examples in their batch's mean: [step, learner, place], the same in every round."""
     weights = np.zeros((longest, len(batches), max(batches)), dtype=np.float32)
     for i, (n, batch) in enumerate(zip(examples, batches, strict=True)):
         weights[:, i, :batch] = 1 / batch

@@ -187,7 +187,7 @@ class Classifier(Sequential):
 
 
 def _forward(calls: list[Operation], part: nn.Module, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Where the output of a part will lie once the calls that it adds are made."""
+    """Add the calls of a part; return where its output will be once they are made."""
     if isinstance(part, nn.Linear):
         assert weight is not None
         output = x.new_empty(*x.shape[:-1], part.out_features)
@@ -241,7 +241,7 @@ def network(context: TrainingContext) -> Mapped:
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
-    """The parts of a plain sequence of linear layers and activations, or None."""
+    """Return the parts of a plain sequence of linear layers and activations, or None."""
     if type(module) is nn.Sequential:
         parts: list[nn.Module] = []
         for child in module:
