@@ -18,6 +18,9 @@ from archipel import (
     ByFreshness,
     ByGradientNorm,
     ByImportance,
+    ByLoss,
+    ByTier,
+    ByUtility,
     Community,
     Decay,
     DivideAndConquer,
@@ -113,6 +116,10 @@ LINES = {
     # HDAFL section 5.1: 50 of 100, E = 1
     "hdafl": Algorithm("hdafl", Rounds(0.5), planners=(PrivateLayers("head"),), plan=Plan(epochs=1)),
     "lg_fedavg": Algorithm("lg_fedavg", Rounds(0.5), planners=(PrivateLayers("features"),), plan=Plan(epochs=1)),
+    # Cho et al.: d = 10 of 100, m = 3 to 30; Lai et al. section 7: .9, .98, .2 and 95 %
+    "power_of_choice": Algorithm("power_of_choice", Rounds(0.1), ByLoss(10), Equally()),
+    "oort": Algorithm("oort", Rounds(0.1), ByUtility(0.9, 0.98, 0.2, 0.95)),
+    "tifl": Algorithm("tifl", Rounds(0.1), ByTier()),
     # Li et al. section 4: q = 1 on synthetic data and Sent140
     "qfedavg": Algorithm("qfedavg", weighting=Equally(), merge=FairChange(1.0, 0.05)),
     # RADFed: C = .1, E = 1, S and gamma of Table II
@@ -139,6 +146,7 @@ SETTINGS = [
     algorithms.tvw("log"),
     algorithms.divide_and_conquer(0, "conv5", 2, 0.1, "euclidean", 0.3, 1.0, 0.5, epochs=3),
     algorithms.divide_and_conquer(split=5),
+    algorithms.tifl({"fast": 0.7, "slow": 0.3}, 20, 0.5),
     algorithms.qfedavg(0.1, 0.5, rate=0.2),
     algorithms.fedavgm(0.5, 0.1, 0.2),
     algorithms.fedbuff(3, 1.0, 0.5, 0.3, 6),
@@ -371,6 +379,10 @@ def test_mixtures_that_no_paper_tried_are_not_refused(parts):
         ),
         (lambda: algorithms.qfedavg(q=-1), "FairChange: q should be at least 0, got -1"),
         (lambda: replace(algorithms.qfedavg(), plan=Plan(rate=0.5)), r"rate=0\.05, and the plan rate=0\.5; give both"),
+        (lambda: algorithms.power_of_choice(0), "ByLoss: candidates should be at least 1, got 0"),
+        (lambda: algorithms.oort(cutoff=0), "ByUtility: cutoff should be above 0 and at most 1, got 0"),
+        (lambda: algorithms.tifl(credits=0), "ByTier: credits should be at least 1, got 0"),
+        (lambda: algorithms.tifl({"slow": -1}), r"ByTier: chances\['slow'\]: chance should be at least 0, got -1"),
         (lambda: algorithms.fedma(sigma=0), "MatchedMean: sigma should be more than 0, got 0"),
         (lambda: algorithms.fedma(gamma=-1), "MatchedMean: gamma should be more than 0, got -1"),
         (lambda: algorithms.fedma(growth=0.9), r"MatchedMean: growth should be at least 1, got 0\.9"),

@@ -82,7 +82,9 @@ EASY: dict[str, Callable[[], ap.Algorithm]] = {
     "hdafl": lambda: ap.hdafl(**LOCAL),
     "lg_fedavg": lambda: ap.lg_fedavg(**LOCAL),
     "local_only": lambda: ap.local_only(**LOCAL),
+    "oort": lambda: ap.oort(fraction=0.5, **LOCAL),
     "plu": lambda: ap.plu(**LOCAL),
+    "power_of_choice": lambda: ap.power_of_choice(fraction=0.5, **LOCAL),
     "qfedavg": lambda: ap.qfedavg(**LOCAL),
     "radfed": lambda: ap.radfed(fraction=0.5, hops=3, **LOCAL),
     "radfed_a": lambda: ap.radfed_a(fraction=0.5, hops=2, eta=0.03, **LOCAL),
@@ -91,6 +93,7 @@ EASY: dict[str, Callable[[], ap.Algorithm]] = {
     "radfed_p": lambda: ap.radfed_p(fraction=0.5, hops=3, **LOCAL),
     "rce": lambda: ap.rce(**LOCAL),
     "sync_dvw": lambda: ap.sync_dvw(batch=16),
+    "tifl": lambda: ap.tifl(fraction=0.5, **LOCAL),
     "tvw": lambda: ap.tvw(**LOCAL),
 }
 

@@ -43,9 +43,12 @@ SETTINGS: dict[str, dict[str, object]] = {
     "fedbuff": {"buffer": 3, "beta": 0.3},
     "fedma": {"epochs": 1, "gamma": 20.0},
     "hdafl": {"by_gradient_norm": True},
+    "oort": {"fraction": 0.5},
     "plu": {"buffer": 3, "period": 2, "last": 1},
+    "power_of_choice": {"fraction": 0.5, "candidates": 4},
     "rce": {"buffer": 3},
     "sync_dvw": {"epochs": 1, "evaluators": 3},
+    "tifl": {"fraction": 0.5, "credits": 2},
     "tvw": {"buffer": 3},
 } | {name: {"fraction": 0.5, "hops": 2} for name in algorithms.__all__ if name.startswith("radfed")}
 

@@ -34,6 +34,7 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "fedma": {"name": "fedma", "epochs": 2},
     "hdafl": {"name": "hdafl", "fraction": 1.0},
     "qfedavg": {"name": "qfedavg"},
+    "oort": {"name": "oort", "fraction": 0.7},
     "radfed": {"name": "radfed", "hops": 2, "fraction": 0.7},
     "radfed_i": {"name": "radfed_i", "hops": 2, "fraction": 0.7, "first": "measured"},
 }

@@ -12,8 +12,11 @@ from archipel.algorithms.fedopt import fedadagrad, fedadam, fedyogi
 from archipel.algorithms.fedprox import fedprox
 from archipel.algorithms.hdafl import hdafl, lg_fedavg
 from archipel.algorithms.metis import async_dvw, async_fedavg, sync_dvw
+from archipel.algorithms.oort import oort
+from archipel.algorithms.power_of_choice import power_of_choice
 from archipel.algorithms.qfedavg import qfedavg
 from archipel.algorithms.radfed import radfed, radfed_a, radfed_i, radfed_m, radfed_p
+from archipel.algorithms.tifl import tifl
 from archipel.algorithms.yardsticks import centralised, local_only
 
 __all__ = [
@@ -35,7 +38,9 @@ __all__ = [
     "hdafl",
     "lg_fedavg",
     "local_only",
+    "oort",
     "plu",
+    "power_of_choice",
     "qfedavg",
     "radfed",
     "radfed_a",
@@ -44,5 +49,6 @@ __all__ = [
     "radfed_p",
     "rce",
     "sync_dvw",
+    "tifl",
     "tvw",
 ]

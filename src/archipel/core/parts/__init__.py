@@ -23,6 +23,7 @@ from archipel.core.parts.recall import MedianStaleness, Recall
 from archipel.core.parts.robust import GeometricMedian, Krum, Median, TrimmedMean
 from archipel.core.parts.selection import ByImportance, Everyone, LatinSquare, Selection, Uniform
 from archipel.core.parts.server import Adagrad, Adam, Momentum, Replace, Server, Yogi
+from archipel.core.parts.utility_selection import ByLoss, ByTier, ByUtility
 from archipel.core.parts.weighting import (
     ByConsistency,
     ByDistributedValidation,
@@ -43,6 +44,9 @@ __all__ = [
     "ByFreshness",
     "ByGradientNorm",
     "ByImportance",
+    "ByLoss",
+    "ByTier",
+    "ByUtility",
     "Community",
     "Decay",
     "DivideAndConquer",
