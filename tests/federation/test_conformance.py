@@ -33,6 +33,7 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "divide_and_conquer": {"name": "divide_and_conquer", "prepass": 2},
     "fedma": {"name": "fedma", "epochs": 2},
     "hdafl": {"name": "hdafl", "fraction": 1.0},
+    "plu in rounds": {"name": "fedavg", "more_planners": ["PeriodicLayers(2, 1)"]},
     "qfedavg": {"name": "qfedavg"},
     "oort": {"name": "oort", "fraction": 0.7},
     "radfed": {"name": "radfed", "hops": 2, "fraction": 0.7},
@@ -46,6 +47,7 @@ ASYNCHRONOUS: dict[str, dict[str, Any]] = {
     "async_fedavg": {"name": "async_fedavg"},
     "async_dvw": {"name": "async_dvw"},
     "fed2a": {"name": "fed2a"},
+    "plu": {"name": "plu", "buffer": 2, "period": 2, "last": 1},
 }
 
 

@@ -131,8 +131,12 @@ class Controller:
 
     def wanted(self, task: int) -> tuple[str, ...]:
         """Return the layers that a task's answer should hold if it is sent now; an engine asks before it sends it."""
-        unused = unwanted(self._context)
+        unused = self.unwanted()
         return tuple(name for name in self.state.out[task].plan.sends(self.layout.names) if name not in unused)
+
+    def unwanted(self) -> set[str]:
+        """Return the layers that the version to come does not use."""
+        return unwanted(self._context)
 
     def _take(self, event: Event) -> bool:
         """Change the state by what an event says; return whether something may follow from it."""

@@ -157,9 +157,10 @@ class Answers:
         metrics = messages.decode_metrics(
             head.trained, plan, examples=member.examples, validation=member.validation, classes=state.classes
         )
-        layers = plan.sends(self._layout.names)
         models, bodies = self._log.durable.models, self._bodies
         digests = messages.decode_layers(head.trained.layers)
+        optional = self._log.durable.controller.algorithm.optional(self._layout)
+        layers = tuple(name for name in plan.sends(self._layout.names) if name in digests or name not in optional)
         expected = announced(bodies, models, command.model.name, layers, digests, head.size, head.sha256.hex())
         check = UpdateCheck(expected, bodies, models, self._terms.norm_bound)
         body: Buffer = b""

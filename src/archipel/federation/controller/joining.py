@@ -119,7 +119,8 @@ class Joining:
             if member is not None and steps <= messages.most_steps(command.plan, member.examples):
                 self._log.post(Progress(task, steps))
         gone = member is None or not member.active
-        return pb.Heard(join=gone and self._may_train(session) and self._log.stopped is None)
+        join = gone and self._may_train(session) and self._log.stopped is None
+        return pb.Heard(join=join, unwanted=sorted(self._log.durable.controller.unwanted()))
 
     def _may_train(self, session: LearnerSession) -> bool:
         """Return whether a learner is neither paused nor resting."""

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from archipel.core.types import Plan
 from archipel.data.standardise import Moments
-from archipel.federation.learner.link import Link, TurnedAway
+from archipel.federation.learner.link import Link, TurnedAway, bounded
 from archipel.federation.learner.local_state import Memory, Owed, StateFolder
-from archipel.federation.learner.policy import Policy, Questions, Refusal, without_validation
+from archipel.federation.learner.policy import Policy, Questions, Refusal, failure_reason, without_validation
 from archipel.federation.logs import printable
 from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
@@ -138,7 +138,7 @@ class Agent:
             hello.moments.CopyFrom(messages.encode_moments(island.moments))
         while True:
             welcome = await self.link.join(hello)
-            self._heartbeat, self._silence = _bounded(welcome.heartbeat), _bounded(welcome.silence)
+            self._heartbeat, self._silence = bounded(welcome.heartbeat), bounded(welcome.silence)
             if not welcome.wait:
                 break
             log.info("waiting", extra={"reason": welcome.wait})
@@ -258,12 +258,16 @@ class Agent:
             self.training = training = Training(order, plan)
             carried = await self._model(order.task, order.model, order.enclosed, keep=True)
             loop = asyncio.get_running_loop()
-            owed = await loop.run_in_executor(self._trainer, lambda: self._work_at(training, carried))
+            job = await loop.run_in_executor(self._trainer, lambda: self._work_at(training, carried))
+            owed = None
+            if job is not None:
+                unwanted = await self._unwanted()
+                owed = await loop.run_in_executor(self._trainer, lambda: self._answer(training, job, unwanted))
         except TurnedAway:
             raise
         except Exception as error:
             self.memory.sequence += 1
-            head = pb.Head(task=order.task, sequence=self.memory.sequence, failed=_tactful(error, order.task))
+            head = pb.Head(task=order.task, sequence=self.memory.sequence, failed=failure_reason(error, order.task))
             await self.link.answer(head)
             return
         finally:
@@ -272,24 +276,40 @@ class Agent:
         if owed is not None:
             await self._settle(owed)
 
-    def _work_at(self, training: Training, carried: Tensor) -> Owed | None:
-        """In the trainer's thread: the answer, on disk; None if nobody wants it any more."""
-        work, learner, plan = self.island.work, self.island.learner, training.plan
-        job = Job.begin(learner, work.layout, carried.to(work.x.device), plan)
+    async def _unwanted(self) -> frozenset[str]:
+        """Ask which of the layers that the study may leave out are not used now; none if nobody answers."""
+        optional = self.island.policy.optional
+        if not optional:
+            return optional
+        try:
+            heard = await self.link.beat(pb.Pulse())
+        except TurnedAway:
+            return frozenset()
+        return optional.intersection(heard.unwanted)
+
+    def _work_at(self, training: Training, carried: Tensor) -> Job | None:
+        """In the trainer's thread: the job, trained; None if nobody wants it any more."""
+        work = self.island.work
+        job = Job.begin(self.island.learner, work.layout, carried.to(work.x.device), training.plan)
         while not job.done and not training.cancelled:
             advance(work, job, 1)
             training.steps = job.steps
             if training.finishing:
                 break
+        return None if training.cancelled else job
+
+    def _answer(self, training: Training, job: Job, unwanted: frozenset[str]) -> Owed | None:
+        """In the trainer's thread: the answer, on disk; None if nobody wants it any more."""
         if training.cancelled:
             return None
+        work, learner, plan = self.island.work, self.island.learner, training.plan
         vector = job.vector.cpu()
         metrics = report(work, job, vector.to(work.x.device), job.epochs)
         if "validation" in self.refuses:
             metrics = replace(metrics, losses=())  # a cycle has followed them
         if not learner.keep_private(work.layout, plan.private, vector):
             raise ValueError("its private layers hold numbers that are not finite")
-        layers = plan.sends(work.layout.names)
+        layers = tuple(name for name in plan.sends(work.layout.names) if name not in unwanted)
         had = {layer.name: layer.sha256.hex() for layer in training.order.model}
         digests = {name: _digest(self._slice(vector, name)) for name in layers}
         changed = tuple(name for name in layers if digests[name] != had[name])
@@ -364,7 +384,7 @@ class Agent:
         except TurnedAway:
             raise
         except Exception as error:
-            head.failed = _tactful(error, order.task)
+            head.failed = failure_reason(error, order.task)
         await self.link.answer(head)
 
     def _score(self, order: pb.Evaluate, vector: Tensor, private: Mapping[str, Tensor]) -> pb.Scored:
@@ -428,17 +448,3 @@ class Agent:
 
 def _digest(numbers: Tensor) -> str:
     return hashlib.sha256(as_bytes(numbers)).hexdigest()
-
-
-def _bounded(seconds: float) -> float:
-    """A time that the controller has set, as long as it makes sense."""
-    return min(3600.0, max(0.05, seconds))  # not a number: the smallest
-
-
-def _tactful(error: Exception, task: int) -> str:
-    """Log an error; return what others may know of it, since its words may tell of the data."""
-    if isinstance(error, Refusal):
-        log.warning("refused", extra={"task": task, "reason": str(error)})
-        return str(error)
-    log.error("a task failed", exc_info=error, extra={"task": task})
-    return f"{type(error).__name__}; the learner's log tells more"

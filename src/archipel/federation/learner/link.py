@@ -234,3 +234,8 @@ def _pieces(body: Iterable[Buffer], offset: int) -> Iterator[list[memoryview]]:
                 piece, room = [], CHUNK
     if piece:
         yield piece
+
+
+def bounded(seconds: float) -> float:
+    """Return a time that the controller has set, within sensible limits."""
+    return min(3600.0, max(0.05, seconds))  # not a number: the smallest

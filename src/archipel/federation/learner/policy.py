@@ -6,6 +6,7 @@ one that the study's weighting or evaluation asks, and there are no more questio
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,8 @@ from archipel.core.types import Plan, Reports, Score
 from archipel.data.standardise import Moments
 from archipel.federation.learner.local_state import Memory
 from archipel.federation.wire import federation_pb2 as pb
+
+log = logging.getLogger("archipel.learner")
 
 ROWS = 10
 """Examples that a learner needs to take part, and that an update has to rest on: fewer are told apart too easily."""
@@ -71,6 +74,8 @@ class Policy:
     budget: QuestionBudget
     recalls: bool
     """Tasks may be asked back before their end."""
+    optional: frozenset[str]
+    """Layers that the learner leaves out of an answer if they are unwanted when it is sent."""
 
     @staticmethod
     def of(
@@ -94,7 +99,9 @@ class Policy:
             None if never_trains else protocol.versions_per_task,
             min(limits, default=None),
         )
-        return Policy(layout.names, plans, (*asked, *scores), budget, algorithm.recall is not None)
+        return Policy(
+            layout.names, plans, (*asked, *scores), budget, algorithm.recall is not None, algorithm.optional(layout)
+        )
 
     def check_plan(self, plan: Plan) -> None:
         """Refuse a plan that the study's method cannot have made."""
@@ -195,3 +202,12 @@ def _scores(evaluation: Evaluation | None) -> list[Score]:
     if evaluation is None:  # by default at home, or where there is no test set pooled from the learners'
         return [Score("test")]
     return [] if evaluation.at == "home" else [evaluation.probe]
+
+
+def failure_reason(error: Exception, task: int) -> str:
+    """Log an error; return what others may know of it, since its words may tell of the data."""
+    if isinstance(error, Refusal):
+        log.warning("refused", extra={"task": task, "reason": str(error)})
+        return str(error)
+    log.error("a task failed", exc_info=error, extra={"task": task})
+    return f"{type(error).__name__}; the learner's log tells more"

@@ -79,10 +79,12 @@ class Steps(_message.Message):
     def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class Heard(_message.Message):
-    __slots__ = ("join",)
+    __slots__ = ("join", "unwanted")
     JOIN_FIELD_NUMBER: _ClassVar[int]
+    UNWANTED_FIELD_NUMBER: _ClassVar[int]
     join: bool
-    def __init__(self, join: _Optional[bool] = ...) -> None: ...
+    unwanted: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, join: _Optional[bool] = ..., unwanted: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Order(_message.Message):
     __slots__ = ("train", "evaluate", "finish", "cancel", "stop", "ping")
