@@ -7,7 +7,7 @@ READY  := $(VENV)/.ready
 CODE   := src tests examples benchmarks tools
 CORE   := $(addprefix tests/,core test_algorithms.py test_codec.py test_layout.py test_metrics.py test_randomness.py)
 
-.PHONY: help demo test coverage bench chaos check lint format dist docs pages clean
+.PHONY: help demo test coverage bench chaos fuzz lock sbom check lint format dist docs pages clean
 
 help:  ## Show what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 18
@@ -39,6 +39,23 @@ bench: $(READY)  ## Race Archipel against its peers and the machine's limits, on
 chaos: $(READY)  ## Kill the controller of a real federation 100 times under each protocol; about half an hour
 	$(RUN) tests.federation.chaos --kills 100 --out benchmarks/measured/chaos.json
 	ARCHIPEL_CHAOS=1 $(RUN) pytest tests/federation/test_faults.py
+
+fuzz: $(READY)  ## Feed ten million changed inputs to every parser of bytes from outside; some hours
+	$(RUN) tests.fuzz --executions 10000000 --out benchmarks/measured/fuzz.json
+
+LOCK := $(VENV)/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	--python-version 3.11 --python-platform x86_64-manylinux_2_28 -c constraints.txt
+
+lock: $(READY)  ## Pin every package by its hashes: requirements.lock (all extras), deploy/requirements.lock
+	# mirrors and torch's own index are given by the environment: UV_INDEX, UV_FIND_LINKS, UV_INDEX_STRATEGY
+	$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	$(LOCK) --all-extras -o requirements.lock pyproject.toml
+	echo 'setuptools>=77' | $(LOCK) --extra federation -o deploy/requirements.lock pyproject.toml -
+
+sbom: $(READY)  ## Write what is installed as a CycloneDX bill of materials to build/sbom.json
+	$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt cyclonedx-bom
+	mkdir -p build
+	$(RUN) cyclonedx_py environment --output-reproducible --of JSON -o build/sbom.json $(VENV)
 
 lint: $(READY)  ## Format, lint and types, without changing a file
 	$(RUN) ruff format --check $(CODE)

@@ -72,21 +72,25 @@ def write_split(split: SavedSplit, path: Path) -> None:
 def read_split(path: Path) -> SavedSplit:
     """Read a split file; refuse a damaged one and one of a newer format."""
     contents, packed = read_contents(path)
-    lengths = [length for _, _, *both in contents["learners"] for length in both]
-    parts = unpack(packed, [*lengths, contents["test"], contents["stimuli"]])
-    learners = tuple(
-        Island(name, train, test, role)
-        for (name, role, *_), train, test in zip(contents["learners"], parts[:-2:2], parts[1:-2:2], strict=True)
-    )
-    return SavedSplit(
-        contents["source"],
-        contents["examples"],
-        contents["classes"],
-        contents["checksum"],
-        learners,
-        parts[-2],
-        parts[-1],
-    )
+    try:
+        lengths = [length for _, _, *both in contents["learners"] for length in both]
+        parts = unpack(packed, [*lengths, contents["test"], contents["stimuli"]])
+        learners = tuple(
+            Island(name, train, test, role)
+            for (name, role, *_), train, test in zip(contents["learners"], parts[:-2:2], parts[1:-2:2], strict=True)
+        )
+        return SavedSplit(
+            contents["source"],
+            contents["examples"],
+            contents["classes"],
+            contents["checksum"],
+            learners,
+            parts[-2],
+            parts[-1],
+        )
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, zlib.error) as error:
+        # its digest fits, so somebody wrote it like this
+        raise ValueError(f"{path} is not a split file of Archipel: {error}. Save the split again.") from None
 
 
 def read_contents(path: Path) -> tuple[dict[str, Any], bytearray]:
@@ -121,8 +125,15 @@ def pack(parts: Iterable[Tensor]) -> bytearray:
 
 
 def unpack(packed: bytearray, lengths: list[int]) -> list[Tensor]:
-    """Return the parts of these lengths, as they were packed."""
-    planes = np.frombuffer(zlib.decompress(packed), dtype=np.uint8).reshape(8, -1)
+    """Return the parts of these lengths, as they were packed; no more is unpacked, however small it was packed."""
+    numbers = sum(lengths)
+    if not all(isinstance(length, int) and length >= 0 for length in lengths):
+        raise ValueError(f"lengths {lengths}")
+    unpacking = zlib.decompressobj()
+    whole = unpacking.decompress(packed, 8 * numbers + 1)
+    if len(whole) != 8 * numbers or not unpacking.eof:
+        raise ValueError(f"{len(whole)} bytes of indices, expected {8 * numbers}")
+    planes = np.frombuffer(whole, dtype=np.uint8).reshape(8, -1)
     steps = np.ascontiguousarray(planes.T).view("<i8").ravel().astype(np.int64)
     return [torch.from_numpy(part.cumsum()) for part in np.split(steps, np.cumsum(lengths)[:-1])]
 

@@ -97,8 +97,11 @@ class Codec:
         return json.dumps(self._encode(value, None, (None, "value")), separators=(",", ":"))
 
     def value(self, text: str) -> Any:
-        """Return the value of a line that `text` returned."""
-        return self._decode(json.loads(text), {})
+        """Return the value of a line that `text` returned; refuse another one."""
+        try:
+            return self._decode(json.loads(text), {})
+        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ValueError(f"{text[:100]!r} is not a value that Archipel has written: {error}") from None
 
     def _encode(self, value: Any, tensors: dict[str, Tensor] | None, where: ValuePath) -> Any:
         kind = type(value)

@@ -50,7 +50,12 @@ def encode_plan(plan: Plan) -> pb.Plan:
 
 def decode_plan(said: pb.Plan) -> Plan:
     known = get_args(Reports)
-    options = json.loads(said.options or "{}")
+    try:
+        options = json.loads(said.options or "{}")
+    except RecursionError:
+        options = None
+    if not isinstance(options, dict):
+        raise ValueError(f"options {said.options[:100]!r}, which are no JSON object")
     return Plan(
         epochs=said.epochs,
         steps=said.steps if said.HasField("steps") else None,

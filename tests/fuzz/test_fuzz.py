@@ -1,0 +1,70 @@
+"""The short form of fuzzing: every parser under hypothesis, from valid inputs; `make fuzz` is the long form."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fuzz.mutation import mutated
+from tests.fuzz.targets import TARGETS, Target, forged, problem, split_files
+
+SLOW = {"study in TOML": 40, "study in YAML": 40, "journal": 40}
+each = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+
+
+@each
+def test_the_inputs_to_begin_from_are_taken(target: Target) -> None:
+    """At least one of them, or the changes below would all fail for the same reason."""
+    taken = 0
+    for data in target.corpus():
+        try:
+            target.parse(data)
+            taken += 1
+        except target.allowed:
+            continue
+    assert taken > 0
+
+
+@pytest.mark.slow
+@each
+def test_changed_inputs_are_refused_in_words_or_taken(target: Target) -> None:
+    corpus = target.corpus()
+
+    @settings(
+        max_examples=SLOW.get(target.name, 300), deadline=None, suppress_health_check=list(HealthCheck), database=None
+    )
+    @given(seed=st.integers(0, 2**63))
+    def run(seed: int) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert problem(target, mutated(corpus, np.random.default_rng(seed))) is None
+
+    run()
+
+
+@pytest.mark.slow
+@each
+def test_arbitrary_bytes_are_refused_in_words_or_taken(target: Target) -> None:
+    @settings(
+        max_examples=SLOW.get(target.name, 200), deadline=None, suppress_health_check=list(HealthCheck), database=None
+    )
+    @given(data=st.binary(max_size=300))
+    def run(data: bytes) -> None:
+        assert problem(target, data) is None
+
+    run()
+
+
+def test_a_forged_split_file_has_a_digest_that_fits() -> None:
+    """Otherwise the forger of these tests would never get past the digest."""
+    (data,) = split_files()
+    target = next(target for target in TARGETS if target.name == "split file")
+    broken = data.replace(b'"test', b'"tes_')
+    assert broken != data
+    assert forged(broken) != broken
+    with pytest.raises(ValueError, match="is not a split file of Archipel: 'test'"):
+        target.parse(broken)
