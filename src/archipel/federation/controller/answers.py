@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from archipel.core.types import Evaluate, Event, Failed, Left, Train, Trained
 from archipel.federation.controller.event_log import EventLog
-from archipel.federation.controller.limiter import Backlog
+from archipel.federation.controller.limiter import Backlog, Quota
 from archipel.federation.controller.meters import Meters
 from archipel.federation.controller.outbox import Outbox, TaskDeadline
 from archipel.federation.controller.piecewise_uploads import PiecewiseUploads
@@ -38,6 +38,8 @@ from archipel.federation.wire.pieces import Portion
 log = logging.getLogger("archipel.federation")
 
 VERDICTS = {"kept": pb.Receipt.KEPT, "late": pb.Receipt.LATE}
+LATE_ANSWERS = 100
+"""Late answers a minute that are written to the journal, for each learner."""
 LARGEST = 2**63 - 1
 """The largest number that a journal can hold."""
 
@@ -69,6 +71,7 @@ class Answers:
         self._backlog = backlog
         self._deadline = deadline
         self._layout = bodies.layout
+        self._late = Quota(LATE_ANSWERS)
 
     async def stored(self, name: str, parcel: pb.Parcel) -> pb.Offset:
         """Tell where to resume an upload that broke off."""
@@ -184,8 +187,10 @@ class Answers:
             raise RetryLater(f"Task {head.task} is being handed out: come again.")
         if owner != name:
             self._meters.refusals.labels("unknown task").inc()
-            self._log.note(name, "refused", task=head.task, reason="unknown task")
+            self._log.note_refusal(name, task=head.task, reason="unknown task")
             return pb.Receipt(verdict=pb.Receipt.REFUSED, reason=f"task {head.task} was never given to {name}")
+        if not self._late.admit(name, self._log.now):
+            raise RetryLater(f"{name} has sent {LATE_ANSWERS} late answers in a minute.")
         note = _note(name, head)
         taken = await self._log.post(Failed(head.task, LATE), _answer(name, head), note=note).taken
         return self._receipt(taken)

@@ -242,6 +242,7 @@ class Federation:
                 log.warning("this process stood still", extra={"seconds": round(stalled, 1)})
                 for session in self.sessions.values():
                     session.seen += stalled
+            self.log.note_repeats()
             # what is due is posted once: the next look waits until the controller has handled it
             if all(pending.handled.done() for pending in told):
                 told = [self.log.post(event) for event in self._due()] + self.evaluations.tell_due()

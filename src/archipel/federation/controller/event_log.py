@@ -17,12 +17,16 @@ from typing import Any, TypeVar
 
 from archipel.core.state import State
 from archipel.core.types import Command, Event
+from archipel.federation.controller.limiter import Quota
 from archipel.federation.storage.blobs import Buffer
 from archipel.federation.storage.durable_controller import DurableController, IncomingEvent, Moved, Note, Taken
 from archipel.federation.storage.journal import Answer
 from archipel.federation.storage.stored_models import Delivery
 
 T = TypeVar("T")
+
+REFUSALS = 20
+"""Refusals a minute that are in the audit one by one, for each caller."""
 
 
 @dataclass(eq=False)
@@ -45,6 +49,7 @@ class EventLog:
         """Set when the controller has stopped the run, and everything of it is on disk."""
         self._pending: list[PendingEvent] = []
         self._notes: list[Note] = []
+        self._refusals = Quota(REFUSALS, told=True)
         self._bell = asyncio.Event()
         self._writer = ThreadPoolExecutor(1, "writer")
         self._opened = time.monotonic()
@@ -88,6 +93,21 @@ class EventLog:
         """Add a row to the audit; it is written with the next batch."""
         self._notes.append(Note(who, what, detail))
         self._bell.set()
+
+    def note_refusal(self, who: str, whose: str = "", **detail: object) -> bool:
+        """Add a row on a refusal; return False if it is only counted, since the caller had many lately.
+
+        whose: what the caller is known by, if that is not `who`.
+        """
+        admitted = self._refusals.admit(whose or who, self.now)
+        if admitted:
+            self.note(who, "refused", **detail)
+        return admitted
+
+    def note_repeats(self) -> None:
+        """Add one row for the refusals of a minute that were only counted, for each caller."""
+        for who, more in self._refusals.ended(self.now):
+            self.note(who, "refused", more=more, reason="repeated")
 
     async def next_batch(self) -> tuple[list[Event], list[Command]]:
         """Write what was appended, have it handled; return the events and the commands to carry out."""

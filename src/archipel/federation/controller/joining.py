@@ -13,15 +13,18 @@ from archipel.core.types import Joined, Progress, Train
 from archipel.data.standardise import Moments, combine
 from archipel.federation.controller.admissions import Admissions
 from archipel.federation.controller.event_log import EventLog
+from archipel.federation.controller.limiter import Quota
 from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.controller.status_board import StatusBoard
-from archipel.federation.controller.terms import HomeSite, Rejected, Terms
+from archipel.federation.controller.terms import HomeSite, Rejected, RetryLater, Terms
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import messages
 from archipel.federation.wire.body import InvalidUpdate
 
 log = logging.getLogger("archipel.federation")
 
+JOINS, STEPS = 30, 600
+"""Joins and reports of steps a minute that are written to the journal, for each learner."""
 FEW = 1 << 16
 """Bytes of a Join without statistics."""
 
@@ -62,6 +65,7 @@ class Joining:
         """Moments of those who wait for the others'."""
         self._everybodys: Moments | None = None
         self._one_at_a_time = asyncio.Lock()
+        self._joins, self._steps = Quota(JOINS), Quota(STEPS)
 
     @property
     def most_bytes(self) -> int:
@@ -99,6 +103,8 @@ class Joining:
             hello.fresh,
         )
         if self._may_train(session) and self._is_news(joined):
+            if not self._joins.admit(name, self._log.now):
+                raise RetryLater(f"{name} has joined {JOINS} times in a minute.")
             self._log.note(name, "joined", examples=joined.examples, fresh=joined.fresh)
             await self._log.post(joined).handled
             log.info("a learner has joined", extra={"learner": name, "fresh": joined.fresh})
@@ -116,7 +122,9 @@ class Joining:
             command = session.orders.get(task)
             if not isinstance(command, Train) or "progress" not in command.plan.reports:
                 continue
-            if member is not None and steps <= messages.most_steps(command.plan, member.examples):
+            if member is None or steps > messages.most_steps(command.plan, member.examples):
+                continue
+            if self._steps.admit(name, self._log.now):
                 self._log.post(Progress(task, steps))
         gone = member is None or not member.active
         join = gone and self._may_train(session) and self._log.stopped is None

@@ -12,6 +12,9 @@ from archipel.federation.security.names import Identity
 MOST_CALLS = 100
 """Calls that one caller may have open: as many as one connection may, so that an honest one is never refused."""
 
+MOST_CALLERS = 10_000
+"""Callers that a quota tells apart."""
+
 
 class Limiter:
     """Limit concurrency; callers take turns, and a slot is released after a timeout.
@@ -111,16 +114,47 @@ class TooManyCalls(Exception):
     """A caller has more calls open than its quota allows; it may try again."""
 
 
+class Quota:
+    """Allow so many of something a minute to each caller, and count the rest."""
+
+    def __init__(self, most: int, seconds: float = 60.0, *, told: bool = False) -> None:
+        """told: somebody asks with `ended` who exceeded the quota, so that a minute is not forgotten before."""
+        self._most = most
+        self._renews = not told
+        self._seconds = seconds
+        self._windows: dict[str, tuple[float, int]] = {}
+        """By caller: when its minute began, and how many came in it."""
+
+    def admit(self, caller: str, now: float) -> bool:
+        """Count one more; return whether it is within the quota."""
+        if caller not in self._windows and len(self._windows) >= MOST_CALLERS:
+            caller = "others"  # whoever has many addresses must not fill the memory
+        began, count = self._windows.get(caller, (now, 0))
+        if self._renews and now - began >= self._seconds:
+            began, count = now, 0
+        self._windows[caller] = (began, count + 1)
+        return count < self._most
+
+    def ended(self, now: float) -> list[tuple[str, int]]:
+        """End the minutes that are over; return who exceeded its quota in them, and by how many."""
+        over = {who: count for who, (began, count) in self._windows.items() if now - began >= self._seconds}
+        for who in over:
+            del self._windows[who]
+        return [(who, count - self._most) for who, count in over.items() if count > self._most]
+
+
 class Calls:
     """Count and end the calls of each caller."""
 
     def __init__(self) -> None:
         self._open: defaultdict[Identity, set[asyncio.Task[object]]] = defaultdict(set)
+        self._ended: dict[asyncio.Task[object], str] = {}
+        """Calls that were ended here, and why."""
         self._listening: dict[Identity, asyncio.Task[object]] = {}
 
     def begin(self, caller: Identity) -> None:
         """Count the current task as a call until it ends."""
-        mine, call = self._open[caller], _current()
+        mine, call = self._open[caller], current_call()
         if len(mine) >= MOST_CALLS:
             raise TooManyCalls(f"{caller} has {len(mine)} calls open, and {MOST_CALLS} are allowed.")
         mine.add(call)
@@ -128,18 +162,27 @@ class Calls:
 
     def listen(self, caller: Identity) -> None:
         """Make the current call the only one through which the caller is told things; end the one before."""
-        before, call = self._listening.get(caller), _current()
-        if before is not None and before is not call:
-            before.cancel()  # it may be stuck in a write that the caller never reads
+        before, call = self._listening.get(caller), current_call()
+        if before is not None and before is not call and not before.done():
+            self._end(before, "Another call of this caller listens.")
         self._listening[caller] = call
 
     def drop(self, caller: Identity) -> None:
         """End all calls of a caller but the current one."""
-        for call in self._open[caller] - {_current()}:
-            call.cancel()
+        for call in self._open[caller] - {current_call()}:
+            self._end(call, "The caller was withdrawn.")
+
+    def why_ended(self) -> str | None:
+        """Return why the current call was ended here; None if its caller hung up."""
+        return self._ended.get(current_call())
+
+    def _end(self, call: asyncio.Task[object], reason: str) -> None:
+        self._ended[call] = reason
+        call.add_done_callback(lambda call: self._ended.pop(call, None))
+        call.cancel()  # it may be stuck in a write that the caller never reads
 
 
-def _current() -> asyncio.Task[object]:
+def current_call() -> asyncio.Task[object]:
     call = asyncio.current_task()
     assert call is not None
     return call

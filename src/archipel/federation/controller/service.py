@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from archipel.federation.controller.descriptors import most_connections
 from archipel.federation.controller.engine import Federation
-from archipel.federation.controller.limiter import MOST_CALLS, Calls, Limiter, TooManyCalls
+from archipel.federation.controller.limiter import MOST_CALLS, Calls, Limiter, TooManyCalls, current_call
 from archipel.federation.controller.terms import Missing, Rejected, RetryLater
 from archipel.federation.security.gate import AGES, CALLER, Gate
 from archipel.federation.security.names import Identity
@@ -153,6 +153,14 @@ class Service:
             try:
                 self._calls.begin(caller)
                 return await method(context)
+            except asyncio.CancelledError:
+                reason = self._calls.why_ended()
+                if reason is None:
+                    raise  # the caller hung up
+                current_call().uncancel()
+                async with asyncio.timeout(WRITING):  # a caller that reads nothing does not read this either
+                    await context.abort(grpc.StatusCode.ABORTED, reason)
+                raise
             except tuple(CODES) as error:
                 if not isinstance(error, BLAMELESS):
                     self._federation.status.refused(caller.name, name, str(error))

@@ -76,8 +76,9 @@ class SiteEvaluations:
             result = self._checked(name, command, head)
         except InvalidUpdate as error:
             self._meters.refusals.labels("opinion").inc()
-            self._log.note(name, "refused", task=command.task, reason=str(error))
-            log.warning("an answer was refused", extra={"learner": name, "task": command.task, "reason": str(error)})
+            if self._log.note_refusal(name, task=command.task, reason=str(error)):
+                about = {"learner": name, "task": command.task, "reason": str(error)}
+                log.warning("an answer was refused", extra=about)
             self.take(command.task, name, None)
             return pb.Receipt(verdict=pb.Receipt.REFUSED, reason=str(error))
         self.take(command.task, name, result)

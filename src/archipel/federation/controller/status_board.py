@@ -88,13 +88,16 @@ class StatusBoard:
         self._meters.refusals.labels("caller").inc()
         peer = turned.peer
         about = {"caller": str(peer.identity), "serial": peer.serial, "address": peer.address}
-        log.warning("a caller was turned away", extra={"reason": turned.reason, **about})
+        who = "stranger" if peer.identity is None else str(peer.identity)
+        host = peer.address.rpartition(":")[0]
+        if self._log.note_refusal(who, host, reason=turned.reason, serial=peer.serial, address=peer.address):
+            log.warning("a caller was turned away", extra={"reason": turned.reason, **about})
 
     def refused(self, who: str, call: str, reason: str) -> None:
         """Count a call that could not be answered, and note it in the audit."""
-        log.warning("a call was refused", extra={"caller": who, "call": call, "reason": reason})
         self._meters.refusals.labels("call").inc()
-        self._log.note(who, "refused", call=call, reason=reason)
+        if self._log.note_refusal(who, call=call, reason=reason):
+            log.warning("a call was refused", extra={"caller": who, "call": call, "reason": reason})
 
     def measure(self) -> None:
         """Update the gauges."""
