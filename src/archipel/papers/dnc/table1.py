@@ -8,7 +8,7 @@ from archipel.papers import claims
 from archipel.papers.dnc import PAPER
 from archipel.papers.dnc.colouring import scored_in
 from archipel.papers.dnc.rounds import bytes_beside
-from archipel.papers.dnc.scales import BY_CLASS, FEDAVG, FEDMA, FEDPROX, SMALL, SMOKE, divided
+from archipel.papers.dnc.scales import BY_CLASS, FEDAVG, FEDMA, FEDPROX, SMALL, SMOKE, divided, images
 from archipel.papers.figure_measures import score
 from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
 from archipel.papers.studies import Scale, StudyPart
@@ -125,7 +125,7 @@ REPRODUCTION = Reproduction(
                 "colour.toml": {**SMALL, "seeds": [0, 1], "algorithms": methods(tuning_epochs=2)},
                 "variants.toml": {**SMALL, "D&C.tuning_epochs": 2},
                 "pooled.toml": {**SMALL, "ending.rounds": 6},
-                "wider.toml": {"algorithms": methods(tuning_epochs=1)},
+                "wider.toml": {"data.source": images(300, 100), "algorithms": methods(tuning_epochs=1)},
             },
         ),
         "full": Scale(
