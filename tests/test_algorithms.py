@@ -27,6 +27,7 @@ from archipel import (
     Equally,
     Everyone,
     FairChange,
+    FrozenLayers,
     LayerByLayer,
     Layout,
     MatchedMean,
@@ -116,6 +117,10 @@ LINES = {
     # HDAFL section 5.1: 50 of 100, E = 1
     "hdafl": Algorithm("hdafl", Rounds(0.5), planners=(PrivateLayers("head"),), plan=Plan(epochs=1)),
     "lg_fedavg": Algorithm("lg_fedavg", Rounds(0.5), planners=(PrivateLayers("features"),), plan=Plan(epochs=1)),
+    # Arivazhagan et al.: E = 4, .01; Li et al. (FedBN): E = 1, .01; Oh et al.: C = .1, .1, momentum .9
+    "fedper": Algorithm("fedper", planners=(PrivateLayers("head"),), plan=Plan(epochs=4, rate=0.01)),
+    "fedbn": Algorithm("fedbn", planners=(PrivateLayers("norms"),), plan=Plan(rate=0.01)),
+    "fedbabu": Algorithm("fedbabu", Rounds(0.1), planners=(FrozenLayers("head"),), plan=Plan(rate=0.1, momentum=0.9)),
     # Cho et al.: d = 10 of 100, m = 3 to 30; Lai et al. section 7: .9, .98, .2 and 95 %
     "power_of_choice": Algorithm("power_of_choice", Rounds(0.1), ByLoss(10), Equally()),
     "oort": Algorithm("oort", Rounds(0.1), ByUtility(0.9, 0.98, 0.2, 0.95)),
@@ -146,6 +151,8 @@ SETTINGS = [
     algorithms.tvw("log"),
     algorithms.divide_and_conquer(0, "conv5", 2, 0.1, "euclidean", 0.3, 1.0, 0.5, epochs=3),
     algorithms.divide_and_conquer(split=5),
+    algorithms.fedper("deep", 0.5),
+    algorithms.fedbabu(("fc2", "head"), 0.5),
     algorithms.tifl({"fast": 0.7, "slow": 0.3}, 20, 0.5),
     algorithms.qfedavg(0.1, 0.5, rate=0.2),
     algorithms.fedavgm(0.5, 0.1, 0.2),

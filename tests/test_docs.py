@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from torch import nn
 
 import archipel as ap
 from archipel import algorithms
@@ -308,6 +309,10 @@ TOLD = {
 """What a learner tells with its model, in the words of docs/explanation/privacy.md."""
 
 
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))
+
+
 def seen_by(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A row of the table in docs/explanation/privacy.md, from what the controller has learners do in a short run."""
     told: list[tuple[Event, list[Command]]] = []
@@ -322,7 +327,8 @@ def seen_by(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     source = ap.data.from_arrays(rng.normal(size=(240, 4)).astype(np.float32), rng.integers(0, 2, 240))
     with monkeypatch.context() as patch:
         patch.setattr(Controller, "handle", overheard)
-        run = ap.simulate(algorithm, source.split(learners=6), ending=ap.Ending(rounds=24), validation=0.2)
+        model = normalised if algorithm.name == "fedbn" else None
+        run = ap.simulate(algorithm, source.split(learners=6), model=model, ending=ap.Ending(rounds=24), validation=0.2)
     updates = {event.model: event for event, _ in told if isinstance(event, Trained)}
     sends = [set(update.layers) for update in updates.values()]
     given = [command for _, commands in told for command in commands if isinstance(command, Train | Evaluate)]
@@ -332,8 +338,11 @@ def seen_by(algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     if any(isinstance(command, Train) and command.model.name in updates for command in given):
         seen.append("other learners, who train it further")
     everything, sent = set(run.layout.names), set().union(*sends)
-    assert sent | set(algorithm.private(run.layout)) == everything
-    layers = "all layers" if sent == everything else "all but the private layers" if sent else "no layer"
+    private = set(algorithm.private(run.layout))
+    trained = {name for c in given if isinstance(c, Train) for name in c.plan.trains or everything}
+    assert sent | private == trained
+    missing = "private" if private else "frozen"
+    layers = "all layers" if sent == everything else f"all but the {missing} layers" if sent else "no layer"
     if any(send != sent for send in sends):
         layers += ", not in every round"
     reports = {report for command in given if isinstance(command, Train) for report in command.plan.reports}

@@ -275,6 +275,9 @@ def test_layers_by_the_module_that_holds_them():
     assert RESNET.select("test", "stage2") == RESNET.select("test", "stage2.block1")
     assert all(name.startswith("stage2.") for name in RESNET.select("test", "stage2"))
     assert RESNET.select("test", "norm") == ("norm", "norm.buffers")
+    norms = RESNET.select("test", "norms")
+    assert norms == tuple(name for name in RESNET.names if "norm" in name)
+    assert {"norm", "norm.buffers", "stage2.block1.norm1"} <= set(norms)
     # a name is a whole name: `conv` is not the beginning of `conv1`
     assert RESNET.select("test", "conv") == ("conv",)
     with pytest.raises(ValueError, match="no layer named 'conv'"):

@@ -40,6 +40,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "async_fedavg": {"epochs": 1},
     "divide_and_conquer": {"prepass": 2, "epochs": 2, "tuning_epochs": 1, "rate": 0.1},
     "fed2a": {"buffer": 3, "max_wait": 0.2, "period": 2, "last": 1},
+    "fedbabu": {"fraction": 0.5},
     "fedbuff": {"buffer": 3, "beta": 0.3},
     "fedma": {"epochs": 1, "gamma": 20.0},
     "hdafl": {"by_gradient_norm": True},
@@ -82,6 +83,10 @@ def islands() -> Islands:
     return from_arrays(source.x[few], source.y[few], "few digits").split(6, sizes="skewed", stimuli=2)
 
 
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 10))
+
+
 def network() -> nn.Module:
     return mlp(64, 10, hidden=(8,))
 
@@ -100,7 +105,8 @@ def simulator(algorithm: Algorithm, lost: float = 0.0, data: Islands | None = No
 
 
 def settings_of(name: str, lost: float) -> dict[str, object]:
-    return {"fleet": fleet(lost, up=0.5 if "forgets" in name else None)}
+    model = normalised if name == "fedbn" else network
+    return {"fleet": fleet(lost, up=0.5 if "forgets" in name else None), "model": model}
 
 
 @cache

@@ -32,6 +32,7 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "sync_dvw": {"name": "sync_dvw"},
     "divide_and_conquer": {"name": "divide_and_conquer", "prepass": 2},
     "fedma": {"name": "fedma", "epochs": 2},
+    "fedbabu": {"name": "fedbabu", "fraction": 1.0},
     "hdafl": {"name": "hdafl", "fraction": 1.0},
     "plu in rounds": {"name": "fedavg", "more_planners": ["PeriodicLayers(2, 1)"]},
     "qfedavg": {"name": "qfedavg"},

@@ -5,10 +5,13 @@ from archipel.algorithms.fed2a import fed2a, plu, rce, tvw
 from archipel.algorithms.fedasync import fedasync
 from archipel.algorithms.fedavg import fedavg
 from archipel.algorithms.fedavgm import fedavgm
+from archipel.algorithms.fedbabu import fedbabu
+from archipel.algorithms.fedbn import fedbn
 from archipel.algorithms.fedbuff import fedbuff
 from archipel.algorithms.fedma import fedma
 from archipel.algorithms.fednova import fednova
 from archipel.algorithms.fedopt import fedadagrad, fedadam, fedyogi
+from archipel.algorithms.fedper import fedper
 from archipel.algorithms.fedprox import fedprox
 from archipel.algorithms.hdafl import hdafl, lg_fedavg
 from archipel.algorithms.metis import async_dvw, async_fedavg, sync_dvw
@@ -30,9 +33,12 @@ __all__ = [
     "fedasync",
     "fedavg",
     "fedavgm",
+    "fedbabu",
+    "fedbn",
     "fedbuff",
     "fedma",
     "fednova",
+    "fedper",
     "fedprox",
     "fedyogi",
     "hdafl",

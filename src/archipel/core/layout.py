@@ -193,12 +193,17 @@ class Layout:
 
         `all`; `head`, the last layer; `features`, all before it; `deep`, the fully connected layers behind the last
         convolution, or, in a net without convolutions, all layers behind the first; `shallow`, the others;
-        `buffers`, the batch-norm statistics.
+        `buffers`, the batch-norm statistics; `norms`, all normalisation layers with their statistics.
         """
         chosen: set[str] = set()
         for word in (choice,) if isinstance(choice, str) else tuple(choice):
-            if word in ("all", "head", "features", "deep", "shallow", "buffers"):
-                chosen.update(self._by_word(word))
+            if word in ("all", "head", "features", "deep", "shallow", "buffers", "norms"):
+                named = self._by_word(word)
+                require(
+                    word != "norms" or bool(named),
+                    f"{owner}: this model has no normalisation layers. Layers of this model: {', '.join(self.names)}.",
+                )
+                chosen.update(named)
                 continue
             matches = [name for name in self.names if name == word or name.startswith(f"{word}.")]
             require(
@@ -211,6 +216,8 @@ class Layout:
     def _by_word(self, word: str) -> tuple[str, ...]:
         if word == "all":
             return self.names
+        if word == "norms":
+            return tuple(layer.name for layer in self.layers if "Norm" in layer.kind)
         if word == "buffers":
             return tuple(layer.name for layer in self.layers if layer.buffers)
         parameter_layers = self.parameter_layers

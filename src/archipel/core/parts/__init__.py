@@ -5,6 +5,7 @@ from archipel.core.parts.class_mean import MeanByClass
 from archipel.core.parts.clipping import NormClipped
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
+from archipel.core.parts.frozen import FrozenLayers
 from archipel.core.parts.matched import LayerByLayer, MatchedMean
 from archipel.core.parts.merge import Community, Mean, Merge, Mix, Proposal
 from archipel.core.parts.part import Part
@@ -55,6 +56,7 @@ __all__ = [
     "Evaluation",
     "Everyone",
     "FairChange",
+    "FrozenLayers",
     "GeometricMedian",
     "Krum",
     "LatinSquare",

@@ -214,7 +214,8 @@ class PrivateLayers(Planner):
     """
 
     layers: str | tuple[str, ...] = "head"
-    """Names, or a word that `Layout.select` knows: `head` (HDAFL), `features` (LG-FedAvg), `all`, `buffers`."""
+    """Names, or a word that `Layout.select` knows: `head` (HDAFL), `features` (LG-FedAvg), `norms` (FedBN), `all`,
+    `buffers`."""
 
     def check(self, layout: Layout) -> None:
         self.private(layout)
