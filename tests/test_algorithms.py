@@ -415,9 +415,9 @@ def test_an_unknown_keyword_is_named_with_the_nearest(name):
 
 def test_the_nearest_keyword_may_be_the_methods_own():
     with pytest.raises(TypeError, match=r"^fedavg: no setting 'fracton'\. Did you mean 'fraction'\?"):
-        algorithms.fedavg(fracton=0.1)
+        algorithms.fedavg(fracton=0.1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"^async_dvw: no setting 'evaluator'\. Did you mean 'evaluators'\?"):
-        algorithms.async_dvw(evaluator=10)
+        algorithms.async_dvw(evaluator=10)  # type: ignore[call-arg]
 
 
 def test_an_algorithm_cannot_be_changed_after_it_was_checked():

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -29,7 +30,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(project: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(project: Path, *command: str, **environment: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "setup.py", "-q", *command],
         cwd=project,
@@ -40,7 +41,7 @@ def run(project: Path, *command: str, **environment: str) -> subprocess.Complete
     )
 
 
-def wheel(project: Path, **environment: str) -> tuple[str, list[str], str]:
+def wheel(project: Path, **environment: Any) -> tuple[str, list[str], str]:
     """The wheel's name, its files beside the metadata, and what was printed to stderr."""
     told = run(project, "bdist_wheel", **environment).stderr
     (made,) = (project / "dist").iterdir()

@@ -13,6 +13,7 @@ import tomllib
 import venv
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -66,7 +67,9 @@ def test_the_citation_names_methods_that_are_there() -> None:
 
 def run(*command: str | Path, cwd: Path) -> str:
     """Run a command without the settings of this environment; return what it prints."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_", "PYTEST"))}
+    environment: dict[str, Any] = {
+        key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "COV_", "PYTEST"))
+    }
     done = subprocess.run(
         [*map(str, command)], cwd=cwd, capture_output=True, text=True, env={**environment, "COLUMNS": "120"}
     )

@@ -78,7 +78,7 @@ def test_programs_run_from_top_to_bottom(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": "__main__"}
+    namespace: dict[str, Any] = {"__name__": "__main__"}
     programs = blocks(path)
     for program in programs:
         exec(compile(program, str(path), "exec"), namespace)
@@ -93,11 +93,11 @@ STUDIES = (
 """The studies that the tutorial quotes."""
 
 
-def contains(whole: object, part: object) -> bool:
+def contains(whole: Any, part: Any) -> bool:
     """Tell whether a study says everything that a fragment says."""
     if isinstance(part, dict):
         return isinstance(whole, dict) and all(key in whole and contains(whole[key], part[key]) for key in part)
-    return whole == part
+    return bool(whole == part)
 
 
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if TOML.search(path.read_text())], ids=name)
@@ -118,7 +118,7 @@ QUOTED = re.compile(r"^    >>> (.*)\n((?:    \S.*\n)+)", re.MULTILINE)
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if QUOTED.search(path.read_text())], ids=name)
 def test_errors_are_quoted_as_they_are_raised(path: Path) -> None:
-    namespace: dict[str, object] = {"ap": ap, "replace": replace}
+    namespace: dict[str, Any] = {"ap": ap, "replace": replace}
     for program, quoted in QUOTED.findall(path.read_text()):
         kind, _, message = " ".join(quoted.split()).partition(": ")
         assert kind == "ValueError"
@@ -391,7 +391,7 @@ UNITS = sorted(DEPLOY.glob("*.service"))
 @pytest.mark.parametrize("path", UNITS, ids=name)
 def test_units_start_what_the_command_line_knows(path: Path) -> None:
     unit = re.findall(r"^(\w+)=(.*)$", path.read_text(), re.MULTILINE)
-    settings = dict(unit)
+    settings: dict[str, Any] = dict(unit)
     program, *arguments = shlex.split(settings["ExecStart"])
     assert program == "/opt/archipel/bin/archipel"
     parsed(arguments)
@@ -422,7 +422,7 @@ def test_the_compose_file_starts_what_the_command_line_knows() -> None:
         arguments = shlex.split(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", told["command"]))
         parsed(arguments)
         there = {mount.split(":")[-2 if mount.endswith(":ro") else -1]: mount for mount in told["volumes"]}
-        options = dict(pairwise(arguments))
+        options: dict[str, Any] = dict(pairwise(arguments))
         wanted = {options[option] for option in ("--tls", "--data", "--state") if option in options}
         assert there.keys() == {"/study/study.toml", *wanted}
         assert there["/state"] == f"{service}:/state"

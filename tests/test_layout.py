@@ -22,7 +22,7 @@ NETWORKS = {
 
 
 @pytest.fixture(params=list(NETWORKS))
-def network(request):
+def network(request: pytest.FixtureRequest):
     torch.manual_seed(0)
     return NETWORKS[request.param]()
 
@@ -44,14 +44,14 @@ class Backwards(nn.Module):
 # ------------------------------------------------------------------------------------------------------------ order
 
 
-def test_layers_stand_in_the_order_they_are_called():
+def test_layers_stand_in_the_order_they_are_called() -> None:
     module = Backwards()
     assert Layout.of(module, torch.zeros(1, 4)).names == ("first", "norm", "norm.buffers", "last", "unused")
     # without an example, in the order they were registered
     assert Layout.of(module).names == ("last", "unused", "norm", "norm.buffers", "first")
 
 
-def test_looking_at_the_order_changes_nothing():
+def test_looking_at_the_order_changes_nothing() -> None:
     module = Backwards().train()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     Layout.of(module, torch.ones(2, 4))
@@ -60,7 +60,7 @@ def test_looking_at_the_order_changes_nothing():
     assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
 
 
-def test_a_layer_that_is_called_twice_stands_where_it_is_called_first():
+def test_a_layer_that_is_called_twice_stands_where_it_is_called_first() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -73,7 +73,7 @@ def test_a_layer_that_is_called_twice_stands_where_it_is_called_first():
     assert Layout.of(Twice(), torch.zeros(1, 2)).names == ("a", "b")
 
 
-def test_slices_and_sizes_by_hand():
+def test_slices_and_sizes_by_hand() -> None:
     layout = Layout.of(Backwards(), torch.zeros(1, 4))
     # first 4 x 3 + 3 = 15; norm 3 + 3; statistics mean 3, variance 3, counter 1; last 3 x 2 + 2 = 8; unused 1 + 1
     assert [(layer.start, layer.stop) for layer in layout.layers] == [(0, 15), (15, 21), (21, 28), (28, 36), (36, 38)]
@@ -89,7 +89,7 @@ def test_slices_and_sizes_by_hand():
     assert (layout.knows("norm"), layout.knows("fc9")) == (True, False)
 
 
-def test_buffers_that_are_not_saved_do_not_travel():
+def test_buffers_that_are_not_saved_do_not_travel() -> None:
     module = nn.Linear(1, 1)
     module.register_buffer("scratch", torch.zeros(9), persistent=False)
     module.register_buffer("kept", torch.zeros(2))
@@ -98,7 +98,7 @@ def test_buffers_that_are_not_saved_do_not_travel():
     assert layout.size == 1 + 1 + 2
 
 
-def test_parameters_that_are_shared_stand_once():
+def test_parameters_that_are_shared_stand_once() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -117,7 +117,7 @@ def test_parameters_that_are_shared_stand_once():
     assert module.head.weight.flatten().tolist() == list(range(15))
 
 
-def test_every_layer_has_a_name_of_its_own():
+def test_every_layer_has_a_name_of_its_own() -> None:
     class Outer(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -134,7 +134,7 @@ def test_every_layer_has_a_name_of_its_own():
 # ---------------------------------------------------------------------------------------------- there and back again
 
 
-def test_a_vector_holds_all_that_the_module_saves(network):
+def test_a_vector_holds_all_that_the_module_saves(network) -> None:
     module, x = network
     layout = Layout.of(module, x)
     entries = {entry.name for layer in layout.layers for entry in layer.entries}
@@ -150,7 +150,7 @@ def emptied(module: nn.Module) -> nn.Module:
     return fresh
 
 
-def test_module_to_vector_to_module(network):
+def test_module_to_vector_to_module(network) -> None:
     module, x = network
     module.train()(x)  # batch norms have counted a batch
     layout = Layout.of(module, x)
@@ -167,7 +167,7 @@ def test_module_to_vector_to_module(network):
         assert torch.equal(third.eval()(x), module.eval()(x))
 
 
-def test_a_bound_module_is_a_view(network):
+def test_a_bound_module_is_a_view(network) -> None:
     module, x = network
     layout = Layout.of(module, x)
     vector = layout.vector(module)
@@ -191,7 +191,7 @@ def test_a_bound_module_is_a_view(network):
         assert not convolution or parameter.is_contiguous(memory_format=torch.channels_last), name
 
 
-def test_counters_are_brought_back():
+def test_counters_are_brought_back() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     layout = Layout.of(module, torch.zeros(1, 2))
     vector = layout.vector(module)
@@ -209,7 +209,7 @@ def test_counters_are_brought_back():
     assert int(layout.tensors(vector)["1.num_batches_tracked"]) == 3
 
 
-def test_a_new_vector_does_not_share_memory_with_the_module():
+def test_a_new_vector_does_not_share_memory_with_the_module() -> None:
     module = nn.Linear(2, 2)
     layout = Layout.of(module)
     vector = layout.vector(module)
@@ -252,11 +252,11 @@ RESNET = Layout.of(small_resnet(3), torch.zeros(1, 3, 8, 8))
         (LSTM, "head", ("head",)),
     ],
 )
-def test_layers_by_word(layout, word, names):
+def test_layers_by_word(layout, word, names) -> None:
     assert layout.select("test", word) == names
 
 
-def test_layers_of_a_resnet_by_word():
+def test_layers_of_a_resnet_by_word() -> None:
     assert RESNET.select("test", "head") == ("head",)
     assert RESNET.select("test", "features") == RESNET.names[:-1]
     assert RESNET.select("test", "deep") == ("head",)
@@ -269,7 +269,7 @@ def test_layers_of_a_resnet_by_word():
     assert all(name.endswith((".norm1.buffers", ".norm2.buffers")) or name == "norm.buffers" for name in buffers)
 
 
-def test_layers_by_the_module_that_holds_them():
+def test_layers_by_the_module_that_holds_them() -> None:
     block = tuple(f"stage2.block1.{name}" for name in ("norm1", "norm1.buffers", "shortcut", "conv1", "norm2"))
     assert RESNET.select("test", "stage2")[:5] == block
     assert RESNET.select("test", "stage2") == RESNET.select("test", "stage2.block1")
@@ -284,7 +284,7 @@ def test_layers_by_the_module_that_holds_them():
         CNN.select("test", "conv")
 
 
-def test_a_net_of_one_layer_is_shallow():
+def test_a_net_of_one_layer_is_shallow() -> None:
     layout = Layout.of(logistic_regression(4, 2))
     assert layout.select("test", "deep") == ()
     assert layout.select("test", "shallow") == layout.select("test", "head") == ("head",)
@@ -294,7 +294,7 @@ def test_a_net_of_one_layer_is_shallow():
 # --------------------------------------------------------------------------------------------------------- errors
 
 
-def test_an_unknown_layer_is_told_the_known_ones():
+def test_an_unknown_layer_is_told_the_known_ones() -> None:
     with pytest.raises(
         ValueError, match=r"^PrivateLayers: no layer named 'fc3'\. Layers of this model: fc1, fc2, head\.$"
     ):
@@ -303,14 +303,14 @@ def test_an_unknown_layer_is_told_the_known_ones():
         RESNET.select("test", "stage9")
 
 
-def test_a_module_without_parameters():
+def test_a_module_without_parameters() -> None:
     with pytest.raises(ValueError, match="Layout: ReLU has no parameters, so there is nothing to train; give a module"):
         Layout.of(nn.ReLU())
     with pytest.raises(ValueError, match="has no parameters"):
         Layout.of(nn.BatchNorm1d(3, affine=False))  # statistics alone cannot be trained
 
 
-def test_parameters_that_are_not_float32():
+def test_parameters_that_are_not_float32() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     with pytest.raises(ValueError, match=r"parameter '1\.weight' is torch\.float64.*module\.float\(\)"):
         Layout.of(module)
@@ -319,7 +319,7 @@ def test_parameters_that_are_not_float32():
 @pytest.mark.parametrize(
     "vector", [torch.zeros(46), torch.zeros(1, 47), torch.zeros(47, dtype=torch.float64), torch.zeros(0)]
 )
-def test_a_vector_that_does_not_fit(vector):
+def test_a_vector_that_does_not_fit(vector) -> None:
     module = mlp(6, 3, hidden=(5, 1))
     layout = Layout.of(module)
     assert layout.size == 35 + 6 + 6
@@ -327,7 +327,7 @@ def test_a_vector_that_does_not_fit(vector):
         Binding(layout, module).bind(vector)
 
 
-def test_a_module_that_does_not_fit():
+def test_a_module_that_does_not_fit() -> None:
     layout = Layout.of(mlp(6, 3, hidden=(5,)))
     with pytest.raises(ValueError, match=r"expected 'fc1\.weight' with shape \(5, 6\), there is \(4, 6\)"):
         layout.vector(mlp(6, 3, hidden=(4,)))
@@ -346,5 +346,5 @@ def test_a_module_that_does_not_fit():
         ([3e38, 3e38], True),  # the sum overflows, the numbers do not
     ],
 )
-def test_finite(numbers, verdict):
+def test_finite(numbers, verdict) -> None:
     assert TorchKernels().finite(torch.tensor(numbers)) is verdict

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -107,7 +108,7 @@ class Page(HTMLParser):
                 self.anchors.add(value)
 
 
-def leaves(entry: object) -> Iterator[str]:
+def leaves(entry: Any) -> Iterator[str]:
     """Yield the pages of a navigation."""
     if isinstance(entry, str):
         yield entry

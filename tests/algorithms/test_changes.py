@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from itertools import count
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 WIDTHS = (64, 32, 10)
 EPOCHS = 2
-LOCAL = {"batch": 16, "rate": 0.1}
+LOCAL: dict[str, Any] = {"batch": 16, "rate": 0.1}
 
 
 def simulated(algorithm: ap.Algorithm, rounds: int) -> Tensor:
@@ -66,7 +67,7 @@ def test_fednova(local: dict[str, float]) -> None:
         w = following
     assert len(steps) > 1, "learners make different numbers of steps"
     mu = local.get("proximal", 0.0)
-    settings = {"momentum": rho} if rho else {}
+    settings: dict[str, Any] = {"momentum": rho} if rho else {}
     found = simulated(ap.fednova(mu, 0.6, epochs=EPOCHS, **LOCAL, **settings), 4)
     assert torch.equal(found, w)
 

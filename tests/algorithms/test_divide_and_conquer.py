@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ NAMES = ("fc1", "fc2", "fc3", "head")
 PREPASS, ROUNDS, FRACTION = 2, 7, 0.6
 FEATURE_EPOCHS, TUNING_EPOCHS = 2, 1
 BATCH, RATE, DECAY = 16, 0.2, 0.9
-LOCAL = {"epochs": FEATURE_EPOCHS, "batch": BATCH, "rate": RATE}
+LOCAL: dict[str, Any] = {"epochs": FEATURE_EPOCHS, "batch": BATCH, "rate": RATE}
 
 
 def eq2(w1: Tensor, w2: Tensor) -> float:

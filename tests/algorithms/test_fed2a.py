@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ WIDTHS = (64, 32, 16, 10)
 SHALLOW, DEEP = [0], [1, 2]
 """Without convolutions the layers behind the first are the deep ones."""
 K, EPOCHS, ROUNDS = 3, 2, 9
-LOCAL = {"batch": 16, "rate": 0.1}
+LOCAL: dict[str, Any] = {"batch": 16, "rate": 0.1}
 SECONDS = {"00": 0.011, "01": 0.0371, "02": 0.0127, "03": 0.0871, "04": 0.0237, "05": 0.0193}
 
 
@@ -79,7 +80,7 @@ def two_stages(
     uploaded: Callable[[int], list[int]] = everything,
     max_wait: float = math.inf,
     by: str = "arrival",
-) -> tuple[Tensor, list[dict[str, object]], int]:
+) -> tuple[Tensor, list[dict[str, Any]], int]:
     """Section 3.2: clients train and upload on their own; the collaborator aggregates K updates as they come.
 
     The last model, what every aggregation did, and the numbers uploaded.
@@ -89,7 +90,7 @@ def two_stages(
     w, t = net.initial(), 0
     heap: list[tuple[float, int, Received | int]] = []
     counter = count()
-    log: list[dict[str, object]] = []
+    log: list[dict[str, Any]] = []
     buffer: list[Received] = []
     numbers = 0
     given: dict[str, Tensor] = {}
@@ -130,7 +131,7 @@ def two_stages(
     return w, log, numbers
 
 
-def assert_same(algorithm: ap.Algorithm, expected: tuple[Tensor, list[dict[str, object]], int]) -> ap.Run:
+def assert_same(algorithm: ap.Algorithm, expected: tuple[Tensor, list[dict[str, Any]], int]) -> ap.Run:
     w, log, numbers = expected
     found, _ = run(
         algorithm,

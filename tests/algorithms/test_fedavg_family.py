@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from tests.algorithms.straight import Net, clients, islands, mean, run, selected
 pytestmark = pytest.mark.slow
 
 WIDTHS = (64, 32, 10)
-LOCAL = {"batch": 16, "rate": 0.1}
+LOCAL: dict[str, Any] = {"batch": 16, "rate": 0.1}
 Server = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -24,7 +25,7 @@ def federated(
     epochs: int,
     server: Server = lambda w, average: average,
     equally: bool = False,
-    **local: float,
+    **local: Any,
 ) -> tuple[Tensor, list[list[float]]]:
     """McMahan's Algorithm 1: the last model, and the weights of every round."""
     net = Net(*WIDTHS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ class Watch(Observer):
 WIDTHS = (64, 24, 18, 10)
 BATCH, RATE, MOMENTUM, EPOCHS, ROUNDS = 16, 0.1, 0.9, 2, 7
 SIGMA, SIGMA0, GAMMA, ITERATIONS, GROWTH = 0.8, 1.1, 12.0, 3, 1.5
-LOCAL = {"epochs": EPOCHS, "batch": BATCH, "rate": RATE, "momentum": MOMENTUM}
+LOCAL: dict[str, Any] = {"epochs": EPOCHS, "batch": BATCH, "rate": RATE, "momentum": MOMENTUM}
 
 
 # ------------------------------------------------------------------------------- the paper as a straight-line program
@@ -167,7 +168,7 @@ def fedma() -> Outcome:
     for t in range(ROUNDS):
         phase = t % (LAST + 1)
         part = net.span(range(phase, LAST + 1))
-        settings = {"batch": BATCH, "rate": RATE, "momentum": MOMENTUM, "trains": part}
+        settings: dict[str, Any] = {"batch": BATCH, "rate": RATE, "momentum": MOMENTUM, "trains": part}
         local = [
             taken_apart(net, learner.train(put_together(w), EPOCHS, **settings))
             for learner, w in zip(learners, mine, strict=True)
@@ -385,7 +386,11 @@ def test_empty_neurons_stay_empty_under_every_executor(execution: str) -> None:
 
         if not NATIVE:
             pytest.skip("no C compiler was there when Archipel was installed")
-    settings = {"model": partial(models.mlp, 64, 10, (24, 18)), "seed": SEED, "ending": ap.Ending(rounds=4)}
+    settings: dict[str, Any] = {
+        "model": partial(models.mlp, 64, 10, (24, 18)),
+        "seed": SEED,
+        "ending": ap.Ending(rounds=4),
+    }
     data = ap.data.digits().split(1, test=0.5, seed=SEED)  # alone, so that nobody brings a new neuron
     algorithm = ap.fedma(epochs=1, batch=BATCH, rate=0.01)
     found = ap.simulate(algorithm, data, execution=execution, **settings)  # type: ignore[arg-type]
@@ -412,7 +417,11 @@ def test_learners_that_miss_a_round_go_on_from_the_version() -> None:
 @pytest.mark.slow
 def test_clipping_measures_from_what_a_learner_started_from() -> None:
     """With a limit that nobody reaches, the clipped method is the method."""
-    settings = {"model": partial(models.mlp, 64, 10, (24, 18)), "seed": SEED, "ending": ap.Ending(rounds=4)}
+    settings: dict[str, Any] = {
+        "model": partial(models.mlp, 64, 10, (24, 18)),
+        "seed": SEED,
+        "ending": ap.Ending(rounds=4),
+    }
     plain = ap.fedma(iterations=0, **LOCAL)  # a part inside another draws other numbers
     clipped = replace(plain, merge=NormClipped(plain.merge, 1e6))
     data = islands()
@@ -440,7 +449,7 @@ def test_clipping_measures_from_what_a_learner_started_from() -> None:
         ),
     ],
 )
-def test_a_mixture_that_cannot_be_matched_is_refused(change: dict[str, object], message: str) -> None:
+def test_a_mixture_that_cannot_be_matched_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(ap.fedma(), **change)  # type: ignore[arg-type]
 

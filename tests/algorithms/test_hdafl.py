@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from tests.algorithms.straight import Client, Net, clients, islands, mean, run, 
 
 WIDTHS = (64, 32, 10)
 ROUNDS, C, E = 6, 3, 2
-LOCAL = {"batch": 16, "rate": 0.1}
+LOCAL: dict[str, Any] = {"batch": 16, "rate": 0.1}
 
 
 def gradient_norm(learner: Client, w: Tensor) -> float:

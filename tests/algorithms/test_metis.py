@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 WIDTHS = (64, 32, 10)
 UF, BETA, ETA, GAMMA = 2, 32, 0.05, 0.75
-LOCAL = {"batch": BETA, "rate": ETA, "momentum": GAMMA}
+LOCAL: dict[str, Any] = {"batch": BETA, "rate": ETA, "momentum": GAMMA}
 SECONDS = {"00": 0.011, "01": 0.037, "02": 0.0123, "03": 0.0871, "04": 0.0237}
 """Seconds a training step: fast and slow learners, no two alike."""
 QUICK = {"00": 0.0011, "01": 0.0037, "02": 0.0013, "03": 0.0081, "04": 0.0023}

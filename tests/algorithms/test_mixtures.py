@@ -20,7 +20,7 @@ from tests.algorithms.straight import Net, clients, fleet, islands, mean, micro_
 
 pytestmark = pytest.mark.slow
 
-LOCAL = {"batch": 16, "rate": 0.1}
+LOCAL: dict[str, Any] = {"batch": 16, "rate": 0.1}
 SECONDS = {"00": 0.011, "01": 0.0371, "02": 0.0127, "03": 0.0871, "04": 0.0237, "05": 0.0193}
 QUICK = {"00": 0.0011, "01": 0.0037, "02": 0.0013, "03": 0.0081, "04": 0.0023, "05": 0.0019}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 WIDTHS = (64, 32, 10)
 C, S, T, E = 0.5, 3, 3, 1
-LOCAL = {"batch": 16, "rate": 0.1}
+LOCAL: dict[str, Any] = {"batch": 16, "rate": 0.1}
 Server = Callable[[Tensor, Tensor], Tensor]
 
 

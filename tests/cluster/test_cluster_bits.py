@@ -138,7 +138,7 @@ def run_until_loss(simulator: Simulator) -> None:
         executor(simulator).look()
 
 
-LONG = {"ending": ap.Ending(rounds=100)}
+LONG: dict[str, Any] = {"ending": ap.Ending(rounds=100)}
 
 
 def test_an_actor_that_is_killed(machines: Machines) -> None:
@@ -248,7 +248,7 @@ class Locked(nn.Module):
         lock = threading.Lock()
         return lambda *_: lock.acquire(blocking=False) and lock.release()  # type: ignore[func-returns-value]
 
-    def __deepcopy__(self, memo: object) -> nn.Module:
+    def __deepcopy__(self, memo: Any) -> nn.Module:
         return self
 
     def forward(self, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from archipel.algorithms import fedavg
 from archipel.core.algorithm import Algorithm
@@ -41,7 +42,7 @@ class Script(Selection):
         return [name for name in self.words[number] if name in candidates][:count]
 
 
-def stream(buffer: int = 1, **settings: object) -> Algorithm:
+def stream(buffer: int = 1, **settings: Any) -> Algorithm:
     return Algorithm("stream", protocol=Stream(buffer, **settings), weighting=Equally())
 
 
@@ -60,7 +61,7 @@ def relay(*script: str, hops: int = 2, fraction: float = 0.5) -> Algorithm:
     return Algorithm("relay", protocol=Relay(fraction, hops), selection=Script(script))
 
 
-def three_under_dvw(**settings: float) -> Hand:
+def three_under_dvw(**settings: Any) -> Hand:
     algorithm = Algorithm("dvw", protocol=Stream(), weighting=ByDistributedValidation(**settings), merge=Mean())
     own = Metrics(validation=scored(1, 1))
     return Hand(algorithm, learners=3).play(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ def stacks_at(function: str, simulator: Simulator) -> list[list[str]]:
     """Run to the end; return the calls below `Simulator.run` at every call of a function, outermost first."""
     stacks: list[list[str]] = []
 
-    def note(frame: FrameType, event: str, _: object) -> None:
+    def note(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and frame.f_code.co_name == function:
             stacks.append(calls_below_loop(frame))
 

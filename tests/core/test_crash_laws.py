@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -164,7 +165,7 @@ def test_a_part_that_keeps_the_law_is_not_suspected(tmp_path: Path) -> None:
 
 @dataclass
 class Hoard:
-    seen: object = None
+    seen: Any = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec.os, "fsync", lambda _: None)
 
 
-def saved_run(folder: Path, **settings: object) -> Checkpoint:
+def saved_run(folder: Path, **settings: Any) -> Checkpoint:
     run = simulator(fedavg(batch=8), **settings)
     run.begin()
     run.run(events=15)
@@ -90,7 +91,7 @@ def test_a_checkpoint_of_other_settings_is_refused_and_says_which(what: str, tmp
         checkpoint.load(other())
 
 
-NOT_IN_THE_ALGORITHM: dict[str, dict[str, object]] = {
+NOT_IN_THE_ALGORITHM: dict[str, dict[str, Any]] = {
     "the loss": {"loss": squares},
     "the activations": {"model": smooth},
     "the test set at home": {"data": lambda: replace(islands(), test=islands().test[:-1])},
@@ -105,7 +106,7 @@ NOT_IN_THE_ALGORITHM: dict[str, dict[str, object]] = {
 )
 def test_a_checkpoint_of_another_run_is_refused(what: str, tmp_path: Path) -> None:
     checkpoint = saved_run(tmp_path, execution="plain")
-    settings = dict(NOT_IN_THE_ALGORITHM[what])
+    settings: dict[str, Any] = dict(NOT_IN_THE_ALGORITHM[what])
     if "data" in settings:
         settings["data"] = settings["data"]()  # type: ignore[operator]
     with pytest.raises(ValueError, match="is of another run"):
@@ -166,7 +167,7 @@ def test_a_save_that_was_cut_off_leaves_the_last_one_whole(tmp_path: Path, monke
     checkpoint.load(run)
     run.run(events=5)
 
-    def full(*_: object) -> None:
+    def full(*_: Any) -> None:
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patched:
@@ -194,7 +195,12 @@ def digest() -> str:
 def test_another_process_that_hashes_otherwise_comes_to_the_same_bits() -> None:
     command = [sys.executable, "-c", "from tests.core.test_crash_anywhere import digest; print(digest())"]
     modules = os.pathsep.join(sys.path)  # this one among them
-    environment = {**os.environ, "PYTHONHASHSEED": "12345", "OMP_NUM_THREADS": "1", "PYTHONPATH": modules}
+    environment: dict[str, Any] = {
+        **os.environ,
+        "PYTHONHASHSEED": "12345",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": modules,
+    }
     other = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert other.stdout.strip() == digest()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
@@ -39,7 +40,7 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec.os, "fsync", lambda _: None)
 
 
-def checkpointed(make: Make, saves: Path, *points: int, **settings: object) -> Simulator:
+def checkpointed(make: Make, saves: Path, *points: int, **settings: Any) -> Simulator:
     """A run that saves itself on its way, after so many events, and goes on to its end."""
     whole = simulator(make(), **settings)
     whole.begin()
@@ -78,7 +79,7 @@ def test_a_simulation_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> Non
 @every
 @pytest.mark.parametrize("execution", ["stacked", "plain"])
 def test_a_simulation_goes_on_to_the_same_bits_executed_otherwise(execution: str, name: str, tmp_path: Path) -> None:
-    settings = {**settings_of(name, 0.0), "execution": execution}
+    settings: dict[str, Any] = {**settings_of(name, 0.0), "execution": execution}
     point = len(log_of(name, 0.0).events) // 2
     whole = checkpointed(ALGORITHMS[name], tmp_path, point, **settings)
     assert_same(whole, resumed(ALGORITHMS[name], tmp_path, point, **settings))
@@ -98,7 +99,7 @@ def test_with_a_shadow_run_beside_it(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize("execution", ["stacked", "plain", "workers", NATIVE])
 def test_with_adaptive_tasks_in_mid_flight(execution: str, tmp_path: Path) -> None:
     make = partial(async_dvw, batch=8, at_most=5, recall_after=1, momentum=0.5)
-    settings = {"execution": execution}
+    settings: dict[str, Any] = {"execution": execution}
     points = (20, 40, 60)
     whole = checkpointed(make, tmp_path, *points, **settings)
     half_done = 0
@@ -125,7 +126,7 @@ def test_with_private_layers_on_the_learners(tmp_path: Path) -> None:
     ids=["fed2a", "radfed", "sync_dvw"],
 )
 def test_with_learners_that_come_and_go(make: Make, tmp_path: Path) -> None:
-    settings = {"fleet": fleet(0.1, up=0.2)}
+    settings: dict[str, Any] = {"fleet": fleet(0.1, up=0.2)}
     points = (15, 30)
     whole = checkpointed(make, tmp_path, *points, **settings)
     assert any(site.absences for site in whole.sites.values())
@@ -159,9 +160,12 @@ OUT = {
 )
 def test_with_opinions_that_are_out(make: Make, execution: str, tmp_path: Path) -> None:
     """A checkpoint for each way in which they can be: what was asked comes to the same answers at the same time."""
-    slow = {"evaluate_seconds": 0.1, "latency": 0.02, "drop_rate": 0.2, "up": 0.7, "down": 0.1}
-    slower = slow | {"evaluate_seconds": 0.15}
-    settings = {"fleet": Fleet(Group("fast", 3, **slow), Group("slow", 3, **slower)), "execution": execution}
+    slow: dict[str, Any] = {"evaluate_seconds": 0.1, "latency": 0.02, "drop_rate": 0.2, "up": 0.7, "down": 0.1}
+    slower: dict[str, Any] = slow | {"evaluate_seconds": 0.15}
+    settings: dict[str, Any] = {
+        "fleet": Fleet(Group("fast", 3, **slow), Group("slow", 3, **slower)),
+        "execution": execution,
+    }
     whole = simulator(make(), **settings)
     whole.begin()
     points: dict[str, int] = {}
@@ -197,7 +201,7 @@ def test_with_dropout_and_an_optimiser_that_remembers(tmp_path: Path) -> None:
 def test_a_run_that_is_cut_off_again_and_again(tmp_path: Path) -> None:
     # a slow learner's task that is one epoch ahead of the clock and then called back reports the epoch before
     make = partial(async_dvw, batch=8, at_most=8, recall_after=1, evaluators=1, tombstones=8)
-    settings = {"ending": Ending(commits=10)}
+    settings: dict[str, Any] = {"ending": Ending(commits=10)}
     whole = simulator(make(), **settings)
     whole.begin()
     whole.run()
@@ -217,7 +221,7 @@ def test_a_run_that_is_cut_off_again_and_again(tmp_path: Path) -> None:
 
 
 def test_simulate_goes_on_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"model": network, "fleet": fleet(0.2), "ending": Ending(rounds=3)}
+    settings: dict[str, Any] = {"model": network, "fleet": fleet(0.2), "ending": Ending(rounds=3)}
     whole = simulate(fedavg(batch=8), islands(), **settings)
 
     class PulledThePlug(Exception):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,7 +92,7 @@ def test_only_so_many_evaluators_are_asked_and_only_those_with_a_validation_part
     hand = Hand(algorithm, learners=4)
     for name in "abcd":
         hand.do(joined(name, validation=0 if name == "d" else 5))
-    asked = {}
+    asked: dict[str, Any] = {}
     for _ in range(30):
         task = min(hand.state.out)
         learner = hand.state.out[task].learner

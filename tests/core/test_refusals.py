@@ -59,7 +59,7 @@ NAN, INF = math.nan, math.inf
 LARGEST = torch.finfo(torch.float32).max
 
 
-def two(algorithm: Algorithm, **known: object) -> Hand:
+def two(algorithm: Algorithm, **known: Any) -> Hand:
     """Two learners at work: a has task 0 and b task 1 (under Relay, whose slots are drawn, perhaps the other way)."""
     hand = Hand(algorithm, learners=2)
     hand.do(joined("a", validation=3, **known))
@@ -321,7 +321,7 @@ def test_examples_that_are_kept_secret_cannot_be_a_weight() -> None:
 
 
 @pytest.mark.parametrize("examples", [-5, NAN, "many"], ids=str)
-def test_a_number_of_examples_that_makes_no_sense_is_as_good_as_none(examples: object) -> None:
+def test_a_number_of_examples_that_makes_no_sense_is_as_good_as_none(examples: Any) -> None:
     hand = two(fedavg())
     hand.do(joined("b", examples))  # type: ignore[arg-type]
     hand.do(trained(0, 1.0))

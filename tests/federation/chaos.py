@@ -33,7 +33,7 @@ from archipel.federation.controller.keeper import TRIES
 from tests.federation.checker import Findings, check
 from tests.federation.stage import COMMAND, LONGEST, Crowd, Process, Setting, Stage, set_up
 
-MILLION = {"features": 1_000, "hidden": (800, 250)}
+MILLION: dict[str, Any] = {"features": 1_000, "hidden": (800, 250)}
 """A million parameters: 4 MB an update, which go in four pieces and do not fit into the order."""
 
 
@@ -321,7 +321,7 @@ def main() -> None:
         outcomes += run(protocol, given.kills, given.seed + 1_000 * number, given.folder, given.kept)
     print(table(outcomes))
     if given.out:
-        told = {
+        told: dict[str, Any] = {
             "command": f"python -m tests.federation.chaos {' '.join(sys.argv[1:])}",
             "date": datetime.now(UTC).date().isoformat(),
             "runs": [asdict(outcome) for outcome in outcomes],

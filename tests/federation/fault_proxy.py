@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
+from typing import Any
 
 BLOCK = 1 << 16
 
@@ -41,7 +42,7 @@ class FaultProxy:
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_: Any) -> None:
         self._server.close()
         self.cut()
         for pump in self._pumps:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
@@ -103,7 +103,7 @@ class Light:
             case "stop":
                 self.ended = order.stop.reason
 
-    def _later(self, work: object) -> None:
+    def _later(self, work: Any) -> None:
         task = asyncio.create_task(work)  # type: ignore[arg-type]
         self.errands.add(task)
         task.add_done_callback(self.errands.discard)

@@ -362,7 +362,7 @@ class Crowd:
         self._taking_part = asyncio.run_coroutine_threadsafe(self._take_part(), loop())
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: Any) -> None:
         self._taking_part.cancel()
         asyncio.run_coroutine_threadsafe(self._gone.wait(), loop()).result()
         self._file.close()
@@ -403,7 +403,7 @@ class Crowd:
             await asyncio.sleep(0.005)
 
     def _seen(self, name: str, head: pb.Head, receipt: pb.Receipt) -> None:
-        told = {
+        told: dict[str, Any] = {
             "learner": name,
             "task": head.task,
             "sequence": head.sequence,

@@ -171,7 +171,13 @@ def gigantic(update: Update) -> bytes:
 
 def validated(**counts: Any) -> Spoil:
     def spoil(update: Update) -> bytes:
-        told = {"count": VALIDATION, "loss": 1.0, "classes": 2, "confusion": [VALIDATION, 0, 0, 0], **counts}
+        told: dict[str, Any] = {
+            "count": VALIDATION,
+            "loss": 1.0,
+            "classes": 2,
+            "confusion": [VALIDATION, 0, 0, 0],
+            **counts,
+        }
         update.head.trained.validation.CopyFrom(pb.Scored(**told))
         return update.sign()
 
@@ -638,7 +644,13 @@ ASKS = study(algorithms="sync_dvw", validation=0.2)
 
 def opinion(**counts: Any) -> Callable[[pb.Head], None]:
     def spoil(head: pb.Head) -> None:
-        told = {"count": VALIDATION, "loss": 1.0, "classes": 2, "confusion": [VALIDATION, 0, 0, 0], **counts}
+        told: dict[str, Any] = {
+            "count": VALIDATION,
+            "loss": 1.0,
+            "classes": 2,
+            "confusion": [VALIDATION, 0, 0, 0],
+            **counts,
+        }
         head.scored.CopyFrom(pb.Scored(**told))
 
     return spoil

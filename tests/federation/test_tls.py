@@ -117,7 +117,7 @@ async def call(channel: grpc.aio.Channel, kind: str, metadata: Any = None) -> st
     return (await made).decode()
 
 
-def spoken(kind: str, who: object) -> str:
+def spoken(kind: str, who: Any) -> str:
     """What a caller hears that gets through."""
     times = {"unary_stream": "aaa", "stream_unary": "ab", "stream_stream": "ab"}.get(kind, "a")
     return " ".join(f"{who} {letter}" for letter in times)

@@ -36,7 +36,7 @@ class Walk:
         self.updates = 0
         self.open: set[str] = set()
 
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         path = frame.f_code.co_filename
         if self.open and event == "call" and path.startswith(str(ROOT)) and not path.endswith("_pb2.py"):
             self.files[str(Path(path).relative_to(ROOT))] += 1

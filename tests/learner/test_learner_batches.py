@@ -24,16 +24,16 @@ def sizes(plan: Plan, examples: int) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("examples", "batch", "steps"), [(10, 4, 3), (12, 4, 3), (13, 4, 4), (3, 4, 1), (4, 4, 1), (1, 100, 1)]
 )
-def test_steps_of_an_epoch_round_up(examples, batch, steps):
+def test_steps_of_an_epoch_round_up(examples, batch, steps) -> None:
     assert steps_of_epoch(examples, batch) == steps
 
 
-def test_the_last_batch_is_what_is_left():
+def test_the_last_batch_is_what_is_left() -> None:
     assert sizes(Plan(epochs=2, batch=4), 10) == [[4, 4, 2], [4, 4, 2]]
     assert sizes(Plan(epochs=1, batch=4), 8) == [[4, 4]]
 
 
-def test_a_learner_with_fewer_examples_trains_on_all_at_once():
+def test_a_learner_with_fewer_examples_trains_on_all_at_once() -> None:
     assert sizes(Plan(epochs=2, batch=100), 7) == [[7], [7]]
 
 
@@ -47,22 +47,22 @@ def test_a_learner_with_fewer_examples_trains_on_all_at_once():
         (4, [[4, 4, 2], [4]]),
     ],
 )
-def test_a_plan_by_steps_runs_on_into_further_passes(steps, expected):
+def test_a_plan_by_steps_runs_on_into_further_passes(steps, expected) -> None:
     # epochs count for nothing then
     assert sizes(Plan(epochs=50, steps=steps, batch=4), 10) == expected
 
 
-def test_steps_when_so_many_passes_have_ended():
+def test_steps_when_so_many_passes_have_ended() -> None:
     by_epochs, by_steps = Plan(epochs=4, batch=4), Plan(steps=7, batch=4)
     assert [steps_after(by_epochs, 10, epoch) for epoch in range(5)] == [0, 3, 6, 9, 12]
     assert [steps_after(by_steps, 10, epoch) for epoch in range(5)] == [0, 3, 6, 7, 7]
 
 
-def test_a_validation_cycle_has_as_many_epochs_as_it_may():
+def test_a_validation_cycle_has_as_many_epochs_as_it_may() -> None:
     assert epochs_of(Plan(epochs=3, cycle=Cycle(at_most=17)), 10) == 17
 
 
-def test_a_job_tells_its_passes_even_if_the_last_was_cut_short():
+def test_a_job_tells_its_passes_even_if_the_last_was_cut_short() -> None:
     # 7 steps of 3 a pass
     layout = Layout.of(torch.nn.Linear(1, 1))
     job = Job.begin(learner(torch.arange(10)), layout, torch.zeros(2), Plan(steps=7, batch=4))
@@ -70,20 +70,20 @@ def test_a_job_tells_its_passes_even_if_the_last_was_cut_short():
     assert (job.steps_at(2), job.steps_at(3)) == (6, 7)
 
 
-def test_every_pass_sees_every_example_once():
+def test_every_pass_sees_every_example_once() -> None:
     plan = Plan(epochs=5, batch=4, key=11)
     for epoch in range(5):
         assert sorted(chain.from_iterable(b.tolist() for b in batches(plan, 10, epoch))) == list(range(10))
 
 
-def test_the_order_is_a_function_of_key_and_pass():
+def test_the_order_is_a_function_of_key_and_pass() -> None:
     plan = Plan(key=11)
     assert np.array_equal(shuffled(plan, 50, 3), shuffled(Plan(key=11, batch=7), 50, 3))
     others = [shuffled(plan, 50, 4), shuffled(Plan(key=12), 50, 3)]
     assert not any(np.array_equal(shuffled(plan, 50, 3), other) for other in others)
 
 
-def test_every_order_has_the_same_chance():
+def test_every_order_has_the_same_chance() -> None:
     counts: dict[tuple[int, ...], int] = {}
     for key in range(1200):
         order = tuple(shuffled(Plan(key=key), 4, 0).tolist())

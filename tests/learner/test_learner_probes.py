@@ -57,7 +57,7 @@ def outputs_of(work, vector) -> torch.Tensor:
 # -------------------------------------------------------------------------------------------------------------- score
 
 
-def test_score_counts_as_scikit_learn_does(work, vector):
+def test_score_counts_as_scikit_learn_does(work, vector) -> None:
     part = torch.arange(10, 80)
     found = score(work, vector, part)
     logits = outputs_of(work, vector)[part]
@@ -70,7 +70,7 @@ def test_score_counts_as_scikit_learn_does(work, vector):
     assert found.histogram is None
 
 
-def test_score_of_several_sites_in_one_pass(work, vector):
+def test_score_of_several_sites_in_one_pass(work, vector) -> None:
     parts = [torch.arange(0, 30), at(), torch.arange(25, 90), at(3)]
     together = [*score_parts(work, vector, Parts.of(parts), bins=16)]
     for part, found in zip(parts, together, strict=True):
@@ -82,7 +82,7 @@ def test_score_of_several_sites_in_one_pass(work, vector):
     assert [*score_parts(work, vector, Parts.of([]))] == []
 
 
-def test_score_in_pieces_is_the_same(work, vector, monkeypatch):
+def test_score_in_pieces_is_the_same(work, vector, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = score(work, vector, torch.arange(90), bins=8)
     monkeypatch.setattr("archipel.learner.probes.ROWS", 13)
     pieces = score(work, vector, torch.arange(90), bins=8)
@@ -92,7 +92,7 @@ def test_score_in_pieces_is_the_same(work, vector, monkeypatch):
     assert mean_loss(work, torch.arange(90)) == pytest.approx(whole.loss / 90, rel=1e-6)
 
 
-def test_the_histogram_gives_the_area_under_the_curve(work, vector):
+def test_the_histogram_gives_the_area_under_the_curve(work, vector) -> None:
     part = torch.arange(90)
     probabilities = outputs_of(work, vector).softmax(1).numpy()
     found = score(work, vector, part, bins=32)
@@ -107,14 +107,14 @@ def test_the_histogram_gives_the_area_under_the_curve(work, vector):
     assert found.histogram.sum() == 90 * 4
 
 
-def test_a_score_of_one_lies_in_the_last_bin():
+def test_a_score_of_one_lies_in_the_last_bin() -> None:
     # logits 200 apart: the softmax is exactly 1 and 0
     work = work_of(nn.Linear(1, 2, bias=False), torch.tensor([[1.0]]), at(1), classes=2)
     found = score(work, torch.tensor([-100.0, 100.0]), at(0), bins=4)
     assert found.histogram.tolist() == [[[1, 0, 0, 0], [0, 0, 0, 0]], [[0, 0, 0, 0], [0, 0, 0, 1]]]
 
 
-def test_score_without_classes_is_a_sum_of_losses():
+def test_score_without_classes_is_a_sum_of_losses() -> None:
     # w = 2: (2 x 1 - 1)^2 + (2 x 3 - 1)^2 = 1 + 25
     work = slope((1.0, 3.0, 9.0), (1.0, 1.0, 0.0))
     found = score(work, torch.tensor([2.0]), at(0, 1))
@@ -122,7 +122,7 @@ def test_score_without_classes_is_a_sum_of_losses():
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn", "resnet", "lstm"])
-def test_score_on_no_examples_is_an_empty_answer(network):
+def test_score_on_no_examples_is_an_empty_answer(network) -> None:
     module, x = NETWORKS[network]()
     work = work_of(module, x, torch.arange(12) % 4, classes=4)
     found = score(work, work.layout.vector(module), at(), bins=4)
@@ -130,7 +130,7 @@ def test_score_on_no_examples_is_an_empty_answer(network):
     assert math.isnan(mean_loss(work, at()))
 
 
-def test_a_probe_changes_nothing():
+def test_a_probe_changes_nothing() -> None:
     torch.manual_seed(0)
     x, y = clouds(n=20, features=5, classes=2)
     work = work_of(nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2)), x, y, classes=2)
@@ -150,7 +150,7 @@ def test_a_probe_changes_nothing():
 # ---------------------------------------------------------------------------- consistency: Fed2A formulas 5 to 10
 
 
-def test_distances_by_hand():
+def test_distances_by_hand() -> None:
     # stimuli (3, 0), (0, 4), (3, 4); the upper triangle row by row: 12, 13, 23
     outputs = torch.tensor([[3.0, 0.0], [0.0, 4.0], [3.0, 4.0]], dtype=torch.float64)
     # formula 9: 5, 4, 3
@@ -165,26 +165,26 @@ def test_distances_by_hand():
 
 
 @pytest.mark.parametrize("distance", ["correlation", "cosine", "euclidean"])
-def test_distances_agree_with_scipy(distance):
+def test_distances_agree_with_scipy(distance) -> None:
     outputs = np.random.default_rng(0).standard_normal((12, 9))
     found = dissimilarities(torch.from_numpy(outputs), distance)
     assert len(found) == 12 * 11 / 2
     np.testing.assert_allclose(found.numpy(), scipy.spatial.distance.pdist(outputs, distance), rtol=1e-9, atol=1e-12)
 
 
-def test_fifty_stimuli_make_1225_distances():
+def test_fifty_stimuli_make_1225_distances() -> None:
     # Fed2A section 4.3; 86 make 3655
     assert len(dissimilarities(torch.randn(50, 3), "cosine")) == 1225
     assert len(dissimilarities(torch.randn(86, 3), "cosine")) == 3655
 
 
-def test_a_silent_stimulus_is_like_nothing():
+def test_a_silent_stimulus_is_like_nothing() -> None:
     outputs = torch.tensor([[0.0, 0.0], [1.0, 2.0], [2.0, 1.0]], dtype=torch.float64)
     # cosine of (1, 2) and (2, 1): 4 / 5
     assert dissimilarities(outputs, "cosine").tolist() == pytest.approx([1.0, 1.0, 0.2])
 
 
-def test_formula_10_by_hand():
+def test_formula_10_by_hand() -> None:
     # (0, 1, 2) and (0, 1, 5): deviations (-1, 0, 1) and (-2, -1, 3): 5^2 / (2 x 14)
     a, b = (torch.tensor(values, dtype=torch.float64) for values in ([0.0, 1.0, 2.0], [0.0, 1.0, 5.0]))
     assert squared_correlation(a, b) == pytest.approx(25 / 28, rel=1e-14)
@@ -195,13 +195,13 @@ def test_formula_10_by_hand():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_formula_10_agrees_with_numpy(seed):
+def test_formula_10_agrees_with_numpy(seed) -> None:
     a, b = np.random.default_rng(seed).standard_normal((2, 45))
     expected = np.corrcoef(a, b)[0, 1] ** 2
     assert squared_correlation(torch.from_numpy(a), torch.from_numpy(b)) == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_constant_matrix_tells_nothing():
+def test_a_constant_matrix_tells_nothing() -> None:
     flat, other = torch.full((10,), 0.3, dtype=torch.float64), torch.arange(10, dtype=torch.float64)
     assert squared_correlation(flat, flat + 5) == 1.0
     assert squared_correlation(flat, other) == 0.0
@@ -212,7 +212,7 @@ def test_a_constant_matrix_tells_nothing():
 
 
 @pytest.mark.parametrize("distance", ["correlation", "cosine", "euclidean"])
-def test_consistency_of_every_layer_agrees_with_scipy_and_numpy(work, vector, distance):
+def test_consistency_of_every_layer_agrees_with_scipy_and_numpy(work, vector, distance) -> None:
     torch.manual_seed(2)
     other = vector + 0.3 * torch.randn_like(vector)
     stimuli = torch.arange(20, 44)
@@ -233,7 +233,7 @@ def test_consistency_of_every_layer_agrees_with_scipy_and_numpy(work, vector, di
     assert all(0.0 < rc < 1.0 for rc in found.layers)
 
 
-def test_a_model_is_consistent_with_itself(work, vector):
+def test_a_model_is_consistent_with_itself(work, vector) -> None:
     assert consistency(work, vector, vector, torch.arange(20), "cosine").layers == pytest.approx((1.0, 1.0, 1.0))
     # and a layer of zeros sees no likenesses at all
     gone = vector.clone()
@@ -242,7 +242,7 @@ def test_a_model_is_consistent_with_itself(work, vector):
     assert consistency(work, gone, vector, torch.arange(20), "euclidean").layers[2] == 0.0
 
 
-def test_what_layers_put_out():
+def test_what_layers_put_out() -> None:
     # images: all channels and places of a stimulus in one row; statistics stand with their layer
     torch.manual_seed(0)
     x = torch.randn(3, 3, 8, 8)
@@ -257,7 +257,7 @@ def test_what_layers_put_out():
     torch.testing.assert_close(outputs["conv"], expected.double())
 
 
-def test_what_recurrent_layers_put_out():
+def test_what_recurrent_layers_put_out() -> None:
     torch.manual_seed(0)
     x = torch.randint(0, 9, (4, 6))
     work = work_of(small_lstm(9), x, at(0, 1, 2, 3), classes=9)
@@ -281,7 +281,7 @@ class Wrapped(nn.Module):
         return torch.relu(self.model(x))
 
 
-def test_a_layer_called_model_is_that_layer():
+def test_a_layer_called_model_is_that_layer() -> None:
     work = work_of(Wrapped(), torch.tensor([[1.0, 2.0], [3.0, 4.0]]), at(0, 1), classes=2)
     # weights ((1, 0), (0, -1)): what the layer puts out is negative there, what the network puts out is not
     (found,) = layer_outputs(work, torch.tensor([1.0, 0.0, 0.0, -1.0]), at(0, 1))
@@ -291,7 +291,7 @@ def test_a_layer_called_model_is_that_layer():
 # --------------------------------------------------------------------------------- gradient norms (RADFed, HDAFL)
 
 
-def test_squared_gradient_norms_by_hand():
+def test_squared_gradient_norms_by_hand() -> None:
     # w = 1, gradients 2 x (w x - y): of (1, 0) 2, of (2, 0) 8, of (1, 2) -2
     work = slope((1.0, 2.0, 1.0), (0.0, 0.0, 2.0))
     one = torch.tensor([1.0])
@@ -317,7 +317,7 @@ def loop(work, vector, examples, batch) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
-def test_squared_gradient_norms_agree_with_a_plain_loop(network):
+def test_squared_gradient_norms_agree_with_a_plain_loop(network) -> None:
     torch.manual_seed(0)
     module, x = NETWORKS[network]()
     work = work_of(module, x, torch.arange(12) % 4, classes=4)

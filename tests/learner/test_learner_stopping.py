@@ -35,12 +35,12 @@ from archipel.learner.stopping import ended, failed
         (1.0, 0.0, 99.0, False),  # -100 %
     ],
 )
-def test_an_epoch_fails_by_c1_or_c2(before, after, threshold, fails):
+def test_an_epoch_fails_by_c1_or_c2(before, after, threshold, fails) -> None:
     assert failed(before, after, threshold) is fails
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.0, 12.5, 40.0])
-def test_failures_are_the_papers_conditions(threshold):
+def test_failures_are_the_papers_conditions(threshold) -> None:
     for before in (0.25, 1.0, 3.0):
         for after in (0.0, 0.125, 0.25, 0.9921875, 1.0, 2.0, 2.9375, 3.0, 8.0):
             vpct = 100 * (after - before) / before
@@ -56,30 +56,30 @@ def length(cycle: Cycle, losses: list[float]) -> int:
 
 
 @pytest.mark.parametrize(("tombstones", "epochs"), [(0, 2), (1, 4), (2, 6)])
-def test_a_cycle_ends_at_the_first_failure_after_the_tombstones(tombstones, epochs):
+def test_a_cycle_ends_at_the_first_failure_after_the_tombstones(tombstones, epochs) -> None:
     assert length(Cycle(tombstones=tombstones), FALLS) == epochs
 
 
-def test_a_cycle_that_has_tombstones_left_goes_on():
+def test_a_cycle_that_has_tombstones_left_goes_on() -> None:
     assert not ended(Cycle(tombstones=3), FALLS)
 
 
-def test_failures_need_not_follow_one_another():
+def test_failures_need_not_follow_one_another() -> None:
     # C2 at 60 %: falls of 50 %, rise, 40 % fail, rise ...: every epoch does
     assert length(Cycle(loss=60.0, tombstones=2), FALLS) == 3
 
 
-def test_the_first_epoch_is_compared_with_the_received_model():
+def test_the_first_epoch_is_compared_with_the_received_model() -> None:
     assert length(Cycle(), [1.0, 2.0, 0.5]) == 1
     assert not ended(Cycle(), [1.0])
 
 
-def test_a_cycle_ends_at_its_largest_number_of_epochs():
+def test_a_cycle_ends_at_its_largest_number_of_epochs() -> None:
     falling = [1 / (epoch + 1) for epoch in range(9)]
     assert length(Cycle(at_most=5), falling) == 5
     assert not ended(Cycle(at_most=5), falling[:5])
 
 
-def test_a_loss_that_is_not_a_number_ends_the_cycle():
+def test_a_loss_that_is_not_a_number_ends_the_cycle() -> None:
     assert length(Cycle(), [math.nan, math.nan]) == 1
     assert length(Cycle(tombstones=1), [1.0, math.nan, 0.5]) == 2

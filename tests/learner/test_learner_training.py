@@ -25,34 +25,34 @@ def path(plan: dict, epochs: int, x=(1.0,), y=(0.0,)) -> list[float]:
 # --------------------------------------------------------------------------------------------------------- by pencil
 
 
-def test_sgd():
+def test_sgd() -> None:
     # w - .1 x 2 w = .8 w
     assert path({"rate": 0.1}, 3) == pytest.approx([0.8, 0.64, 0.512], rel=1e-6)
 
 
-def test_momentum_is_equation_2_of_metis():
+def test_momentum_is_equation_2_of_metis() -> None:
     # eta .1, gamma .5: u = 2 x 1 = 2, w = .8; u = .5 x 2 + 1.6 = 2.6, w = .54; u = 1.3 + 1.08 = 2.38, w = .302
     # (Algorithm 1 writes u = gamma u - eta grad, w = w + u: -.2, -.26, -.238, the same steps)
     assert path({"rate": 0.1, "momentum": 0.5}, 3) == pytest.approx([0.8, 0.54, 0.302], rel=1e-6)
 
 
-def test_the_proximal_term_pulls_towards_the_model_that_came():
+def test_the_proximal_term_pulls_towards_the_model_that_came() -> None:
     # mu .5: 2 w + .5 (w - 1): g = 2, w = .8; g = 1.6 - .1 = 1.5, w = .65; g = 1.3 - .175 = 1.125, w = .5375
     assert path({"rate": 0.1, "proximal": 0.5}, 3) == pytest.approx([0.8, 0.65, 0.5375], rel=1e-6)
 
 
-def test_the_proximal_term_and_momentum():
+def test_the_proximal_term_and_momentum() -> None:
     # mu .5, gamma .5: u = 2, w = .8; u = 1 + 1.5 = 2.5, w = .55; u = 1.25 + 1.1 - .225 = 2.125, w = .3375
     found = path({"rate": 0.1, "proximal": 0.5, "momentum": 0.5}, 3)
     assert found == pytest.approx([0.8, 0.55, 0.3375], rel=1e-6)
 
 
-def test_a_batch_takes_the_mean_gradient():
+def test_a_batch_takes_the_mean_gradient() -> None:
     # w x against y: examples (1, 0) and (3, 1): gradients 2 w = 2 and 6 (3 w - 1) = 12, mean 7: w = 1 - .7
     assert path({"rate": 0.1}, 1, x=(1.0, 3.0), y=(0.0, 1.0)) == pytest.approx([0.3], rel=1e-6)
 
 
-def test_batches_one_after_the_other():
+def test_batches_one_after_the_other() -> None:
     # the same two examples one by one; the order is the key's. First (1, 0): .8, then 6 (2.4 - 1) = 8.4: -.04;
     # first (3, 1): 1 - 1.2 = -.2, then -.4: -.16
     work = slope((1.0, 3.0), (0.0, 1.0))
@@ -66,7 +66,7 @@ def test_batches_one_after_the_other():
     assert found == {0, 1}
 
 
-def test_a_plan_by_steps_stops_in_mid_pass():
+def test_a_plan_by_steps_stops_in_mid_pass() -> None:
     # three examples alike: every step is w - .1 x 2 w, and 4 steps of 3 a pass are .8^4
     work = slope((1.0,) * 3, (0.0,) * 3)
     job = trained(work, ONE, Plan(steps=4, batch=1, rate=0.1))
@@ -74,7 +74,7 @@ def test_a_plan_by_steps_stops_in_mid_pass():
     assert (job.steps, job.epochs) == (4, 2)
 
 
-def test_momentum_does_not_survive_between_tasks():
+def test_momentum_does_not_survive_between_tasks() -> None:
     work = slope((1.0,), (0.0,))
     plan = Plan(rate=0.1, momentum=0.5)
     first = trained(work, ONE, plan)
@@ -82,7 +82,7 @@ def test_momentum_does_not_survive_between_tasks():
     assert float(trained(work, first.vector, plan).vector) == pytest.approx(0.64, rel=1e-6)
 
 
-def test_the_model_that_came_is_left_alone():
+def test_the_model_that_came_is_left_alone() -> None:
     carried = torch.tensor([1.0])
     trained(slope((1.0,), (0.0,)), carried, Plan(rate=0.1, proximal=0.5))
     assert carried.tolist() == [1.0]
@@ -105,7 +105,7 @@ CYCLE = slope((1.0, 1.0), (0.0, 0.7))
         (Cycle(at_most=2), 2),
     ],
 )
-def test_a_cycle_ends_with_the_validation_loss(cycle, epochs):
+def test_a_cycle_ends_with_the_validation_loss(cycle, epochs) -> None:
     job = trained(CYCLE, ONE, Plan(rate=0.1, cycle=cycle), learner(at(0), at(1)))
     assert job.epochs == epochs
     assert float(job.vector) == pytest.approx(0.8**epochs, rel=1e-6)
@@ -113,14 +113,14 @@ def test_a_cycle_ends_with_the_validation_loss(cycle, epochs):
     assert job.losses[:2] == pytest.approx([0.09, 0.01], rel=1e-5)
 
 
-def test_losses_are_told_without_a_cycle_too():
+def test_losses_are_told_without_a_cycle_too() -> None:
     job = trained(CYCLE, ONE, Plan(epochs=2, rate=0.1, reports=("losses",)), learner(at(0), at(1)))
     assert job.losses == pytest.approx([0.09, 0.01, 0.0036], rel=1e-4)
     silent = trained(CYCLE, ONE, Plan(epochs=2, rate=0.1), learner(at(0), at(1)))
     assert silent.losses == []
 
 
-def test_what_the_learner_reports():
+def test_what_the_learner_reports() -> None:
     # w = .64 after two epochs: the squared gradient 2 w of the one example is 1.6384
     plan = Plan(epochs=2, rate=0.1, reports=("losses", "validation", "gradient norm per sample"))
     job = trained(CYCLE, ONE, plan, learner(at(0), at(1)))
@@ -134,7 +134,7 @@ def test_what_the_learner_reports():
     assert (early.epochs, early.losses) == (1.0, pytest.approx((0.09, 0.01), rel=1e-4))
 
 
-def test_gradient_norms_of_batches_are_reported_as_the_plan_batches():
+def test_gradient_norms_of_batches_are_reported_as_the_plan_batches() -> None:
     # gradients 2 x (w x - y) at w = 1: of (1, 0) 2, of (2, 0) 8; one batch: 5^2, one by one: (4 + 64) / 2
     work = slope((1.0, 2.0), (0.0, 0.0))
     for batch, norm in ((2, 25.0), (1, 34.0)):
@@ -184,14 +184,14 @@ def task():
     ],
     ids=["sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop"],
 )
-def test_training_is_a_plain_loop_over_torch_optim(task, settings, make):
+def test_training_is_a_plain_loop_over_torch_optim(task, settings, make) -> None:
     work, carried = task
     plan = Plan(epochs=3, batch=16, key=5, **settings)
     assert torch.equal(trained(work, carried, plan).vector, torch_loop(work, carried, plan, make))
 
 
 @pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"optimiser": "Adam"}, {"proximal": 0.1}], ids=str)
-def test_epoch_by_epoch_is_all_at_once_to_the_bit(task, settings):
+def test_epoch_by_epoch_is_all_at_once_to_the_bit(task, settings) -> None:
     work, carried = task
     plan = Plan(epochs=4, batch=16, key=5, **settings)
     whole = trained(work, carried, plan)
@@ -205,27 +205,27 @@ def test_epoch_by_epoch_is_all_at_once_to_the_bit(task, settings):
     assert torch.equal(piecewise.vector, whole.vector)
 
 
-def test_training_does_not_touch_the_global_generator(task):
+def test_training_does_not_touch_the_global_generator(task) -> None:
     work, carried = task
     before = torch.get_rng_state()
     trained(work, carried, Plan(epochs=2, key=9))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_an_optimiser_torch_does_not_have():
+def test_an_optimiser_torch_does_not_have() -> None:
     weights = [nn.Parameter(torch.zeros(1))]
     for name in ("Adm", "lr_scheduler", "Tensor"):
         with pytest.raises(ValueError, match=f"torch.optim has no optimiser '{name}'; it has SGD, Adam, AdamW"):
             optimiser(Plan(optimiser=name), weights)
 
 
-def test_options_the_optimiser_does_not_take():
+def test_options_the_optimiser_does_not_take() -> None:
     weights = [nn.Parameter(torch.zeros(1))]
     with pytest.raises(ValueError, match=r"SGD does not take \{.*'betas': .*unexpected keyword argument 'betas'"):
         optimiser(Plan(options={"betas": (0.9, 0.99)}), weights)
 
 
-def test_momentum_goes_with_sgd_and_rmsprop_only():
+def test_momentum_goes_with_sgd_and_rmsprop_only() -> None:
     with pytest.raises(ValueError, match=r"momentum=0.9 goes with SGD and RMSprop, not with Adam; .*options="):
         Plan(optimiser="Adam", momentum=0.9)
 
@@ -275,7 +275,7 @@ def layers_that_moved(work, before, after) -> set[str]:
 @pytest.mark.parametrize(
     "settings", [{"momentum": 0.9, "options": {"weight_decay": 0.1}}, {"optimiser": "AdamW"}], ids=["sgd", "adamw"]
 )
-def test_frozen_layers_do_not_move_by_a_bit(normed, trains, settings):
+def test_frozen_layers_do_not_move_by_a_bit(normed, trains, settings) -> None:
     work, carried = normed
     job = trained(work, carried, Plan(epochs=2, trains=trains, proximal=0.1, **settings))
     moved = layers_that_moved(work, carried, job.vector)
@@ -285,14 +285,14 @@ def test_frozen_layers_do_not_move_by_a_bit(normed, trains, settings):
         assert "norm.buffers" in moved
 
 
-def test_the_statistics_of_a_frozen_layer_do_not_move_either(normed):
+def test_the_statistics_of_a_frozen_layer_do_not_move_either(normed) -> None:
     # they are a layer of their own, and `trains` does not name it
     work, carried = normed
     job = trained(work, carried, Plan(epochs=2, trains=("head",)))
     assert layers_that_moved(work, carried, job.vector) == {"head"}
 
 
-def test_all_layers_can_train_again_after_some_were_frozen(normed):
+def test_all_layers_can_train_again_after_some_were_frozen(normed) -> None:
     work, carried = normed
     trained(work, carried, Plan(trains=("head",)))
     job = trained(work, carried, Plan())
@@ -300,7 +300,7 @@ def test_all_layers_can_train_again_after_some_were_frozen(normed):
     assert all(parameter.requires_grad for parameter in work.module.parameters())
 
 
-def test_batch_norm_statistics_travel(normed):
+def test_batch_norm_statistics_travel(normed) -> None:
     work, carried = normed
     plan = Plan(epochs=1, batch=60)
     job = trained(work, carried, plan)
@@ -317,7 +317,7 @@ def test_batch_norm_statistics_travel(normed):
     assert float(again.vector[place.stop - 1]) == 3.0
 
 
-def test_dropout_is_a_function_of_the_tasks_key():
+def test_dropout_is_a_function_of_the_tasks_key() -> None:
     torch.manual_seed(5)
     x, y = clouds()
     work = work_of(nn.Sequential(nn.Linear(5, 32), nn.Dropout(0.5), nn.Linear(32, 3)), x, y, classes=3)
@@ -331,7 +331,7 @@ def test_dropout_is_a_function_of_the_tasks_key():
     assert not torch.allclose(trained(work, carried, Plan(epochs=2, batch=60, key=8)).vector, first, atol=1e-5)
 
 
-def test_epochs_draw_different_masks():
+def test_epochs_draw_different_masks() -> None:
     # with the same mask in both epochs the dropped inputs of the head would never learn
     work = work_of(nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 2)), torch.ones(1, 64), at(0), classes=2)
     carried = torch.zeros(work.layout.size)
@@ -346,7 +346,7 @@ def test_epochs_draw_different_masks():
 # --------------------------------------------------------------------------------------------------- private layers
 
 
-def test_private_layers_are_the_learners_own(task):
+def test_private_layers_are_the_learners_own(task) -> None:
     work, carried = task
     who = Learner("a", torch.arange(30), at(), at())
     assert torch.equal(who.with_private(work.layout, carried), carried)
@@ -360,7 +360,7 @@ def test_private_layers_are_the_learners_own(task):
     assert torch.equal(who.with_private(work.layout, carried), stands)
 
 
-def test_a_task_starts_from_the_private_layers_and_is_anchored_there(task):
+def test_a_task_starts_from_the_private_layers_and_is_anchored_there(task) -> None:
     work, carried = task
     who = Learner("a", torch.arange(30), at(), at())
     who.keep_private(work.layout, ("head",), carried + 1.0)
@@ -373,7 +373,7 @@ def test_a_task_starts_from_the_private_layers_and_is_anchored_there(task):
     assert layers_that_moved(work, before, job.vector) == {"fc1", "head"}
 
 
-def test_a_learner_has_examples():
+def test_a_learner_has_examples() -> None:
     with pytest.raises(ValueError, match="Learner 'a' has no examples; leave it out"):
         Learner("a", at(), at(1), at())
     assert Learner("a", at(), at(), at(1)).private == {}

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return set_up(tmp_path_factory.mktemp("endless"), Setting('"async_fedavg"', NEVER))
 
 
-def until(done: Callable[[], object], process: Process, seconds: float = 60) -> None:
+def until(done: Callable[[], Any], process: Process, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert not process.ended, f"exit code {process.wait(1)}\n{process.last_words()}"

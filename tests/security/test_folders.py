@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -53,7 +54,7 @@ from archipel.storage.lock import closed
 @pytest.mark.parametrize("unit", ["archipel-controller.service", "archipel-learner@.service"])
 def test_units_limit_files_memory_and_tasks(unit: str) -> None:
     lines = (DEPLOY / unit).read_text().splitlines()
-    settings = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    settings: dict[str, Any] = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
     assert int(settings["LimitNOFILE"]) >= 4096
     assert settings["MemoryMax"].endswith("%")
     assert int(settings["TasksMax"]) > 0

@@ -75,7 +75,7 @@ class Learners:
         self.at: dict[int, str] = {}
         self.plans = 0
 
-    def hear(self, command: object) -> None:
+    def hear(self, command: Any) -> None:
         if isinstance(command, Train):
             self.policy.check_plan(messages.decode_plan(messages.encode_plan(command.plan)))
             self.at[command.task] = command.learner

@@ -41,13 +41,13 @@ from tests.waiting import reached, until
 SECRET = "a passphrase of many words"
 
 
-def said(*arguments: object, typed: str | None = None) -> str:
+def said(*arguments: Any, typed: str | None = None) -> str:
     result = CliRunner().invoke(app, [*map(str, arguments)], catch_exceptions=False, input=typed)
     assert result.exit_code == 0, result.output
     return " ".join(result.stdout.split())
 
 
-def refused(*arguments: object) -> str:
+def refused(*arguments: Any) -> str:
     result = CliRunner().invoke(app, [*map(str, arguments)])
     assert isinstance(result.exception, ValueError | OSError), result.output
     return str(result.exception)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.slow
 COUNTS = pb.Scored(count=20, loss=1.0, classes=2, confusion=[20, 0, 0, 0])
 
 
-def tells(**fields: object) -> Act:
+def tells(**fields: Any) -> Act:
     async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         update.head.trained.MergeFrom(pb.Trained(**fields))  # type: ignore[arg-type]
@@ -36,7 +37,7 @@ def tells(**fields: object) -> Act:
     ],
     ids=["losses", "epochs", "steps"],
 )
-def test_more_than_a_task_can_come_to_is_refused(told: dict[str, object], reason: str, tmp_path: Path) -> None:
+def test_more_than_a_task_can_come_to_is_refused(told: dict[str, Any], reason: str, tmp_path: Path) -> None:
     left = run(tmp_path, tells(**told))
     (receipt,) = left.bad.told
     assert (receipt.verdict, receipt.reason) == (pb.Receipt.REFUSED, reason)

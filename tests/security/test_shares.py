@@ -70,7 +70,7 @@ def test_pooled_counts_by_hand() -> None:
     assert metric("accuracy", pooled(ScoreTable.of([one, other]))) == 0.25
 
 
-def claims(**counts: int) -> Act:
+def claims(**counts: Any) -> Act:
     async def act(bad: Liar, _: None) -> None:
         for name, count in counts.items():
             setattr(bad.hello, name, count)
@@ -212,7 +212,7 @@ def test_nobodys_moments_are_everybodys(tmp_path: Path) -> None:
 def test_a_state_goes_on_with_the_share_it_was_begun_with(tmp_path: Path) -> None:
     """Another one would make other models of the same events."""
 
-    def opens(**limits: float) -> Callable[[], None]:
+    def opens(**limits: Any) -> Callable[[], None]:
         return host(study_of(study(federation={"limits": limits}))).open(tmp_path).durable.close
 
     opens()()

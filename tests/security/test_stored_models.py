@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,13 +28,13 @@ def change_one_number(path: Path, place: int) -> None:
         file.write(bytes([byte[0] ^ 1]))
 
 
-def saved(folder: Path, fill: Callable[[StoredModels], None]) -> dict[str, object]:
+def saved(folder: Path, fill: Callable[[StoredModels], None]) -> dict[str, Any]:
     models = StoredModels(LAYOUT, Blobs(folder))
     fill(models)
     return models.save()
 
 
-def loaded(folder: Path, saved: dict[str, object]) -> StoredModels:
+def loaded(folder: Path, saved: dict[str, Any]) -> StoredModels:
     """As another process finds them."""
     models = StoredModels(LAYOUT, Blobs(folder))
     models.load(saved)

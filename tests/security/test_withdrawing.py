@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_whoever_is_withdrawn_while_it_owes_an_opinion_is_given_no_task(tmp_path
             mute = one.light(VICTIM, 0.02)
             owes = asyncio.Event()
 
-            async def say_nothing(order: object) -> None:
+            async def say_nothing(order: Any) -> None:
                 owes.set()
                 await asyncio.Event().wait()
 

@@ -97,7 +97,7 @@ def fleet(attack: str, liars: int = 2, of: int = 6, **more: Any) -> ap.Fleet:
 
 
 def run(attack: str, **settings: Any) -> ap.Run:
-    merged = {"fleet": fleet(attack), "ending": ap.Ending(rounds=3), **settings}
+    merged: dict[str, Any] = {"fleet": fleet(attack), "ending": ap.Ending(rounds=3), **settings}
     return ap.simulate(ap.fedavg(batch=32), ap.data.digits().split(learners=6), **merged)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from archipel.simulation.simulate import finished
 from tests.simulation.engine_cases import begun, islands, regression, small_islands
 from tests.ways import CHOSEN, NATIVE
 
-ROUNDS = {"ending": ap.Ending(rounds=3)}
+ROUNDS: dict[str, Any] = {"ending": ap.Ending(rounds=3)}
 NOT_FINITE = "holds numbers that are not finite (NaN or infinity); lower the rate or look at the data"
 
 
@@ -175,7 +176,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_input_is_one_clear_error(name):
+def test_wrong_input_is_one_clear_error(name) -> None:
     call, parts = WRONG[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch's own, on the way to the error
@@ -191,7 +192,7 @@ def test_wrong_input_is_one_clear_error(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["stacked", "plain", NATIVE])
 @pytest.mark.parametrize("place", ["first", "some"])
-def test_a_learner_with_nan_in_its_data_is_refused_and_the_others_go_on(way, place):
+def test_a_learner_with_nan_in_its_data_is_refused_and_the_others_go_on(way, place) -> None:
     data = islands(4)
     # the very first example, or the first of a learner
     example = 0 if place == "first" else int(data.learners[1].train[5])
@@ -206,7 +207,7 @@ def test_a_learner_with_nan_in_its_data_is_refused_and_the_others_go_on(way, pla
     assert ended.score > 0.5
 
 
-def test_nan_in_data_made_from_arrays_is_refused_at_once():
+def test_nan_in_data_made_from_arrays_is_refused_at_once() -> None:
     x = torch.randn(50, 4)
     x[7, 1] = torch.nan
     with pytest.raises(ValueError, match=r"x holds 1 values of 200 that are NaN or infinite .* Fill them in"):
@@ -214,7 +215,7 @@ def test_nan_in_data_made_from_arrays_is_refused_at_once():
 
 
 @pytest.mark.parametrize("way", ["stacked", "plain", NATIVE])
-def test_too_high_a_rate_is_refused_and_the_run_ends(way):
+def test_too_high_a_rate_is_refused_and_the_run_ends(way) -> None:
     model = small_mlp()
     ended = ap.simulate(ap.fedavg(rate=1e30, batch=16), small_islands(4), model=model, execution=way, **ROUNDS)
     assert ended.reason == "3 local rounds made"
@@ -237,7 +238,7 @@ def test_too_high_a_rate_is_refused_and_the_run_ends(way):
     ],
     ids=lambda algorithm: algorithm.name,
 )
-def test_a_run_in_which_everything_is_refused_ends_too(algorithm):
+def test_a_run_in_which_everything_is_refused_ends_too(algorithm) -> None:
     """Nothing is ever committed; a stream that counts only commits would go on for ever."""
     simulator = begun(algorithm, small_islands(4), **ROUNDS)
     simulator.run(events=500)
@@ -248,7 +249,7 @@ def test_a_run_in_which_everything_is_refused_ends_too(algorithm):
     assert not ended.commits
 
 
-def test_a_learner_without_some_classes_is_fine():
+def test_a_learner_without_some_classes_is_fine() -> None:
     data = islands(5, classes=2)
     assert all((row > 0).sum() == 2 for row in data.class_table())
     for algorithm in (ap.fedavg(), ap.sync_dvw(batch=32), ap.hdafl()):
@@ -257,7 +258,7 @@ def test_a_learner_without_some_classes_is_fine():
         assert len(ended.commits) == 3
 
 
-def test_a_batch_larger_than_all_data_warns_with_the_way_out():
+def test_a_batch_larger_than_all_data_warns_with_the_way_out() -> None:
     with pytest.warns(
         ap.ArchipelWarning, match=r"a batch of 100 \(the largest has 40\).* for example batch=25"
     ) as told:
@@ -266,14 +267,14 @@ def test_a_batch_larger_than_all_data_warns_with_the_way_out():
     assert {record.steps for _, record in ended.cycles} == {1}
 
 
-def test_a_batch_larger_than_some_learners_data_is_fine():
+def test_a_batch_larger_than_some_learners_data_is_fine() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ended = ap.simulate(ap.fedavg(batch=50), islands(3, sizes=(100, 40, 1)), **ROUNDS)
     assert [record.steps for _, record in ended.cycles][:3] == [1, 1, 2]
 
 
-def test_a_diverged_learner_recovers_its_private_layers():
+def test_a_diverged_learner_recovers_its_private_layers() -> None:
     """An update that is refused must not leave NaN in the layers that nobody else can mend."""
     data = islands(4)
     broken = data.learners[1].train[0]
@@ -309,7 +310,7 @@ def test_a_diverged_learner_recovers_its_private_layers():
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_checkpoint_of_other_settings_is_refused(other, parts, tmp_path):
+def test_a_checkpoint_of_other_settings_is_refused(other, parts, tmp_path: Path) -> None:
     begin: dict[str, Any] = {"algorithm": ap.fedavg(), "data": islands(4), "model": small_mlp(), **ROUNDS}
     ap.simulate(checkpoint=tmp_path, **begin)
     with pytest.raises(ValueError, match="is of another run") as caught:
@@ -318,20 +319,20 @@ def test_a_checkpoint_of_other_settings_is_refused(other, parts, tmp_path):
         assert part in str(caught.value), f"{part!r} is missing from: {caught.value}"
 
 
-def test_a_checkpoint_of_another_loss_is_refused(tmp_path):
-    settings = {"model": lambda: nn.Linear(5, 1), "checkpoint": tmp_path, **ROUNDS}
+def test_a_checkpoint_of_another_loss_is_refused(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"model": lambda: nn.Linear(5, 1), "checkpoint": tmp_path, **ROUNDS}
     ap.simulate(ap.fedavg(batch=8), regression(), **settings)
     with pytest.raises(ValueError, match=r"is of another run: its loss is .*mse_loss.*, this one's is .*l1_loss"):
         ap.simulate(ap.fedavg(batch=8), regression(), loss=nn.functional.l1_loss, **settings)
 
 
-def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "checkpoint.safetensors").write_bytes(b"no checkpoint")
     with pytest.raises(ValueError, match="is not a checkpoint of Archipel, or is damaged"):
         ap.simulate(ap.fedavg(), islands(4), checkpoint=tmp_path)
 
 
-def test_a_finished_checkpoint_gives_the_same_run_again(tmp_path):
+def test_a_finished_checkpoint_gives_the_same_run_again(tmp_path: Path) -> None:
     first, second = (ap.simulate(ap.fedavg(), islands(4), checkpoint=tmp_path, **ROUNDS) for _ in range(2))
     assert first.fingerprint() == second.fingerprint()
     assert first.summary() == second.summary()

@@ -58,17 +58,17 @@ def assert_as_torch(given: tuple[Tensor, ...], padding: tuple[int, int]) -> None
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_any_numbers(name):
+def test_any_numbers(name) -> None:
     assert_as_torch(tensors(name), SHAPES[name][-1])
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_without_a_bias(name):
+def test_without_a_bias(name) -> None:
     assert_as_torch(tensors(name)[:2], SHAPES[name][-1])
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_of_equal_ones_the_first_is_the_largest(name):
+def test_of_equal_ones_the_first_is_the_largest(name) -> None:
     """Whole numbers add up without rounding, so that those that tie in torch tie here."""
     x, weight, bias = (tensor.round() for tensor in tensors(name))
     assert_as_torch((x, weight, bias), SHAPES[name][-1])
@@ -76,14 +76,14 @@ def test_of_equal_ones_the_first_is_the_largest(name):
 
 
 @pytest.mark.parametrize("bias", [-1e6, 0.0])
-def test_what_is_not_positive_has_no_gradient(bias):
+def test_what_is_not_positive_has_no_gradient(bias) -> None:
     x, weight, _ = tensors("W1's second")
     out, *gradients = outcome(convolved_maxima, (-x.abs(), weight.abs(), torch.full((64,), bias)), (2, 2))
     assert not out.any()
     assert not any(gradient.any() for gradient in gradients)
 
 
-def test_a_missing_number_is_seen_where_torch_sees_it():
+def test_a_missing_number_is_seen_where_torch_sees_it() -> None:
     x, weight, bias = tensors("W1's second")
     x[1, 3, 5, 6] = torch.nan
     mine, theirs = (outcome(f, (x, weight, bias), (2, 2)) for f in (convolved_maxima, convolved_maxima_in_torch))
@@ -96,36 +96,36 @@ def test_a_missing_number_is_seen_where_torch_sees_it():
 
 @pytest.mark.parametrize("where", [1, 2])
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
-def test_a_diverged_model_is_seen(where, number):
+def test_a_diverged_model_is_seen(where, number) -> None:
     given = tensors("W1's second")
     given[where].view(-1)[0] = number
     assert not convolved_maxima(*given, (2, 2)).isfinite().all()
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
-def test_diverged_slopes_are_seen(number):
+def test_diverged_slopes_are_seen(number) -> None:
     given = [tensor.requires_grad_() for tensor in tensors("W1's second")]
-    out = convolved_maxima(*given, (2, 2))
+    out = convolved_maxima(*given, (2, 2))  # type: ignore[call-arg]
     out.backward(torch.full_like(out, number))
     assert not any(tensor.grad.isfinite().all() for tensor in given)
 
 
 @pytest.mark.parametrize("last", [(True, True), (True, False), (False, True), (False, False)])
-def test_channels_lie_anywhere(last):
+def test_channels_lie_anywhere(last) -> None:
     x, weight, bias = tensors("a row and a column left over")
     formats = [torch.channels_last if is_last else torch.contiguous_format for is_last in last]
     assert_as_torch((x.contiguous(memory_format=formats[0]), weight.contiguous(memory_format=formats[1]), bias), (0, 0))
 
 
-def test_numbers_that_do_not_lie_side_by_side():
+def test_numbers_that_do_not_lie_side_by_side() -> None:
     x, weight, bias = tensors("W1's first")
     given = (x.repeat(1, 1, 2, 2)[:, :, ::2, ::2], weight.transpose(2, 3), bias.repeat(2)[::2])
-    out = convolved_maxima(*given, (2, 2))
+    out = convolved_maxima(*given, (2, 2))  # type: ignore[call-arg]
     torch.testing.assert_close(out, convolved_maxima_in_torch(*given, (2, 2)), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("wanted", range(3))
-def test_only_the_gradient_that_is_asked_for_is_made(wanted):
+def test_only_the_gradient_that_is_asked_for_is_made(wanted) -> None:
     given = tensors("filters of a register and one")
     given[wanted].requires_grad_()
     convolved_maxima(*given, (1, 0)).sum().backward()
@@ -136,7 +136,7 @@ def test_only_the_gradient_that_is_asked_for_is_made(wanted):
     assert [tensor.grad is not None for tensor in given] == [place == wanted for place in range(3)]
 
 
-def test_the_same_bits_again_and_side_by_side():
+def test_the_same_bits_again_and_side_by_side() -> None:
     given = tensors("W1's second")
     first = outcome(convolved_maxima, given, (2, 2))
     with ThreadPoolExecutor(4) as pool:
@@ -145,7 +145,7 @@ def test_the_same_bits_again_and_side_by_side():
 
 
 @pytest.mark.parametrize("given", ["double", "one image", "too small"])
-def test_what_does_not_suit_is_torchs(given):
+def test_what_does_not_suit_is_torchs(given) -> None:
     x, weight, bias = tensors("W1's first")
     if given == "double":
         x, weight, bias = x.double(), weight.double(), bias.double()
@@ -169,7 +169,7 @@ def test_what_does_not_suit_is_torchs(given):
         ((1, 2**14, 64, 64), (2**14, 2**14, 1, 8), (0, 0), False),
     ],
 )
-def test_offsets_beyond_32_bits_are_torchs(image, weight, padding, fits):
+def test_offsets_beyond_32_bits_are_torchs(image, weight, padding, fits) -> None:
     """Shapes of so many numbers, without the memory for them."""
     x, filters = (torch.zeros(()).expand(shape) for shape in (image, weight))
     assert convolution._suits(x, filters, None, padding) is fits

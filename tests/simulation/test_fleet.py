@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,13 +35,13 @@ BYTES = 4 * NUMBERS
         (Fleet(Group("empty", 0), Group("all", 4)), (4, 3, 2, 1), "all all all all"),
     ],
 )
-def test_groups_alternate_by_descending_size(fleet, sizes, groups):
+def test_groups_alternate_by_descending_size(fleet, sizes, groups) -> None:
     names = ["00", "01", "02", "03"]
     assigned = fleet.assign(names, sizes)
     assert " ".join(assigned[name].name for name in names) == groups
 
 
-def test_the_short_form_is_metis_gpus_and_cpus():
+def test_the_short_form_is_metis_gpus_and_cpus() -> None:
     fast, slow = Fleet(fast=5, slow=5).groups
     assert (fast.count, fast.train_seconds, fast.evaluate_seconds) == (5, 0.01, 0.002)
     assert (slow.count, slow.train_seconds, slow.evaluate_seconds) == (5, 0.1, 0.02)
@@ -67,7 +68,7 @@ def test_the_short_form_is_metis_gpus_and_cpus():
         ),
     ],
 )
-def test_a_wrong_fleet_is_refused(make, message):
+def test_a_wrong_fleet_is_refused(make, message) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -79,7 +80,7 @@ def times(run: ap.Run) -> list[float]:
     return [time for time, _ in run.commits]
 
 
-def test_a_task_lasts_as_long_as_its_way_and_its_steps():
+def test_a_task_lasts_as_long_as_its_way_and_its_steps() -> None:
     group = Group("all", 2, train_seconds=0.1, bandwidth=1000, latency=0.25)
     run = ap.simulate(
         ap.fedavg(epochs=3, batch=16), small_islands(2, each=40), fleet=Fleet(group), ending=ap.Ending(rounds=2)
@@ -90,13 +91,13 @@ def test_a_task_lasts_as_long_as_its_way_and_its_steps():
     assert run.seconds == times(run)[-1]
 
 
-def test_steps_instead_of_epochs_last_so_many_steps():
+def test_steps_instead_of_epochs_last_so_many_steps() -> None:
     run = ap.simulate(ap.fedavg(steps=7, batch=16), small_islands(2, each=40), ending=ap.Ending(rounds=1))
     assert times(run) == pytest.approx([7 * 0.01])
 
 
 @pytest.mark.slow
-def test_a_task_may_take_another_time_than_the_one_before():
+def test_a_task_may_take_another_time_than_the_one_before() -> None:
     def lasted(seed: int) -> np.ndarray:
         group = Group("all", 2, varies=0.5)
         run = ap.simulate(
@@ -116,7 +117,7 @@ def test_a_task_may_take_another_time_than_the_one_before():
     assert lasted(seed=2)[0] != lasted(seed=1)[0]
 
 
-def test_a_synchronous_round_lasts_as_long_as_its_slowest_learner():
+def test_a_synchronous_round_lasts_as_long_as_its_slowest_learner() -> None:
     data = islands(4, sizes=(100, 90, 50, 20))
     run = ap.simulate(ap.fedavg(batch=10), data, fleet=Fleet(fast=2, slow=2), ending=ap.Ending(rounds=3))
     # fast: 10 and 5 steps of 10 ms; slow: 9 and 2 of 100 ms
@@ -125,7 +126,7 @@ def test_a_synchronous_round_lasts_as_long_as_its_slowest_learner():
     assert back == pytest.approx({"00": 0.1, "01": 0.9, "02": 0.05, "03": 0.2})
 
 
-def test_an_asynchronous_learner_waits_for_nobody():
+def test_an_asynchronous_learner_waits_for_nobody() -> None:
     data = islands(4, sizes=(100, 90, 50, 20))
     run = ap.simulate(
         ap.async_fedavg(batch=10, epochs=1), data, fleet=Fleet(fast=2, slow=2), ending=ap.Ending(seconds=1.0)
@@ -151,7 +152,7 @@ def dvw_by_hand(group: Group, train: int, validation: int, learners: int) -> flo
 
 
 @pytest.mark.parametrize("group", [Group("all", 3), Group("all", 3, bandwidth=2000, latency=0.125)], ids=str)
-def test_distributed_validation_costs_time_and_bytes(group):
+def test_distributed_validation_costs_time_and_bytes(group) -> None:
     simulator = begun(
         ap.sync_dvw(batch=16, epochs=1),
         small_islands(3, each=60),
@@ -169,7 +170,7 @@ def test_distributed_validation_costs_time_and_bytes(group):
     assert run.traffic["evaluate down bytes"] == 12 * BYTES
 
 
-def test_a_validation_cycle_looks_at_its_validation_part_after_every_epoch():
+def test_a_validation_cycle_looks_at_its_validation_part_after_every_epoch() -> None:
     group = Group("all", 2, train_seconds=0.1, evaluate_seconds=0.01, bandwidth=1000, latency=0.25)
     simulator = begun(
         ap.async_dvw(batch=8, at_most=3, tombstones=9),
@@ -188,7 +189,7 @@ def test_a_validation_cycle_looks_at_its_validation_part_after_every_epoch():
     assert time == pytest.approx(way + 3 * steps * 0.1 + (1 + 3) * look + look + way, rel=1e-12)
 
 
-def test_importance_costs_one_more_pass():
+def test_importance_costs_one_more_pass() -> None:
     data = small_islands(2, each=40)
     with_scores, without = (
         ap.simulate(algorithm, data, ending=ap.Ending(rounds=1))
@@ -198,7 +199,7 @@ def test_importance_costs_one_more_pass():
     assert times(with_scores) == pytest.approx([2 * 3 * 0.01])
 
 
-def test_a_task_called_back_reports_the_last_epoch_that_has_ended():
+def test_a_task_called_back_reports_the_last_epoch_that_has_ended() -> None:
     """Though the job had been carried on further, together with the others."""
     simulator = begun(
         ap.async_dvw(batch=8, at_most=50, tombstones=50),
@@ -228,9 +229,9 @@ def test_a_task_called_back_reports_the_last_epoch_that_has_ended():
     assert torch.equal(simulator.controller.models.read(f"t{flight.train.task}"), by_hand.vector)
 
 
-def test_scoring_costs_no_time_and_its_bytes_are_counted_apart():
+def test_scoring_costs_no_time_and_its_bytes_are_counted_apart() -> None:
     data = small_islands(4, each=40)
-    settings = {"fleet": Fleet(Group("all", 4, bandwidth=1000, latency=0.5))}
+    settings: dict[str, Any] = {"fleet": Fleet(Group("all", 4, bandwidth=1000, latency=0.5))}
     rarely, often = (
         ap.simulate(
             ap.fedavg(fraction=0.5, batch=16),
@@ -264,7 +265,7 @@ def test_scoring_costs_no_time_and_its_bytes_are_counted_apart():
     assert again.reason == f"{budget:,} bytes moved"
 
 
-def test_scores_by_the_clock():
+def test_scores_by_the_clock() -> None:
     run = ap.simulate(
         ap.fedavg(batch=16),
         small_islands(2, each=40),

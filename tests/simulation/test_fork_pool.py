@@ -90,7 +90,7 @@ def test_jobs_share_the_model_they_received_and_leave_it_as_it_was(
     jobs = begun(two_a_stack, replace(PLAN, proximal=0.1))
     received = jobs[0].vector
     assert all(job.vector is received and job.anchor is received for job in jobs)
-    before, at_work = received.clone(), way(two_a_stack)
+    before, at_work = received.clone(), way(two_a_stack)  # type: ignore[call-arg]
     for _ in range(2):  # the second time they go on from models of their own, and still hold to the one they received
         at_work.submit(jobs, 1)
         at_work.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from tests.simulation.test_fleet import BYTES, times
 # ------------------------------------------------------------------------------------------------- what goes wrong
 
 
-def test_lost_tasks_are_recorded_and_the_run_goes_on():
+def test_lost_tasks_are_recorded_and_the_run_goes_on() -> None:
     run = ap.simulate(
         ap.fedavg(batch=16),
         small_islands(4),
@@ -41,7 +42,7 @@ def test_lost_tasks_are_recorded_and_the_run_goes_on():
     assert len(lost) == sum(4 - len(record.learners) for _, record in run.commits) + 4 * (20 - len(run.commits))
 
 
-def test_lost_opinions_do_not_hold_up_a_commit():
+def test_lost_opinions_do_not_hold_up_a_commit() -> None:
     run = ap.simulate(
         ap.sync_dvw(batch=16, epochs=1),
         small_islands(4),
@@ -76,7 +77,7 @@ class Heard:
         return ()
 
 
-def test_opinions_are_lost_each_by_a_draw_of_its_own():
+def test_opinions_are_lost_each_by_a_draw_of_its_own() -> None:
     """A site's luck is drawn by task and name; an answer comes when the last opinion was due, lost or not."""
     careful, careless = Group("careful", 2), Group("careless", 3, drop_rate=0.5, evaluate_seconds=0.01)
     simulator = begun(
@@ -108,7 +109,7 @@ def test_opinions_are_lost_each_by_a_draw_of_its_own():
 
 def three_to_ask() -> tuple[Simulator, Heard, float]:
     """00 has sent its update and 01 and 02 are asked for their opinions, which take a second and two for each batch."""
-    stays = {"up": 1e9, "down": 1e9}
+    stays: dict[str, Any] = {"up": 1e9, "down": 1e9}
     simulator = begun(
         ap.async_dvw(adaptive=False, batch=16, epochs=1, quorum=0.5),
         small_islands(3, each=60),
@@ -147,7 +148,7 @@ BOTH, FIRST, SECOND, NONE = (True, True), (True, False), (False, True), (False, 
     ],
     ids=str,
 )
-def test_an_opinion_of_a_site_that_leaves_is_missing_and_the_others_are_waited_for(leave, after, came):
+def test_an_opinion_of_a_site_that_leaves_is_missing_and_the_others_are_waited_for(leave, after, came) -> None:
     simulator, heard, began = three_to_ask()
     for name, when in leave.items():
         simulator.clock.at(began + when, Goes(name))
@@ -172,7 +173,7 @@ def test_an_opinion_of_a_site_that_leaves_is_missing_and_the_others_are_waited_f
     assert len([answer for answer in heard.answers if answer[1].task == event.task]) == 1
 
 
-def test_who_is_back_before_its_opinion_was_due_does_not_give_it_any_more():
+def test_who_is_back_before_its_opinion_was_due_does_not_give_it_any_more() -> None:
     simulator, heard, began = three_to_ask()
     simulator.clock.at(began + 1.0, Goes("01"))
     simulator.clock.at(began + 1.5, Returns("01"))
@@ -184,7 +185,7 @@ def test_who_is_back_before_its_opinion_was_due_does_not_give_it_any_more():
 
 
 @pytest.mark.parametrize("algorithm", [ap.fedavg(batch=16), ap.async_fedavg(batch=16), ap.radfed(0.5, 3, batch=16)])
-def test_learners_that_go_away_come_back_and_are_given_work_again(algorithm):
+def test_learners_that_go_away_come_back_and_are_given_work_again(algorithm) -> None:
     run = ap.simulate(
         algorithm,
         small_islands(4),
@@ -213,7 +214,7 @@ def test_learners_that_go_away_come_back_and_are_given_work_again(algorithm):
     assert {record.reason for _, record in run.refusals} == {"left"}
 
 
-def test_a_deadline_closes_a_round_in_time():
+def test_a_deadline_closes_a_round_in_time() -> None:
     data = islands(4, sizes=(64, 64, 64, 64))
     run = ap.simulate(ap.fedavg(batch=16, deadline=0.25), data, fleet=Fleet(fast=2, slow=2), ending=ap.Ending(rounds=3))
     # fast ones need 40 ms, slow ones 400
@@ -225,16 +226,16 @@ def test_a_deadline_closes_a_round_in_time():
     ] * 3
 
 
-def test_a_deadline_that_nobody_needs_changes_nothing():
+def test_a_deadline_that_nobody_needs_changes_nothing() -> None:
     data = islands(4, sizes=(64, 64, 64, 64))
-    settings = {"fleet": Fleet(fast=2, slow=2), "ending": ap.Ending(rounds=3)}
+    settings: dict[str, Any] = {"fleet": Fleet(fast=2, slow=2), "ending": ap.Ending(rounds=3)}
     with_deadline = ap.simulate(ap.fedavg(batch=16, deadline=1.0), data, **settings)
     without = ap.simulate(ap.fedavg(batch=16), data, **settings)
     assert times(with_deadline) == times(without) == pytest.approx([0.4, 0.8, 1.2])
     assert with_deadline.fingerprint() == without.fingerprint()
 
 
-def test_a_buffer_is_committed_when_it_has_waited_long_enough():
+def test_a_buffer_is_committed_when_it_has_waited_long_enough() -> None:
     data = islands(4, sizes=(64, 64, 64, 64))
     run = ap.simulate(
         ap.tvw(buffer=3, max_wait=0.1, batch=16), data, fleet=Fleet(fast=2, slow=2), ending=ap.Ending(commits=2)
@@ -263,7 +264,7 @@ class Counted:
         self.inner.wait(job)
 
 
-def test_tasks_that_are_out_are_built_together():
+def test_tasks_that_are_out_are_built_together() -> None:
     simulator = begun(
         ap.async_fedavg(batch=16, epochs=1),
         small_islands(10),
@@ -282,7 +283,7 @@ def test_tasks_that_are_out_are_built_together():
 
 
 @pytest.mark.slow
-def test_adaptive_tasks_go_ahead_epoch_by_epoch_together():
+def test_adaptive_tasks_go_ahead_epoch_by_epoch_together() -> None:
     simulator = begun(
         ap.async_dvw(batch=8, at_most=10, tombstones=3),
         small_islands(10),
@@ -298,9 +299,9 @@ def test_adaptive_tasks_go_ahead_epoch_by_epoch_together():
 
 
 @pytest.mark.slow
-def test_building_together_or_alone_is_the_same():
+def test_building_together_or_alone_is_the_same() -> None:
     """Inputs of a task are fixed when it is handed out; when it is computed does not matter."""
-    settings = {
+    settings: dict[str, Any] = {
         "fleet": Fleet(fast=3, slow=3),
         "ending": ap.Ending(rounds=5),
         "model": small_mlp(),
@@ -316,7 +317,7 @@ def test_building_together_or_alone_is_the_same():
     assert alone.records == together.records
 
 
-def test_the_same_learners_are_lost_and_away_whatever_the_method():
+def test_the_same_learners_are_lost_and_away_whatever_the_method() -> None:
     """A draw is a function of its key: two methods with the same fleet and seed are compared under the same luck."""
     fleet = Fleet(Group("all", 4, train_seconds=0.1, up=2.0, down=1.0))
     seen = []
@@ -329,7 +330,7 @@ def test_the_same_learners_are_lost_and_away_whatever_the_method():
     assert [(time, record) for time, record in other.of(Membership)] != seen[0]
 
 
-def test_a_fleet_is_told_apart_by_group_names():
+def test_a_fleet_is_told_apart_by_group_names() -> None:
     data = small_islands(4)
     algorithm = ap.async_dvw(batch=8, loss={"gpu": 0, "cpu": 1}, tombstones={"gpu": 2, "cpu": 0}, at_most=5)
     fleet = Fleet(Group("gpu", 2), Group("cpu", 2))
@@ -338,7 +339,7 @@ def test_a_fleet_is_told_apart_by_group_names():
         ap.simulate(algorithm, data, validation=0.3, fleet=Fleet(fast=4))
 
 
-def test_speeds_do_not_change_what_a_synchronous_run_learns():
+def test_speeds_do_not_change_what_a_synchronous_run_learns() -> None:
     data = small_islands(4)
     runs = [
         ap.simulate(ap.fedavg(batch=16), data, fleet=fleet, ending=ap.Ending(rounds=3))

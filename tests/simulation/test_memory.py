@@ -29,7 +29,7 @@ def filed(models: MemoryModels, name: str) -> bool:
     return not models.read(name).untyped_storage().resizable()
 
 
-def test_vectors_above_the_stated_size_go_to_the_file_and_read_the_same():
+def test_vectors_above_the_stated_size_go_to_the_file_and_read_the_same() -> None:
     models = MemoryModels(in_memory=2 * BYTES)
     for k in range(5):
         models.write(f"t{k}", numbers(k))
@@ -42,7 +42,7 @@ def test_vectors_above_the_stated_size_go_to_the_file_and_read_the_same():
     assert torch.equal(models.read("merge/sum"), numbers(9, torch.float64))
 
 
-def test_a_vector_in_the_file_can_be_changed_in_place():
+def test_a_vector_in_the_file_can_be_changed_in_place() -> None:
     models = MemoryModels(in_memory=0)
     mine = numbers(1)
     models.write("a", mine)
@@ -51,7 +51,7 @@ def test_a_vector_in_the_file_can_be_changed_in_place():
     assert torch.equal(mine, numbers(1)), "the file has a copy"
 
 
-def test_dropping_makes_room_in_memory():
+def test_dropping_makes_room_in_memory() -> None:
     models = MemoryModels(in_memory=BYTES)
     models.write("a", numbers(1))
     models.write("a", numbers(2))  # in place of the first
@@ -71,7 +71,7 @@ def addresses(models: MemoryModels, *names: str) -> list[int] | None:
     return rows.addresses.tolist() if isinstance(rows, MemoryRows) else None
 
 
-def test_rows_have_addresses_if_all_are_float32_vectors_in_memory_of_one_length():
+def test_rows_have_addresses_if_all_are_float32_vectors_in_memory_of_one_length() -> None:
     models = MemoryModels(in_memory=5 * BYTES)
     first, second = numbers(1), numbers(2)
     models.write("a", first)
@@ -93,7 +93,7 @@ def test_rows_have_addresses_if_all_are_float32_vectors_in_memory_of_one_length(
     assert torch.equal(models.rows(["a"]).read(0, slice(0, LENGTH)), first)
 
 
-def test_room_in_the_file_is_used_again_and_never_under_somebodys_hands():
+def test_room_in_the_file_is_used_again_and_never_under_somebodys_hands() -> None:
     models = MemoryModels(in_memory=0)
     models.write("a", numbers(1))
     place = models.read("a").data_ptr()
@@ -107,7 +107,7 @@ def test_room_in_the_file_is_used_again_and_never_under_somebodys_hands():
     assert torch.equal(kept, numbers(2)), "whoever holds a vector may go on reading it"
 
 
-def test_letting_memory_go_loses_nothing(monkeypatch):
+def test_letting_memory_go_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "AWAKE", BYTES)
     monkeypatch.setattr(memory, "SEGMENT", 2 * BYTES)
     models = MemoryModels(in_memory=0)
@@ -118,7 +118,7 @@ def test_letting_memory_go_loses_nothing(monkeypatch):
         assert torch.equal(models.read(f"t{k}"), 2 * numbers(k))
 
 
-def test_nothing_is_left_behind(tmp_path: Path, monkeypatch):
+def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     models = MemoryModels(in_memory=0)
     models.write("a", numbers(1))
@@ -128,7 +128,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [ap.fedavg(batch=20), ap.async_fedavg(batch=20)], ids=["rounds", "stream"])
-def test_a_run_does_not_depend_on_where_its_vectors_lie(algorithm, monkeypatch):
+def test_a_run_does_not_depend_on_where_its_vectors_lie(algorithm, monkeypatch: pytest.MonkeyPatch) -> None:
     stores = []
 
     def small_store() -> MemoryModels:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ RUNS = {
 }
 
 
-def run(name: str, rounds: int = 6, **settings: object) -> ap.Run:
+def run(name: str, rounds: int = 6, **settings: Any) -> ap.Run:
     return ap.simulate(
         RUNS[name],
         islands(6, sizes=(60, 50, 40, 30, 20, 10), classes=3),
@@ -49,7 +50,7 @@ def run(name: str, rounds: int = 6, **settings: object) -> ap.Run:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_every_kind_of_record_is_where_it_should_be(name):
+def test_every_kind_of_record_is_where_it_should_be(name) -> None:
     ended = run(name, shadow=name in ("fedavg", "radfed"))
     kinds = {type(stamped.record) for stamped in ended.records}
     expected = {Membership, Handed, Returned, Committed, Scores}
@@ -67,7 +68,7 @@ def test_every_kind_of_record_is_where_it_should_be(name):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_commits_fit_the_tasks_they_are_made_of(name):
+def test_commits_fit_the_tasks_they_are_made_of(name) -> None:
     ended = run(name)
     handed = {record.task: (time, record) for time, record in ended.of(Handed)}
     returned = {record.task: (time, record) for time, record in ended.cycles}
@@ -114,14 +115,14 @@ def test_commits_fit_the_tasks_they_are_made_of(name):
 
 
 @pytest.mark.parametrize("name", ["fedavg", "hdafl", "divide_and_conquer"])
-def test_a_synchronous_update_is_never_stale(name):
+def test_a_synchronous_update_is_never_stale(name) -> None:
     for _, commit in run(name).commits:
         assert set(commit.stale_versions) == {0}
 
 
-def test_weights_are_what_the_weighting_gave():
+def test_weights_are_what_the_weighting_gave() -> None:
     ended = run("fedavg")
-    sizes = dict(zip(("00", "01", "02", "03", "04", "05"), (60, 50, 40, 30, 20, 10), strict=True))
+    sizes: dict[str, Any] = dict(zip(("00", "01", "02", "03", "04", "05"), (60, 50, 40, 30, 20, 10), strict=True))
     for _, commit in ended.commits:
         assert commit.weights == tuple((float(sizes[name]),) * 2 for name in commit.learners)
     for _, commit in run("fedasync").commits:
@@ -129,7 +130,7 @@ def test_weights_are_what_the_weighting_gave():
         assert weights == pytest.approx([(versions + 1) ** -0.5] * 2)
 
 
-def test_rounds_of_a_stream_count_as_many_tasks_as_there_are_learners():
+def test_rounds_of_a_stream_count_as_many_tasks_as_there_are_learners() -> None:
     """Tasks that were committed or wasted: a stream whose updates are all refused has to end too."""
     settled = 0
     for stamped in run("fedasync").records:
@@ -139,7 +140,7 @@ def test_rounds_of_a_stream_count_as_many_tasks_as_there_are_learners():
     assert settled > 12
 
 
-def test_the_score_of_a_version_is_the_score_of_its_model():
+def test_the_score_of_a_version_is_the_score_of_its_model() -> None:
     data = islands(4)
     ended = ap.simulate(ap.fedavg(epochs=2), data, ending=ap.Ending(rounds=5))
     assert [record.version for _, record in ended.scores] == [0, 1, 2, 3, 4, 5]
@@ -155,7 +156,7 @@ def test_the_score_of_a_version_is_the_score_of_its_model():
     assert f"{ended.score:.4f}" in ended.summary()
 
 
-def test_a_network_with_batch_norm_loads_too():
+def test_a_network_with_batch_norm_loads_too() -> None:
     data = images(small_islands(3))
 
     def make() -> nn.Module:
@@ -172,7 +173,7 @@ def test_a_network_with_batch_norm_loads_too():
     assert ended.score == pytest.approx(found, abs=1e-9)
 
 
-def test_a_network_with_a_shared_weight_loads_too():
+def test_a_network_with_a_shared_weight_loads_too() -> None:
     def make() -> nn.Module:
         first, second = nn.Linear(64, 64), nn.Linear(64, 64)
         second.weight = first.weight
@@ -183,7 +184,7 @@ def test_a_network_with_a_shared_weight_loads_too():
     assert not module.load_state_dict(ended.state_dict()).missing_keys
 
 
-def test_a_summary_of_a_regression_calls_the_lowest_loss_best():
+def test_a_summary_of_a_regression_calls_the_lowest_loss_best() -> None:
     ended = ap.simulate(ap.fedavg(batch=8), regression(), model=lambda: nn.Linear(5, 1), ending=ap.Ending(rounds=4))
     losses = [record.metrics["loss"] for _, record in ended.scores]
     assert losses == sorted(losses, reverse=True)
@@ -193,7 +194,7 @@ def test_a_summary_of_a_regression_calls_the_lowest_loss_best():
     )
 
 
-def test_the_summary_tells_what_happened():
+def test_the_summary_tells_what_happened() -> None:
     ended = run("fedavg")
     first, counts, traffic, end = ended.summary().splitlines()
     final, last = sum(scores.metrics["accuracy"] for _, scores in ended.scores[-2:]) / 2, ended.score
@@ -210,7 +211,7 @@ def test_the_summary_tells_what_happened():
 # ----------------------------------------------------------------------------------------- Metis figs. 3 and 4
 
 
-def test_validation_cycles():
+def test_validation_cycles() -> None:
     ended = run("async_dvw", rounds=8)
     cycles = [record for _, record in ended.cycles]
     assert len(cycles) > 40
@@ -228,7 +229,7 @@ def test_validation_cycles():
     assert {record.epochs for record in cycles} > {2.0}, "cycles should differ in length"
 
 
-def test_a_cycle_tells_the_losses_of_its_own_model():
+def test_a_cycle_tells_the_losses_of_its_own_model() -> None:
     """The loss before the first epoch is that of the received model on the learner's own validation part."""
     simulator = begun(
         ap.async_dvw(batch=8, at_most=3), islands(4, classes=3), validation=0.3, ending=ap.Ending(commits=1)
@@ -243,7 +244,7 @@ def test_a_cycle_tells_the_losses_of_its_own_model():
     assert first.losses[0] == pytest.approx(float(nn.functional.cross_entropy(outputs, work.y[own])), rel=1e-5)
 
 
-def test_staleness_of_each_learner():
+def test_staleness_of_each_learner() -> None:
     ended = run("fedasync", rounds=10)
     staleness = ended.staleness()
     assert sorted(staleness) == ["00", "01", "02", "03", "04", "05"]
@@ -275,14 +276,14 @@ class Witness:
         if isinstance(event, Trained):
             self.batches[-1].append(simulator.controller.models.read(event.model).clone())
 
-    def after(self, simulator: Simulator, commands: object) -> list[Shadow]:
+    def after(self, simulator: Simulator, commands: Any) -> list[Shadow]:
         if len(self.batches) <= simulator.controller.state.version:
             self.batches.append([])
         return []
 
 
 @pytest.mark.parametrize("kind", ["cosine", "euclidean"])
-def test_divergence_of_layers_by_hand(kind):
+def test_divergence_of_layers_by_hand(kind) -> None:
     algorithm = ap.divide_and_conquer(
         prepass=2, epochs=1, tuning_epochs=1, rate=0.05, batch=16, split="fc2", divergence=kind
     )
@@ -309,7 +310,7 @@ def test_divergence_of_layers_by_hand(kind):
             assert value == pytest.approx(sum(pairs) / 3, rel=1e-6)
 
 
-def test_the_split_is_told_once_it_is_found():
+def test_the_split_is_told_once_it_is_found() -> None:
     notes = [record for _, record in run("divide_and_conquer").divergences]
     assert notes[0].split is None
     assert len({record.split for record in notes[1:]}) == 1
@@ -319,14 +320,14 @@ def test_the_split_is_told_once_it_is_found():
 # ---------------------------------------------------------------------------------------------- RADFed's DC and DL
 
 
-def shadowed(algorithm: ap.Algorithm, data: ap.data.Islands, **settings: object) -> tuple[ap.Run, Witness]:
+def shadowed(algorithm: ap.Algorithm, data: ap.data.Islands, **settings: Any) -> tuple[ap.Run, Witness]:
     simulator = begun(algorithm, data, shadow=True, **settings)
     simulator.observers = (*simulator.observers, witness := Witness())
     simulator.run()
     return finished(simulator), witness
 
 
-def test_divergence_between_local_models_by_hand():
+def test_divergence_between_local_models_by_hand() -> None:
     a, b, c = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0]), torch.tensor([3.0, 3.0])
     half = 1 - math.sqrt(0.5)
     assert divergence_between([a, b, c]) == pytest.approx((1 + half + half) / 3)
@@ -335,7 +336,7 @@ def test_divergence_between_local_models_by_hand():
     assert divergence_between([]) is None
 
 
-def test_dl_of_a_run_by_hand():
+def test_dl_of_a_run_by_hand() -> None:
     ended, witness = shadowed(ap.fedavg(batch=16), small_islands(4, classes=2), ending=ap.Ending(rounds=3))
     shadows = [record for _, record in ended.shadows]
     assert [record.rounds for record in shadows] == [1, 2, 3]
@@ -348,7 +349,7 @@ def test_dl_of_a_run_by_hand():
         assert record.dl == pytest.approx(sum(pairs) / 6, rel=1e-6)
 
 
-def test_dc_is_zero_when_the_federation_is_one_learner():
+def test_dc_is_zero_when_the_federation_is_one_learner() -> None:
     """Its data are all the data; only the order of the batches differs, and with one batch there is none."""
     with pytest.warns(ap.ArchipelWarning, match="a batch of 500"):
         ended, _ = shadowed(ap.fedavg(batch=500), small_islands(1), ending=ap.Ending(rounds=3))
@@ -357,7 +358,7 @@ def test_dc_is_zero_when_the_federation_is_one_learner():
     assert [record.dc for record in shadows] == pytest.approx([0, 0, 0], abs=1e-6)
 
 
-def test_dc_of_a_run_by_hand():
+def test_dc_of_a_run_by_hand() -> None:
     data = small_islands(4, classes=2)
     with pytest.warns(ap.ArchipelWarning, match="a batch of 500"):
         ended, _ = shadowed(ap.fedavg(batch=500, rate=0.2), data, ending=ap.Ending(rounds=1))
@@ -374,9 +375,9 @@ def test_dc_of_a_run_by_hand():
 
 
 @pytest.mark.slow
-def test_a_shadow_changes_nothing_but_the_records():
+def test_a_shadow_changes_nothing_but_the_records() -> None:
     data = small_islands(4)
-    settings = {"ending": ap.Ending(rounds=6)}
+    settings: dict[str, Any] = {"ending": ap.Ending(rounds=6)}
     for algorithm in (ap.fedavg(batch=16), ap.radfed(0.5, 3, batch=16), ap.async_fedavg(batch=16)):
         with_shadow = ap.simulate(algorithm, data, shadow=True, **settings)
         without = ap.simulate(algorithm, data, **settings)
@@ -396,7 +397,7 @@ def test_a_shadow_changes_nothing_but_the_records():
     ],
     ids=lambda algorithm: f"{algorithm.name} {type(algorithm.weighting).__name__}",
 )
-def test_every_commit_has_its_dc(algorithm):
+def test_every_commit_has_its_dc(algorithm) -> None:
     """Also where opinions are gathered between the last update and the commit."""
     ended = ap.simulate(algorithm, small_islands(4), shadow=True, ending=ap.Ending(rounds=6))
     with_dc = [record for _, record in ended.shadows if record.dc is not None]
@@ -405,7 +406,7 @@ def test_every_commit_has_its_dc(algorithm):
 
 
 @pytest.mark.slow
-def test_dl_grows_between_the_aggregations_of_a_relay():
+def test_dl_grows_between_the_aggregations_of_a_relay() -> None:
     """On digits where everybody holds three classes; RADFed fig. 4 (the numbers are of this seed)."""
     hops = 6
     ended = ap.simulate(
@@ -422,7 +423,7 @@ def test_dl_grows_between_the_aggregations_of_a_relay():
 
 
 @pytest.mark.slow
-def test_dc_is_told_for_a_relay_and_for_fedavg(record_property):
+def test_dc_is_told_for_a_relay_and_for_fedavg(record_property) -> None:
     """RADFed claims a smaller DC than FedAvg's; which is smaller on digits is reported, not asserted."""
     data = islands(10, classes=3)
     for algorithm in (ap.radfed(fraction=0.5, hops=6, batch=16), ap.fedavg(fraction=0.5, batch=16)):
@@ -433,7 +434,7 @@ def test_dc_is_told_for_a_relay_and_for_fedavg(record_property):
         record_property(f"DC {algorithm.name}", round(dc[-1], 4))
 
 
-def test_a_shadow_can_be_saved():
+def test_a_shadow_can_be_saved() -> None:
     simulator = begun(ap.fedavg(batch=16), small_islands(2), shadow=True)
     simulator.run(events=4)
     (shadow,) = simulator.observers
@@ -446,7 +447,7 @@ def test_a_shadow_can_be_saved():
 # ------------------------------------------------------------------------------------- private layers, held-out ones
 
 
-def test_with_private_layers_the_score_is_the_learners_mean():
+def test_with_private_layers_the_score_is_the_learners_mean() -> None:
     data = islands(4, sizes=(200, 100, 50, 25), classes=3)
     simulator = begun(ap.hdafl(fraction=1.0), data, ending=ap.Ending(rounds=3))
     simulator.run()
@@ -466,7 +467,7 @@ def test_with_private_layers_the_score_is_the_learners_mean():
     assert ended.score == pytest.approx(sum(accuracies) / 4)
 
 
-def test_learners_held_out_for_the_test_are_scored_and_never_trained():
+def test_learners_held_out_for_the_test_are_scored_and_never_trained() -> None:
     data = small_islands(5)
     held = tuple(replace(island, role="test") if island.name in ("03", "04") else island for island in data.learners)
     ended = ap.simulate(ap.fedavg(batch=16), replace(data, learners=held), ending=ap.Ending(rounds=2))
@@ -475,7 +476,7 @@ def test_learners_held_out_for_the_test_are_scored_and_never_trained():
         assert (record.sites, record.examples) == (2, 80)
 
 
-def test_scores_at_learners_pool_their_examples():
+def test_scores_at_learners_pool_their_examples() -> None:
     data = islands(4, sizes=(200, 100, 50, 25), classes=3)
     pooled, mean = (
         ap.simulate(ap.fedavg(), data, ending=ap.Ending(rounds=2), evaluation=ap.Evaluation(at="learners", mean=how))
@@ -485,13 +486,13 @@ def test_scores_at_learners_pool_their_examples():
     assert pooled.score != mean.score
 
 
-def test_a_target_ends_the_run_and_is_told():
+def test_a_target_ends_the_run_and_is_told() -> None:
     ended = ap.simulate(ap.fedavg(epochs=5), islands(4), ending=ap.Ending(rounds=50, target=0.5))
     assert ended.reason == "target 0.5 reached"
     assert ended.score >= 0.5 > ended.scores[-2][1].metrics["accuracy"]
 
 
-def test_a_network_of_convolutions_tells_its_layers():
+def test_a_network_of_convolutions_tells_its_layers() -> None:
     ended = ap.simulate(
         ap.plu(buffer=2, period=2, last=0, batch=8),
         images(small_islands(2)),
@@ -502,13 +503,13 @@ def test_a_network_of_convolutions_tells_its_layers():
     assert [commit.layers for _, commit in ended.commits] == [(0, 1, 2), (0, 1, 2), (0, 1)]
 
 
-def test_a_shadow_tells_the_divergence_of_layers_for_any_method():
+def test_a_shadow_tells_the_divergence_of_layers_for_any_method() -> None:
     """D&C fig. 5 for FedAvg: EQ3, the mean over pairs of (1 - cos) / ||W_1||, worked out from one round's updates."""
     data = small_islands(3)
     updates = {}
 
     class Watch:
-        def before(self, simulator, event):
+        def before(self, simulator, event) -> None:
             if isinstance(event, Trained):
                 updates[event.task] = simulator.controller.models.read(event.model).clone()
 
@@ -527,7 +528,7 @@ def test_a_shadow_tells_the_divergence_of_layers_for_any_method():
     assert told.split is None
 
 
-def test_a_run_that_commits_nothing_still_tells_what_it_moved():
+def test_a_run_that_commits_nothing_still_tells_what_it_moved() -> None:
     ended = ap.simulate(ap.fedavg(rate=1e30, batch=16), small_islands(3), ending=ap.Ending(rounds=4))
     assert not ended.commits
     assert ended.rounds == 4
@@ -535,20 +536,20 @@ def test_a_run_that_commits_nothing_still_tells_what_it_moved():
     assert "4 local rounds" in ended.summary()
 
 
-def test_an_ending_that_cannot_come_gives_up():
+def test_an_ending_that_cannot_come_gives_up() -> None:
     ended = ap.simulate(ap.fedavg(rate=1e30, batch=16), small_islands(3), ending=ap.Ending(commits=2))
     assert ended.reason.startswith("no new version came of 100 tries in a row")
     assert ended.rounds == 100
 
 
-def test_a_relay_may_have_more_hops_than_tries_may_be_in_vain():
+def test_a_relay_may_have_more_hops_than_tries_may_be_in_vain() -> None:
     ended = ap.simulate(ap.radfed(0.4, hops=120, batch=16), small_islands(3), ending=ap.Ending(commits=2))
     assert len(ended.commits) == 2
     assert ended.rounds == 240
 
 
 @pytest.mark.slow
-def test_a_server_optimiser_takes_statistics_as_they_are():
+def test_a_server_optimiser_takes_statistics_as_they_are() -> None:
     """Momentum on a running variance would make it negative: statistics are averaged, not stepped."""
     data = images(small_islands(3))
     algorithm = replace(ap.fedavg(batch=16), server=ap.Momentum(1.0, 0.9))
@@ -563,7 +564,7 @@ def test_a_server_optimiser_takes_statistics_as_they_are():
                 assert ended.model[entry.start] > 0
 
 
-def test_private_layers_are_scored_where_they_are():
+def test_private_layers_are_scored_where_they_are() -> None:
     data = islands(10).folds(5)[0].islands.with_own_test(0.3)
     ended = ap.simulate(ap.hdafl(batch=16), data, ending=ap.Ending(rounds=2))
     assert ended.scores[-1][1].sites == sum(island.role == "train" for island in data.learners)

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ CASES = [
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     # LeakSanitizer needs ptrace, which containers deny
-    environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
+    environment: dict[str, Any] = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0"}
     return subprocess.run([*map(str, command)], capture_output=True, text=True, check=False, env=environment)
 
 

@@ -29,7 +29,7 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("numbers", ["any", "ties"])
 @pytest.mark.parametrize("library", ["there", "not there"])
-def test_outputs_and_gradients_are_the_same(name, numbers, library, monkeypatch):
+def test_outputs_and_gradients_are_the_same(name, numbers, library, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the library to the bit."""
     if library == "not there":
         monkeypatch.setattr(convolution, "_native", lambda: None)
@@ -66,7 +66,7 @@ def kinds(network: nn.Module) -> list[type[nn.Module]]:
         (nn.Conv2d(1, 2, (3, 1), padding=(2, 0), bias=False), nn.ReLU(inplace=True), nn.MaxPool2d((2, 2), (2, 2))),
     ],
 )
-def test_a_convolution_its_maxima_and_rectifying_are_one_layer(layers):
+def test_a_convolution_its_maxima_and_rectifying_are_one_layer(layers) -> None:
     assert kinds(nn.Sequential(*layers, nn.Flatten())) == [ConvolvedMaxima, nn.Flatten]
 
 
@@ -86,7 +86,7 @@ class OwnConvolution(nn.Conv2d):
         nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 2, 3)),
     ],
 )
-def test_another_convolution_stays_as_it_is(convolution):
+def test_another_convolution_stays_as_it_is(convolution) -> None:
     layers = (convolution, nn.MaxPool2d(2), nn.ReLU())
     assert kinds(nn.Sequential(*layers)) == [type(layer) for layer in layers]
 
@@ -102,11 +102,11 @@ def test_another_convolution_stays_as_it_is(convolution):
         nn.MaxPool2d((2, 1)),
     ],
 )
-def test_other_maxima_stay_as_they_are(pool):
+def test_other_maxima_stay_as_they_are(pool) -> None:
     assert kinds(nn.Sequential(nn.Conv2d(2, 2, 3), pool, nn.ReLU())) == [nn.Conv2d, nn.MaxPool2d, nn.ReLU]
 
 
-def test_names_stay():
+def test_names_stay() -> None:
     layers = OrderedDict(
         conv=nn.Conv2d(1, 2, 3), relu=nn.ReLU(), pool=nn.MaxPool2d(2), other=nn.ReLU(), last=nn.MaxPool2d(2)
     )
@@ -116,13 +116,13 @@ def test_names_stay():
 
 
 @pytest.mark.parametrize("listened_to", [0, 1, 2])
-def test_a_convolution_that_somebody_listens_to_stays_as_it_is(listened_to):
+def test_a_convolution_that_somebody_listens_to_stays_as_it_is(listened_to) -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.ReLU())
     network[listened_to].register_forward_hook(lambda module, inputs, output: None)
     assert kinds(network) == [nn.Conv2d, nn.MaxPool2d, nn.ReLU]
 
 
-def test_what_somebody_listens_to_stays_as_it_is():
+def test_what_somebody_listens_to_stays_as_it_is() -> None:
     heard = []
     network = nn.Sequential(nn.ReLU(), nn.MaxPool2d(2))
     network[0].register_forward_hook(lambda module, inputs, output: heard.append(output.shape))
@@ -131,7 +131,7 @@ def test_what_somebody_listens_to_stays_as_it_is():
 
 
 class Own(nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.relu, self.pool = nn.ReLU(), nn.MaxPool2d(2)
 
@@ -139,7 +139,7 @@ class Own(nn.Module):
         return self.pool(self.relu(x)) + self.pool(-x)
 
 
-def test_a_module_with_a_forward_of_its_own_stays_as_it_is():
+def test_a_module_with_a_forward_of_its_own_stays_as_it_is() -> None:
     own = Own()
     assert with_shortcuts(own) is own
     assert list(dict(own.named_children())) == ["relu", "pool"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from torch import nn
@@ -57,7 +58,7 @@ def models(run: ap.Run) -> int:
 # ----------------------------------------------------------------------------------------------------- the wire
 
 
-def test_only_layers_with_a_new_stamp_are_sent():
+def test_only_layers_with_a_new_stamp_are_sent() -> None:
     wire = Wire(Layout.of(network()))
     assert wire.deliver("00", Model("v0", ("v0", "v0", "v0")), ()) == ALL
     assert wire.deliver("00", Model("v0", ("v0", "v0", "v0")), ()) == 0
@@ -67,7 +68,7 @@ def test_only_layers_with_a_new_stamp_are_sent():
     assert wire.deliver("00", Model("v0", ("v0", "v0", "v0")), ()) == ALL, "old versions are not kept"
 
 
-def test_a_learner_has_what_it_sent():
+def test_a_learner_has_what_it_sent() -> None:
     wire = Wire(Layout.of(network()))
     wire.deliver("00", Model("v0", ("v0", "v0", "v0")), ())
     assert wire.send("00", "t5", ("fc1", "head")) == FC1 + HEAD
@@ -77,14 +78,14 @@ def test_a_learner_has_what_it_sent():
     assert wire.deliver("00", Model("t6", ("v0", "t6", "t5")), ()) == FC1
 
 
-def test_private_layers_that_a_learner_has_are_not_sent():
+def test_private_layers_that_a_learner_has_are_not_sent() -> None:
     wire = Wire(Layout.of(network()))
     assert wire.deliver("00", Model("v0", ("v0", "v0", "v0")), ()) == ALL
     assert wire.deliver("00", Model("v1", ("v1", "v1", "v0")), ("head",)) == FC1 + FC2
     assert wire.deliver("00", Model("v2", ("v2", "v2", "v2")), ("head", "fc1")) == FC2
 
 
-def test_a_model_shown_for_evaluation_is_not_kept():
+def test_a_model_shown_for_evaluation_is_not_kept() -> None:
     wire = Wire(Layout.of(network()))
     shown = Model("t1", ("t1", "t1", "t1"))
     for _ in range(2):
@@ -95,7 +96,7 @@ def test_a_model_shown_for_evaluation_is_not_kept():
     assert wire.deliver("00", shown, ()) == FC2 + HEAD
 
 
-def test_each_of_many_sites_is_shown_what_it_lacks():
+def test_each_of_many_sites_is_shown_what_it_lacks() -> None:
     wire = Wire(Layout.of(network()))
     wire.deliver("01", Model("v1", ("v1", "t1", "v1")), ())
     wire.deliver("02", Model("t1", ("t1", "t1", "t1")), ())
@@ -120,7 +121,7 @@ def test_each_of_many_sites_is_shown_what_it_lacks():
 
 
 @pytest.mark.parametrize("algorithm", [ap.fedavg(batch=16), ap.async_fedavg(batch=16, epochs=1)], ids=lambda a: a.name)
-def test_fedavg_moves_two_models_a_request(algorithm):
+def test_fedavg_moves_two_models_a_request(algorithm) -> None:
     run = ap.simulate(algorithm, small_islands(10), fleet=ap.Fleet(fast=5, slow=5), ending=ap.Ending(rounds=4))
     requests = run.traffic["train up models"]
     assert requests == 40
@@ -130,7 +131,7 @@ def test_fedavg_moves_two_models_a_request(algorithm):
     assert not any(kind.startswith("evaluate") for kind in run.traffic)
 
 
-def test_synchronous_dvw_with_ten_learners_moves_eleven():
+def test_synchronous_dvw_with_ten_learners_moves_eleven() -> None:
     run = ap.simulate(
         ap.sync_dvw(batch=16, epochs=1),
         small_islands(10),
@@ -144,7 +145,7 @@ def test_synchronous_dvw_with_ten_learners_moves_eleven():
     assert run.summary().splitlines()[2].startswith("  330 models moved")
 
 
-def test_asynchronous_dvw_with_ten_learners_moves_eleven():
+def test_asynchronous_dvw_with_ten_learners_moves_eleven() -> None:
     # alike and of different speeds, so that no two updates are weighed at the same time
     groups = [ap.Group(f"g{i}", 1, train_seconds=0.1 + 0.0137 * i, evaluate_seconds=1e-6) for i in range(10)]
     run = ap.simulate(
@@ -157,7 +158,7 @@ def test_asynchronous_dvw_with_ten_learners_moves_eleven():
     assert models(run) == 11 * 50
 
 
-def test_fewer_evaluators_move_fewer_models():
+def test_fewer_evaluators_move_fewer_models() -> None:
     run = ap.simulate(ap.sync_dvw(batch=16, epochs=1, evaluators=3), small_islands(10), ending=ap.Ending(rounds=2))
     assert models(run) == (2 + 3) * 20
 
@@ -178,7 +179,7 @@ class Shown:
         return ()
 
 
-def test_sites_that_hold_some_layers_are_shown_the_others():
+def test_sites_that_hold_some_layers_are_shown_the_others() -> None:
     """An update that leaves its head at home is the community's model there, which every site was given to train."""
     algorithm = ap.sync_dvw(batch=16, epochs=1)
     simulator = begun(
@@ -201,7 +202,7 @@ def test_sites_that_hold_some_layers_are_shown_the_others():
     assert simulator.controller.state.traffic["score down models"] == 4
 
 
-def test_a_model_that_is_there_already_is_no_model_on_the_wire():
+def test_a_model_that_is_there_already_is_no_model_on_the_wire() -> None:
     """Two of four train, and are not sent the version once more to score it."""
     simulator = begun(
         ap.fedavg(fraction=0.5, batch=16),
@@ -218,7 +219,7 @@ def test_a_model_that_is_there_already_is_no_model_on_the_wire():
 # -------------------------------------------------------------------------------------------------------- Fed2A
 
 
-def test_plu_uploads_deep_layers_only_in_the_last_rounds_of_a_period():
+def test_plu_uploads_deep_layers_only_in_the_last_rounds_of_a_period() -> None:
     run = ap.simulate(
         ap.plu(buffer=4, period=4, last=1, deep=("fc2", "head"), batch=16),
         small_islands(4),
@@ -234,7 +235,7 @@ def test_plu_uploads_deep_layers_only_in_the_last_rounds_of_a_period():
     assert run.traffic["train down bytes"] == 4 * (6 * ALL + 6 * FC1)
 
 
-def test_plu_under_asynchrony_uploads_by_the_version_at_hand_out():
+def test_plu_under_asynchrony_uploads_by_the_version_at_hand_out() -> None:
     run = ap.simulate(
         ap.plu(buffer=2, period=3, last=1, deep=("head",), by="hand-out", batch=16),
         small_islands(6),
@@ -256,7 +257,7 @@ def test_plu_under_asynchrony_uploads_by_the_version_at_hand_out():
 
 
 @pytest.mark.parametrize("bandwidth", [None, 100_000.0], ids=["at once", "a slow line"])
-def test_plu_under_asynchrony_uploads_by_the_version_at_the_end_of_a_task(bandwidth):
+def test_plu_under_asynchrony_uploads_by_the_version_at_the_end_of_a_task(bandwidth) -> None:
     run = ap.simulate(
         ap.plu(buffer=2, period=3, last=1, deep=("head",), batch=16),
         small_islands(6),
@@ -282,7 +283,7 @@ def test_plu_under_asynchrony_uploads_by_the_version_at_the_end_of_a_task(bandwi
     assert run.commits[-1][1].traffic["train up bytes"] == uploaded < 40 * ALL
 
 
-def test_an_answer_without_deep_layers_is_shorter_on_a_slow_line():
+def test_an_answer_without_deep_layers_is_shorter_on_a_slow_line() -> None:
     """One learner alone: its rounds differ by the seconds of the head's bytes."""
     run = ap.simulate(
         ap.plu(buffer=1, period=2, last=1, deep=("head",), batch=16),
@@ -301,8 +302,8 @@ def test_an_answer_without_deep_layers_is_shorter_on_a_slow_line():
 # ---------------------------------------------------------------------------------------------------------- D&C
 
 
-def test_divide_and_conquer_moves_half_the_bytes_after_the_prepass():
-    settings = {"model": network, "ending": ap.Ending(rounds=10)}
+def test_divide_and_conquer_moves_half_the_bytes_after_the_prepass() -> None:
+    settings: dict[str, Any] = {"model": network, "ending": ap.Ending(rounds=10)}
     data = small_islands(4)
     divided = ap.simulate(
         ap.divide_and_conquer(prepass=3, split="fc1", epochs=1, tuning_epochs=1, batch=16, rate=0.05), data, **settings
@@ -327,7 +328,7 @@ def test_divide_and_conquer_moves_half_the_bytes_after_the_prepass():
 # -------------------------------------------------------------------------------------------------------- HDAFL
 
 
-def test_private_layers_travel_down_once_to_each_learner_and_never_up():
+def test_private_layers_travel_down_once_to_each_learner_and_never_up() -> None:
     simulator = begun(ap.hdafl(fraction=0.5, batch=16), small_islands(6), model=network, ending=ap.Ending(rounds=12))
     ledger = Ledger(simulator)
     simulator.run()
@@ -345,7 +346,7 @@ def test_private_layers_travel_down_once_to_each_learner_and_never_up():
     assert all(commit.layers == (0, 1) for _, commit in run.commits)
 
 
-def test_a_late_joiner_gets_the_private_layers_too():
+def test_a_late_joiner_gets_the_private_layers_too() -> None:
     simulator = begun(ap.hdafl(fraction=1.0, batch=16), small_islands(4), model=network, ending=ap.Ending(rounds=6))
     ledger = Ledger(simulator)
     simulator.controller.learners = 3  # the fourth comes when two rounds are over
@@ -364,7 +365,7 @@ def test_a_late_joiner_gets_the_private_layers_too():
     assert run.model[last.start : last.stop].equal(initial[last.start : last.stop]), "the community's never moved"
 
 
-def test_nothing_travels_up_when_everybody_trains_alone():
+def test_nothing_travels_up_when_everybody_trains_alone() -> None:
     simulator = begun(ap.local_only(batch=16), small_islands(3), model=network, ending=ap.Ending(rounds=4))
     ledger = Ledger(simulator)
     simulator.run()
@@ -375,7 +376,7 @@ def test_nothing_travels_up_when_everybody_trains_alone():
 # ------------------------------------------------------------------------------------------- what is there already
 
 
-def test_a_model_that_comes_back_to_its_learner_costs_nothing():
+def test_a_model_that_comes_back_to_its_learner_costs_nothing() -> None:
     simulator = begun(
         ap.radfed(fraction=1.0, hops=3, batch=16), small_islands(1), model=network, ending=ap.Ending(rounds=6)
     )
@@ -386,7 +387,7 @@ def test_a_model_that_comes_back_to_its_learner_costs_nothing():
     assert ledger.up["00"] == [ALL] * 6
 
 
-def test_a_relay_moves_a_model_with_every_hop():
+def test_a_relay_moves_a_model_with_every_hop() -> None:
     run = ap.simulate(
         ap.radfed(fraction=0.5, hops=3, batch=16), small_islands(6), model=network, ending=ap.Ending(rounds=6)
     )
@@ -398,7 +399,7 @@ def test_a_relay_moves_a_model_with_every_hop():
 # ------------------------------------------------------------------------------------------ tasks without an answer
 
 
-def test_bytes_of_lost_tasks_are_counted():
+def test_bytes_of_lost_tasks_are_counted() -> None:
     run = ap.simulate(
         ap.fedavg(batch=16),
         small_islands(4),
@@ -415,7 +416,7 @@ def test_bytes_of_lost_tasks_are_counted():
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.5])
-def test_bytes_of_cancelled_tasks_are_counted(loss):
+def test_bytes_of_cancelled_tasks_are_counted(loss) -> None:
     """The model went down before the deadline, whatever became of it then."""
     run = ap.simulate(
         ap.fedavg(batch=16, deadline=0.1),
@@ -429,7 +430,7 @@ def test_bytes_of_cancelled_tasks_are_counted(loss):
     assert run.traffic["train down bytes"] == 12 * ALL
 
 
-def test_bytes_of_tasks_whose_learner_left_are_counted():
+def test_bytes_of_tasks_whose_learner_left_are_counted() -> None:
     simulator = begun(
         ap.fedavg(batch=16),
         small_islands(4),
@@ -445,7 +446,7 @@ def test_bytes_of_tasks_whose_learner_left_are_counted():
     assert run.traffic["train down bytes"] == sum(sum(received) for received in ledger.down.values())
 
 
-def test_bytes_of_lost_opinions_are_counted():
+def test_bytes_of_lost_opinions_are_counted() -> None:
     run = ap.simulate(
         ap.sync_dvw(batch=16, epochs=1),
         small_islands(4),
@@ -472,7 +473,7 @@ class Asking(ap.Weighting):
         return None if None in opinions else float(len(opinions))
 
 
-def test_home_among_the_sites_costs_nothing_and_the_others_do():
+def test_home_among_the_sites_costs_nothing_and_the_others_do() -> None:
     run = ap.simulate(
         replace(ap.fedavg(batch=16), weighting=Asking((HOME, "01"))),
         small_islands(2),
@@ -484,20 +485,20 @@ def test_home_among_the_sites_costs_nothing_and_the_others_do():
     assert run.traffic["evaluate down models"] == 1
 
 
-def test_home_may_be_asked_where_learners_have_private_layers():
+def test_home_may_be_asked_where_learners_have_private_layers() -> None:
     algorithm = replace(ap.hdafl(batch=16), weighting=Asking((HOME, "00", "01")))
     run = ap.simulate(algorithm, small_islands(2), model=network, ending=ap.Ending(rounds=2))
     assert len(run.commits) == 2
 
 
-def test_a_site_that_is_asked_twice_does_not_end_the_run():
+def test_a_site_that_is_asked_twice_does_not_end_the_run() -> None:
     run = ap.simulate(
         replace(ap.fedavg(batch=16), weighting=Asking(("01", "01"))), small_islands(2), ending=ap.Ending(rounds=1)
     )
     assert len(run.commits) == 1
 
 
-def test_traffic_only_grows():
+def test_traffic_only_grows() -> None:
     run = ap.simulate(
         ap.async_dvw(batch=16, at_most=3), islands(4), fleet=ap.Fleet(fast=2, slow=2), ending=ap.Ending(rounds=3)
     )
@@ -510,7 +511,7 @@ def test_traffic_only_grows():
     assert Layout.of(small_mlp()).size * 4 == run.traffic["train up bytes"] // run.traffic["train up models"]
 
 
-def test_bytes_are_told_by_layer_too():
+def test_bytes_are_told_by_layer_too() -> None:
     """What the layers moved adds up to what the tasks did, in a run whose tasks are all answered."""
     run = ap.simulate(ap.sync_dvw(batch=16, epochs=1), small_islands(4), model=network, ending=ap.Ending(rounds=3))
     for kind in ("train down", "train up", "evaluate down"):

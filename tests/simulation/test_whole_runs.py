@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -47,13 +48,13 @@ def run(name: str, way: str) -> ap.Run:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = mlp(64, 10)
-    settings = {"fleet": ap.Fleet(fast=3, slow=3), "ending": ap.Ending(rounds=6), "model": model}
+    settings: dict[str, Any] = {"fleet": ap.Fleet(fast=3, slow=3), "ending": ap.Ending(rounds=6), "model": model}
     return ap.simulate(ALGORITHMS[name], data, execution=way, **settings)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("way", ["stacked", NATIVE])
-def test_whole_runs_agree(way, name):
+def test_whole_runs_agree(way, name) -> None:
     mine, theirs = run(name, way), run(name, "plain")
     assert (mine.execution, theirs.execution) == (way, "plain")
     assert events(mine) == events(theirs)

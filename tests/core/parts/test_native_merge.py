@@ -216,7 +216,7 @@ def test_a_sum_of_another_type_is_left_to_torch(kernels: Kernels) -> None:
 # ------------------------------------------------------------------------------------------------------------ the parts
 
 
-Found: TypeAlias = list[Tensor | object]
+Found: TypeAlias = list[Tensor | Any]
 
 
 def some_commits(models: MemoryModels | None = None, kernels: Kernels | None = None) -> Found:

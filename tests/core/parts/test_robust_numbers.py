@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -180,7 +181,7 @@ def test_an_update_without_weight_is_left_out() -> None:
         (lambda: replace(ap.async_fedavg(), merge=GeometricMedian()), "needs 3 updates in a commit"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_way_out(make: object, words: str) -> None:
+def test_what_makes_no_sense_is_refused_with_the_way_out(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()  # type: ignore[operator]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import permutations
+from typing import Any
 
 import pytest
 import scipy.stats
@@ -45,18 +46,18 @@ def fits(counts: Counter, expected: dict) -> float:
         (0.1, 4, 3, 3),  # no more than there are
     ],
 )
-def test_how_many_take_part(fraction, minimum, learners, m):
+def test_how_many_take_part(fraction, minimum, learners, m) -> None:
     assert participants(fraction, minimum, learners) == m
 
 
 # ------------------------------------------------------------------------------------------------- everyone, uniform
 
 
-def test_everyone_whatever_the_fraction(bench):
+def test_everyone_whatever_the_fraction(bench) -> None:
     assert Everyone().select(bench.view(), NAMES, 2, "round 0") == NAMES
 
 
-def test_uniform_draws_without_replacement(bench):
+def test_uniform_draws_without_replacement(bench) -> None:
     for i in range(200):
         chosen = Uniform().select(bench.view(), NAMES, 3, f"round {i}")
         assert len(chosen) == len(set(chosen)) == 3
@@ -64,7 +65,7 @@ def test_uniform_draws_without_replacement(bench):
     assert sorted(Uniform().select(bench.view(), NAMES, 9, "round 0")) == NAMES
 
 
-def test_the_same_draw_picks_the_same():
+def test_the_same_draw_picks_the_same() -> None:
     picks = [Uniform().select(Bench(layout(w=1), seed=3).view(), NAMES, 3, f"round {i}") for i in (5, 5, 6, 7, 8)]
     assert picks[0] == picks[1]
     assert len({tuple(pick) for pick in picks}) > 1
@@ -72,12 +73,12 @@ def test_the_same_draw_picks_the_same():
     assert other_seed != picks[1:]
 
 
-def test_a_selection_leaves_no_trace(bench):
+def test_a_selection_leaves_no_trace(bench) -> None:
     Uniform().select(bench.view("selection"), NAMES, 3, "round 0")
     assert not bench.view("selection").memory(ImportanceMemory).scores
 
 
-def test_uniform_gives_every_ordered_pair_the_same_chance(bench):
+def test_uniform_gives_every_ordered_pair_the_same_chance(bench) -> None:
     # order counts under Relay: slot i goes to the i-th
     counts = Counter(tuple(Uniform().select(bench.view(), NAMES, 2, f"round {i}")) for i in range(3000))
     assert fits(counts, dict.fromkeys(permutations(NAMES, 2), 1 / 20)) > 0.01
@@ -86,7 +87,7 @@ def test_uniform_gives_every_ordered_pair_the_same_chance(bench):
 # --------------------------------------------------------------------------------------------------------- importance
 
 
-def report(bench: Bench, part: ByImportance, **scores: float) -> dict[str, float]:
+def report(bench: Bench, part: ByImportance, **scores: Any) -> dict[str, float]:
     for name, score in scores.items():
         part.observe(bench.view("selection"), bench.update(name, metrics=Metrics(gradient_norm=score)))
     return bench.view("selection").memory(ImportanceMemory).scores
@@ -97,7 +98,7 @@ def first_picks(bench: Bench, part: ByImportance, names: list[str], draws: int =
     return Counter(part.select(view, names, 1, f"round {i}")[0] for i in range(draws))
 
 
-def test_importance_is_a_moving_average(bench):
+def test_importance_is_a_moving_average(bench) -> None:
     part = ByImportance(gamma=0.9)
     # the first report stands; then .1 x 4 + .9 x 2 = 2.2; then .1 x 2.2 + .9 x 10 = 9.22 (RADFed Alg. 2, line 11)
     assert report(bench, part, a=4.0) == {"a": 4.0}
@@ -105,14 +106,14 @@ def test_importance_is_a_moving_average(bench):
     assert report(bench, part, a=10.0) == pytest.approx({"a": 9.22, "b": 7.0}, rel=1e-15)
 
 
-def test_gamma_is_the_weight_of_the_new_score(bench):
+def test_gamma_is_the_weight_of_the_new_score(bench) -> None:
     part = ByImportance(gamma=0.25)
     report(bench, part, a=8.0)
     # .75 x 8 + .25 x 4
     assert report(bench, part, a=4.0) == {"a": 7.0}
 
 
-def test_importance_gives_chances_in_proportion(bench):
+def test_importance_gives_chances_in_proportion(bench) -> None:
     part = ByImportance()
     report(bench, part, a=1.0, b=2.0, c=5.0)
     counts = first_picks(bench, part, ["a", "b", "c"])
@@ -122,7 +123,7 @@ def test_importance_gives_chances_in_proportion(bench):
     assert fits(counts, {name: p / sum(roots.values()) for name, p in roots.items()}) < 1e-6
 
 
-def test_importance_draws_the_second_in_proportion_among_the_rest(bench):
+def test_importance_draws_the_second_in_proportion_among_the_rest(bench) -> None:
     part = ByImportance()
     report(bench, part, a=1.0, b=2.0, c=5.0)
     view = bench.view("selection")
@@ -134,7 +135,7 @@ def test_importance_draws_the_second_in_proportion_among_the_rest(bench):
     assert fits(counts, expected) > 0.01
 
 
-def test_a_learner_without_a_score_stands_at_the_mean(bench):
+def test_a_learner_without_a_score_stands_at_the_mean(bench) -> None:
     part = ByImportance()
     report(bench, part, a=1.0, b=3.0)
     # c stands at (1 + 3) / 2, also while others than a and b are to choose from
@@ -142,11 +143,11 @@ def test_a_learner_without_a_score_stands_at_the_mean(bench):
     assert fits(first_picks(bench, part, ["a", "c"]), {"a": 1 / 3, "c": 2 / 3}) > 0.01
 
 
-def test_without_any_score_all_are_alike(bench):
+def test_without_any_score_all_are_alike(bench) -> None:
     assert fits(first_picks(bench, ByImportance(), NAMES), dict.fromkeys(NAMES, 1 / 5)) > 0.01
 
 
-def test_who_has_score_zero_comes_last(bench):
+def test_who_has_score_zero_comes_last(bench) -> None:
     part = ByImportance()
     report(bench, part, a=0.0, b=1.0, c=0.0)
     assert first_picks(bench, part, ["a", "b", "c"], 200) == {"b": 200}
@@ -154,18 +155,18 @@ def test_who_has_score_zero_comes_last(bench):
     assert len(part.select(bench.view("selection"), ["a", "b", "c"], 3, "round 0")) == 3
 
 
-def test_where_all_gradients_have_vanished_all_are_alike(bench):
+def test_where_all_gradients_have_vanished_all_are_alike(bench) -> None:
     part = ByImportance()
     report(bench, part, a=0.0, b=0.0)
     assert fits(first_picks(bench, part, ["a", "b", "c"]), {"a": 1 / 3, "b": 1 / 3, "c": 1 / 3}) > 0.01
 
 
-def test_importance_asks_for_the_norms_it_needs():
+def test_importance_asks_for_the_norms_it_needs() -> None:
     assert ByImportance().needs.reports == ("gradient norm per sample",)
     assert ByImportance(score="batch").needs.reports == ("gradient norm per batch",)
 
 
-def test_importance_refuses_nonsense(bench):
+def test_importance_refuses_nonsense(bench) -> None:
     for gamma in (0, 1, 1.2, -0.5):
         with pytest.raises(ValueError, match="ByImportance: gamma should be between 0 and 1, got"):
             ByImportance(gamma)

@@ -24,23 +24,23 @@ def rounds(server: Server, start: float, deltas: list[float]) -> list[float]:
     return seen
 
 
-def test_replace_takes_the_proposal_to_the_bit():
+def test_replace_takes_the_proposal_to_the_bit() -> None:
     bench = Bench(layout(w=3), [1e8, 0.1, -3.0])
     proposal = torch.tensor([0.1, 1e-9, 7.0])  # 1e8 + (0.1 - 1e8) is 0 in float32
     assert torch.equal(Replace().step(bench.view(), Proposal(proposal, (0,))), proposal)
 
 
-def test_replace_with_a_rate_is_radfed_line_14():
+def test_replace_with_a_rate_is_radfed_line_14() -> None:
     # alpha x mean + (1 - alpha) w: .6 x 20 + .4 x 10 = 16; then .6 x 21 + .4 x 16 = 19
     assert rounds(Replace(0.6), 10.0, [10.0, 5.0]) == pytest.approx([16.0, 19.0], rel=1e-6)
 
 
-def test_momentum():
+def test_momentum() -> None:
     # beta .5, rate 2. m = 2, w = 0 + 2 x 2; m = .5 x 2 + 4 = 5, w = 4 + 10
     assert rounds(Momentum(rate=2, beta=0.5), 0.0, [2.0, 4.0]) == [4.0, 14.0]
 
 
-def test_adam():
+def test_adam() -> None:
     # beta1 .5, beta2 .75, tau .5, rate 2, v_-1 = 0
     # delta 4: m = .5 x 4 = 2, v = .25 x 16 = 4, w = 0 + 2 x 2 / (2 + .5) = 1.6
     # delta 2: m = 1 + 1 = 2, v = 3 + .25 x 4 = 4, w = 1.6 + 1.6
@@ -48,14 +48,14 @@ def test_adam():
     assert rounds(server, 0.0, [4.0, 2.0]) == pytest.approx([1.6, 3.2], rel=1e-6)
 
 
-def test_adam_begins_with_the_initial_v():
+def test_adam_begins_with_the_initial_v() -> None:
     # v = .75 x 12 + .25 x 0 = 9 and m = 0: no move; then delta 6: m = 3, v = 6.75 + 9 = 15.75
     # w = 2 x 3 / (3.968626967 + .5) = 1.342693
     server = Adam(rate=2, beta1=0.5, beta2=0.75, tau=0.5, initial=12.0)
     assert rounds(server, 0.0, [0.0, 6.0]) == pytest.approx([0.0, 6 / (math.sqrt(15.75) + 0.5)], rel=1e-6)
 
 
-def test_yogi():
+def test_yogi() -> None:
     # beta1 .5, beta2 .75, tau .5, rate 2, v_-1 = 5
     # delta 2: m = 1; v - delta^2 = 1 > 0: v = 5 - .25 x 4 = 4; w = 2 x 1 / 2.5 = .8
     # delta 4: m = .5 + 2 = 2.5; v - delta^2 = -12 < 0: v = 4 + .25 x 16 = 8; w = .8 + 5 / (2.828427 + .5)
@@ -63,7 +63,7 @@ def test_yogi():
     assert rounds(server, 0.0, [2.0, 4.0]) == pytest.approx([0.8, 0.8 + 5 / (math.sqrt(8) + 0.5)], rel=1e-6)
 
 
-def test_adagrad():
+def test_adagrad() -> None:
     # beta1 .5, tau .5, rate 2, v_-1 = 5
     # delta 2: m = 1, v = 5 + 4 = 9, w = 2 / 3.5 = 4/7
     # delta 4: m = 2.5, v = 9 + 16 = 25, w = 4/7 + 5 / 5.5
@@ -73,7 +73,7 @@ def test_adagrad():
 
 @pytest.mark.parametrize("kind", [Adam, Yogi, Adagrad])
 @pytest.mark.parametrize("initial", [0, 1])
-def test_a_whole_number_is_an_initial_v_too(kind, initial):
+def test_a_whole_number_is_an_initial_v_too(kind, initial) -> None:
     # RADFed's grid of v_-1 is 0, .1, .01, .001, and who writes 0 means 0.0
     assert rounds(kind(initial=initial), 0.0, [2.0, 4.0]) == rounds(kind(initial=float(initial)), 0.0, [2.0, 4.0])
 
@@ -93,7 +93,7 @@ def walk(servers, deltas=DELTAS) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", [Adam, Yogi, Adagrad])
-def test_adaptive_servers_are_algorithm_2_of_reddi(kind):
+def test_adaptive_servers_are_algorithm_2_of_reddi(kind) -> None:
     eta, beta1, beta2, tau, v = 0.1, 0.9, 0.99, 1e-3, 0.01
     x, m = np.zeros(5), np.zeros(5)
     for delta in DELTAS.astype(np.float64):
@@ -119,22 +119,22 @@ def torch_walk(make) -> torch.Tensor:
     return w.detach()
 
 
-def test_momentum_is_torch_sgd_with_momentum():
+def test_momentum_is_torch_sgd_with_momentum() -> None:
     ours = walk([Momentum(rate=0.3, beta=0.8)] * 12)
     torch.testing.assert_close(ours, torch_walk(lambda w: torch.optim.SGD(w, lr=0.3, momentum=0.8)))
 
 
-def test_replace_with_a_rate_is_torch_sgd():
+def test_replace_with_a_rate_is_torch_sgd() -> None:
     torch.testing.assert_close(walk([Replace(0.3)] * 12), torch_walk(lambda w: torch.optim.SGD(w, lr=0.3)))
 
 
-def test_adagrad_without_momentum_is_torch_adagrad():
+def test_adagrad_without_momentum_is_torch_adagrad() -> None:
     ours = walk([Adagrad(rate=0.3, beta1=0.0, tau=0.01, initial=0.5)] * 12)
     theirs = torch_walk(lambda w: torch.optim.Adagrad(w, lr=0.3, eps=0.01, initial_accumulator_value=0.5))
     torch.testing.assert_close(ours, theirs)
 
 
-def test_adam_is_torch_adam_without_its_bias_correction():
+def test_adam_is_torch_adam_without_its_bias_correction() -> None:
     # torch: lr m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps); the same step has rate lr r / (1 - b1^t) and tau eps r
     # with r = sqrt(1 - b2^t)
     root = [math.sqrt(1 - 0.99**t) for t in range(1, 13)]
@@ -147,7 +147,7 @@ def test_adam_is_torch_adam_without_its_bias_correction():
 
 
 @pytest.mark.parametrize("server", [Replace(), Replace(0.5), Momentum(), Adam(), Yogi(), Adagrad()], ids=repr)
-def test_layers_that_are_not_proposed_do_not_move(server):
+def test_layers_that_are_not_proposed_do_not_move(server) -> None:
     bench = Bench(layout(x=2, y=2, z=1), [1.0, 2.0, 3.0, 4.0, 5.0])
     everything = Proposal(torch.tensor([2.0, 0.0, 5.0, 1.0, 9.0]), (0, 1, 2))
     bench.models.write("v0", server.step(bench.view("server"), everything))
@@ -167,7 +167,7 @@ def test_layers_that_are_not_proposed_do_not_move(server):
     assert len(bench.models.names()) == 1 + expected
 
 
-def test_a_step_leaves_the_current_model_alone():
+def test_a_step_leaves_the_current_model_alone() -> None:
     bench = Bench(layout(w=1), [1.0])
     Momentum().step(bench.view(), Proposal(torch.tensor([5.0]), (0,)))
     assert bench.models.read("v0").tolist() == [1.0]
@@ -186,6 +186,6 @@ def test_a_step_leaves_the_current_model_alone():
         (lambda: Adagrad(initial=-1), "Adagrad: initial should be at least 0, got -1"),
     ],
 )
-def test_servers_refuse_nonsense(make, message):
+def test_servers_refuse_nonsense(make, message) -> None:
     with pytest.raises(ValueError, match=message):
         make()

@@ -25,23 +25,23 @@ def vector(numbers):
 # ------------------------------------------------------------------------------------------------------- EQ2 and EQ3
 
 
-def test_eq2_by_hand():
+def test_eq2_by_hand() -> None:
     # ||(3, 4) - (4, 3)|| / 5 = sqrt 2 / 5
     assert pair_divergence(vector(A), vector(B), "euclidean") == pytest.approx(math.sqrt(2) / 5, rel=1e-15)
 
 
-def test_eq3_by_hand():
+def test_eq3_by_hand() -> None:
     # cos = 24 / 25, so the distance is .04, over 5
     assert pair_divergence(vector(A), vector(B), "cosine") == pytest.approx(0.008, rel=1e-12)
 
 
-def test_eq3_without_the_norm_does_not_know_how_long_the_vectors_are():
+def test_eq3_without_the_norm_does_not_know_how_long_the_vectors_are() -> None:
     long = [30.0, 40.0]
     assert pair_divergence(vector(A), vector(B), "direction") == pytest.approx(0.04, rel=1e-12)
     assert pair_divergence(vector(long), vector(B), "direction") == pytest.approx(0.04, rel=1e-12)
 
 
-def test_the_norm_is_that_of_the_first():
+def test_the_norm_is_that_of_the_first() -> None:
     twice = [6.0, 8.0]
     assert pair_divergence(vector(A), vector(twice), "euclidean") == 1.0  # 5 / 5
     assert pair_divergence(vector(twice), vector(A), "euclidean") == 0.5  # 5 / 10
@@ -49,7 +49,7 @@ def test_the_norm_is_that_of_the_first():
     assert pair_divergence(vector(twice), vector(B), "cosine") == pytest.approx(0.04 / 10, rel=1e-12)
 
 
-def test_models_of_zeros():
+def test_models_of_zeros() -> None:
     nought = vector([0.0, 0.0])
     assert pair_divergence(nought, nought, "cosine") == 0.0
     assert pair_divergence(nought, vector(A), "cosine") == math.inf
@@ -58,7 +58,7 @@ def test_models_of_zeros():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_divergence_agrees_with_scipy(seed):
+def test_divergence_agrees_with_scipy(seed) -> None:
     a, b = np.random.default_rng(seed).standard_normal((2, 40))
     norm = np.linalg.norm(a)
     distance = scipy.spatial.distance
@@ -68,7 +68,7 @@ def test_divergence_agrees_with_scipy(seed):
     )
 
 
-def test_divergence_of_several_is_the_mean_over_pairs():
+def test_divergence_of_several_is_the_mean_over_pairs() -> None:
     bench = Bench(layout(x=2, y=2))
     updates = [bench.update(name, [*x, *A]) for name, x in (("a", A), ("b", B), ("c", C))]
     # cosine distances 1 - 24/25, 1 - 20/25, 1 - 15/25 over 5: .008, .04, .08; y is the same everywhere
@@ -79,7 +79,7 @@ def test_divergence_of_several_is_the_mean_over_pairs():
     assert found[0] == pytest.approx((math.sqrt(2) + math.sqrt(10) + math.sqrt(20)) / 15, rel=1e-12)
 
 
-def test_divergence_is_over_those_who_sent_a_layer():
+def test_divergence_is_over_those_who_sent_a_layer() -> None:
     bench = Bench(layout(x=2, y=2, z=2))
     updates = [
         bench.update("a", [*A, *A, *A], ["x", "y"]),
@@ -122,17 +122,17 @@ SIX = layout(l1=1, l2=1, l3=1, l4=1, l5=1, l6=1)
         ([0.05, 0.05, math.inf, 0.2, 0.2, 0.2], 0.5, 2),
     ],
 )
-def test_where_the_split_is(divergence, threshold, first):
+def test_where_the_split_is(divergence, threshold, first) -> None:
     assert first_divergent(SIX, divergence, threshold) == first
 
 
-def test_divergence_that_is_high_everywhere_fine_tunes_the_last_layer():
+def test_divergence_that_is_high_everywhere_fine_tunes_the_last_layer() -> None:
     # D&C fig. 7: for imbalanced classes it is high across all layers, and only the last layer is fine-tuned; that one
     # layer is a hundredth above another does not make it stand out
     assert first_divergent(SIX, [0.90, 0.91, 0.90, 0.905, 0.90, 0.91], 0.5) == 5
 
 
-def test_batch_norm_statistics_are_no_layers_to_split_at():
+def test_batch_norm_statistics_are_no_layers_to_split_at() -> None:
     layers = layout(conv=1, norm=1, norm_buffers=1, fc=1, head=1)
     # the statistics diverge most, but the weights behind them do first
     assert first_divergent(layers, [0.1, 0.1, 9.0, 0.9, 1.0], 0.5) == 3
@@ -140,13 +140,13 @@ def test_batch_norm_statistics_are_no_layers_to_split_at():
 
 
 @pytest.mark.parametrize(("split", "first"), [(1, 1), (3, 3), (5, 5), ("l1", 1), ("l3", 3), ("l5", 5), ("features", 5)])
-def test_a_given_split_names_the_last_feature_layer(split, first):
+def test_a_given_split_names_the_last_feature_layer(split, first) -> None:
     part = DivideAndConquer(split=split)
     part.check(SIX)
     assert part.found(Bench(SIX).view()) == first
 
 
-def test_a_given_split_keeps_statistics_with_their_layer():
+def test_a_given_split_keeps_statistics_with_their_layer() -> None:
     layers = layout(conv=1, norm=1, norm_buffers=1, head=1)
     assert DivideAndConquer(split=2).found(Bench(layers).view()) == 3
     assert DivideAndConquer(split="norm").found(Bench(layers).view()) == 3
@@ -161,17 +161,17 @@ def test_a_given_split_keeps_statistics_with_their_layer():
         ("l7", "DivideAndConquer: no layer named 'l7'. Layers of this model: l1, l2"),
     ],
 )
-def test_an_impossible_split_is_refused_before_the_run(split, message):
+def test_an_impossible_split_is_refused_before_the_run(split, message) -> None:
     with pytest.raises(ValueError, match=message):
         DivideAndConquer(split=split).check(SIX)
 
 
-def test_a_net_of_one_layer_cannot_be_split():
+def test_a_net_of_one_layer_cannot_be_split() -> None:
     with pytest.raises(ValueError, match=r"a net of one layer \(w\) cannot be split"):
         DivideAndConquer(split=1).check(layout(w=1))
 
 
-def test_the_split_is_found_after_the_pre_pass_and_stays():
+def test_the_split_is_found_after_the_pre_pass_and_stays() -> None:
     bench = Bench(layout(x=2, y=2, z=2))
     part = DivideAndConquer(prepass=2)
     view = bench.view("planner.0")
@@ -192,7 +192,7 @@ def test_the_split_is_found_after_the_pre_pass_and_stays():
     assert note.values == pytest.approx((0.0, 0.0, 0.04), rel=1e-12, abs=1e-15)
 
 
-def test_a_commit_of_one_update_says_nothing_about_the_split():
+def test_a_commit_of_one_update_says_nothing_about_the_split() -> None:
     bench = Bench(layout(x=2, y=2))
     part = DivideAndConquer(prepass=1)
     view = bench.view("planner.0")
@@ -214,7 +214,7 @@ def plan_at(version: int, planners, plan: Plan, layers=SIX) -> Plan:
     return plan
 
 
-def test_plans_of_divide_and_conquer_round_by_round():
+def test_plans_of_divide_and_conquer_round_by_round() -> None:
     # section 4.2: 5 rounds of the whole net; then features (20 epochs) and classifier (4 epochs, half the rate) in
     # turn; the rate starts at .001 and falls by 10 % a round. Split after layer 4
     algorithm = divide_and_conquer(split=4)
@@ -237,7 +237,7 @@ def test_plans_of_divide_and_conquer_round_by_round():
     assert plan_at(6, algorithm.planners, algorithm.plan).rate == pytest.approx(0.0002657205, rel=1e-12)
 
 
-def test_epochs_and_rate_of_fine_tuning_are_settings():
+def test_epochs_and_rate_of_fine_tuning_are_settings() -> None:
     algorithm = divide_and_conquer(
         prepass=0, split="l2", tuning_epochs=2, tuning_rate=0.1, decay=1.0, epochs=7, rate=0.5
     )
@@ -246,11 +246,11 @@ def test_epochs_and_rate_of_fine_tuning_are_settings():
     assert (second.epochs, second.rate, second.trains) == (2, pytest.approx(0.05), ("l3", "l4", "l5", "l6"))
 
 
-def test_before_the_split_is_known_the_whole_net_trains():
+def test_before_the_split_is_known_the_whole_net_trains() -> None:
     assert plan_at(9, [DivideAndConquer()], Plan()) == Plan(epochs=20)
 
 
-def test_private_layers_train_in_every_round_and_are_never_sent():
+def test_private_layers_train_in_every_round_and_are_never_sent() -> None:
     chain = [PrivateLayers("head"), DivideAndConquer(prepass=0, split="conv")]
     layers = layout(conv=1, fc=1, head=1)
     features, tuning = (plan_at(version, chain, Plan(), layers) for version in (0, 1))
@@ -272,7 +272,7 @@ def test_private_layers_train_in_every_round_and_are_never_sent():
         ({"threshold": 0}, "threshold should be above 0 and at most 1, got 0"),
     ],
 )
-def test_divide_and_conquer_refuses_nonsense(settings, message):
+def test_divide_and_conquer_refuses_nonsense(settings, message) -> None:
     with pytest.raises(ValueError, match=message):
         DivideAndConquer(**settings)
 
@@ -280,14 +280,14 @@ def test_divide_and_conquer_refuses_nonsense(settings, message):
 # --------------------------------------------------------------------------------------- RADFed's divergences (V.B)
 
 
-def test_divergence_between_local_updates_is_formula_3_of_radfed():
+def test_divergence_between_local_updates_is_formula_3_of_radfed() -> None:
     # (1, 0), (0, 2), (3, 3): cosines 0, sqrt 1/2, sqrt 1/2; the mean over 3 pairs of one minus those
     models = [torch.tensor(w) for w in ([1.0, 0.0], [0.0, 2.0], [3.0, 3.0])]
     assert divergence_between(models) == pytest.approx((1 + 2 * (1 - math.sqrt(0.5))) / 3, rel=1e-12)
     assert divergence_between(models[:1]) is None
 
 
-def test_divergence_between_local_updates_agrees_with_scipy():
+def test_divergence_between_local_updates_agrees_with_scipy() -> None:
     rows = np.random.default_rng(0).standard_normal((6, 50))
     found = divergence_between(list(torch.from_numpy(rows)))
     assert found == pytest.approx(scipy.spatial.distance.pdist(rows, "cosine").mean(), rel=1e-12)

@@ -31,11 +31,11 @@ def bench() -> Bench:
 # ----------------------------------------------------------------------------------------- examples, or all alike
 
 
-def test_fedavg_weighs_by_examples(bench):
+def test_fedavg_weighs_by_examples(bench) -> None:
     assert ByExamples().weigh(bench.view(), bench.update(examples=37)) == 37.0
 
 
-def test_examples_that_are_withheld_cannot_be_weighed_by(bench):
+def test_examples_that_are_withheld_cannot_be_weighed_by(bench) -> None:
     assert ByExamples().weigh(bench.view(), bench.update("b", examples=None)) is None
     assert Equally().weigh(bench.view(), bench.update("b", examples=None)) == 1.0
 
@@ -62,13 +62,13 @@ def test_examples_that_are_withheld_cannot_be_weighed_by(bench):
     ],
     ids=lambda value: value.curve if isinstance(value, ByFreshness) else "",
 )
-def test_freshness_curves(bench, part, expected):
+def test_freshness_curves(bench, part, expected) -> None:
     found = {s: part.weigh(bench.view(), bench.update(stale=s)) for s in expected}
     assert found == pytest.approx(expected, rel=1e-13)
 
 
 @pytest.mark.parametrize("curve", ["poly", "hinge", "exp", "inv", "log"])
-def test_every_curve_falls_and_never_exceeds_one(curve):
+def test_every_curve_falls_and_never_exceeds_one(curve) -> None:
     part = ByFreshness(curve, a=10 if curve == "hinge" else 0.5)
     values = [part.at(s) for s in range(40)]
     assert all(0 < later <= earlier <= 1 for earlier, later in pairwise(values))
@@ -76,7 +76,7 @@ def test_every_curve_falls_and_never_exceeds_one(curve):
     assert part.at_most_one
 
 
-def test_staleness_as_xie_counts_it_is_one_more():
+def test_staleness_as_xie_counts_it_is_one_more() -> None:
     # s(t - tau) of a fresh update: poly (1 + 1)^-.5; hinge forgives b - 1 commits of others
     bench = Bench(layout(w=1))
     own = [ByFreshness(curve, a, b=4, counts_own_commit=True) for curve, a in (("poly", 0.5), ("hinge", 10.0))]
@@ -84,7 +84,7 @@ def test_staleness_as_xie_counts_it_is_one_more():
     assert found == [pytest.approx([2**-0.5, 5**-0.5, 6**-0.5]), [1.0, 1.0, 1 / 11]]
 
 
-def test_freshness_refuses_nonsense():
+def test_freshness_refuses_nonsense() -> None:
     with pytest.raises(ValueError, match="curve should be one of constant, poly, hinge, exp, inv, log, got 'hing'"):
         ByFreshness("hing")
     with pytest.raises(ValueError, match="ByFreshness: a should be more than 0, got 0"):
@@ -116,7 +116,7 @@ def weights_of(part, bench, updates):
     return [part.weigh(bench.view(), update) for update in updates]
 
 
-def test_tvw_worked_out():
+def test_tvw_worked_out() -> None:
     # n = 10, 30, 60, so n_k / n_t = .1, .3, .6; s = 0, 1, 3, so f = 1, 1/2, 1/4 and f(t) = 7/4
     # TW_k = .1 x 4/7, .3 x 2/7, .6 x 1/7 = .4/7, .6/7, .6/7; TW_t = 1.6/7; normalised: 1/4, 3/8, 3/8
     assert formula_4([10, 30, 60], [0, 1, 3], CURVES["inv"]) == pytest.approx([0.25, 0.375, 0.375], rel=1e-15)
@@ -138,14 +138,14 @@ def test_tvw_worked_out():
     ("sizes", "staleness"),
     [([1500, 2500, 1900], [0, 2, 7]), ([900, 1500], [3, 3]), ([7, 1, 400, 33, 5], [0, 1, 0, 12, 4])],
 )
-def test_tvw_is_formula_4_for_every_curve(bench, curve, sizes, staleness):
+def test_tvw_is_formula_4_for_every_curve(bench, curve, sizes, staleness) -> None:
     updates = [bench.update(examples=n, stale=s) for n, s in zip(sizes, staleness, strict=True)]
     weights = weights_of(Product(ByExamples(), ByFreshness(curve)), bench, updates)
     normalised = [weight / sum(weights) for weight in weights]
     assert normalised == pytest.approx(formula_4(sizes, staleness, CURVES[curve]), rel=1e-13)
 
 
-def test_fed2a_weighs_every_layer_by_freshness_times_consistency():
+def test_fed2a_weighs_every_layer_by_freshness_times_consistency() -> None:
     # Algorithm 1, lines 8, 13 and 17. TW = 10, 15, 15 (above); rc of layer conv 1, .4, .2, of layer fc .3, 0, .6
     # conv: 10, 6, 3 of 19; fc: 3, 0, 9 of 12
     probe = Consistency("cosine")
@@ -186,13 +186,13 @@ def asked(*results: Scored | None):
         ("loss", 4 / 3),  # 12 / 16 = 3/4, and one over that
     ],
 )
-def test_dvw_pools_the_confusion_matrices(bench, name, weight):
+def test_dvw_pools_the_confusion_matrices(bench, name, weight) -> None:
     part = ByDistributedValidation(name)
     update = bench.update(metrics=Metrics(validation=OWN), evidence=asked(OTHER))
     assert part.weigh(bench.view(), update) == pytest.approx(weight, rel=1e-13)
 
 
-def test_dvw_by_auc_pools_the_histograms(bench):
+def test_dvw_by_auc_pools_the_histograms(bench) -> None:
     part = ByDistributedValidation("auc")
     assert part.probe == Score("validation", bins=1024)
     assert part.needs.reports == ("validation scores",)
@@ -205,20 +205,20 @@ def test_dvw_by_auc_pools_the_histograms(bench):
     assert part.weigh(bench.view(), update) == pytest.approx(6 / 9, rel=1e-15)
 
 
-def test_dvw_is_not_the_mean_of_the_sites_scores(bench):
+def test_dvw_is_not_the_mean_of_the_sites_scores(bench) -> None:
     # 1 of 1 right here, 1 of 4 right there: pooled 2/5, the mean would be 5/8
     here, there = Scored(1, 0.0, np.array([[1, 0], [0, 0]])), Scored(4, 0.0, np.array([[0, 3], [0, 1]]))
     update = bench.update(metrics=Metrics(validation=here), evidence=asked(there))
     assert ByDistributedValidation().weigh(bench.view(), update) == 0.4
 
 
-def test_dvw_a_correlation_below_zero_is_worth_nothing(bench):
+def test_dvw_a_correlation_below_zero_is_worth_nothing(bench) -> None:
     wrong = Scored(4, 4.0, np.array([[0, 2], [2, 0]]))  # Matthews: -1
     update = bench.update(metrics=Metrics(validation=wrong))
     assert ByDistributedValidation("matthews").weigh(bench.view(), update) == 0.0
 
 
-def test_dvw_loss_that_is_not_finite_is_no_evidence(bench):
+def test_dvw_loss_that_is_not_finite_is_no_evidence(bench) -> None:
     for loss in (math.nan, math.inf):
         update = bench.update(metrics=Metrics(validation=Scored(4, loss)))
         assert ByDistributedValidation("loss").weigh(bench.view(), update) is None
@@ -239,7 +239,7 @@ def test_dvw_loss_that_is_not_finite_is_no_evidence(bench):
         (0.25, 0, True),  # its own opinion alone
     ],
 )
-def test_dvw_quorum(bench, quorum, came, suffices):
+def test_dvw_quorum(bench, quorum, came, suffices) -> None:
     results = [OTHER] * came + [None] * (3 - came)
     update = bench.update(metrics=Metrics(validation=OWN), evidence=asked(*results))
     weight = ByDistributedValidation(quorum=quorum).weigh(bench.view(), update)
@@ -247,18 +247,18 @@ def test_dvw_quorum(bench, quorum, came, suffices):
     assert weight == (pytest.approx((7 + 5 * came) / (8 + 8 * came)) if suffices else None)
 
 
-def test_dvw_without_any_opinion_cannot_weigh(bench):
+def test_dvw_without_any_opinion_cannot_weigh(bench) -> None:
     assert ByDistributedValidation().weigh(bench.view(), bench.update()) is None
 
 
-def test_dvw_an_opinion_on_no_examples_is_none(bench):
+def test_dvw_an_opinion_on_no_examples_is_none(bench) -> None:
     empty = Scored(0, 0.0, np.zeros((2, 2), dtype=int))
     update = bench.update(metrics=Metrics(validation=OWN), evidence=asked(empty, empty))
     assert ByDistributedValidation(quorum=0.5).weigh(bench.view(), update) is None
     assert ByDistributedValidation(quorum=0.3).weigh(bench.view(), update) == 7 / 8
 
 
-def test_dvw_a_learner_without_validation_examples_is_not_held_against_itself(bench):
+def test_dvw_a_learner_without_validation_examples_is_not_held_against_itself(bench) -> None:
     # others without a validation part are not asked, so its own empty one is no missing opinion either
     empty = Scored(0, 0.0, np.zeros((2, 2), dtype=int))
     update = bench.update(metrics=Metrics(validation=empty), evidence=asked(OTHER))
@@ -273,13 +273,13 @@ def federation(bench: Bench) -> None:
     bench.join("gone", validation=5, active=False)
 
 
-def test_dvw_asks_all_other_learners_that_can_tell(bench):
+def test_dvw_asks_all_other_learners_that_can_tell(bench) -> None:
     federation(bench)
     questions = list(ByDistributedValidation().ask(bench.view(), bench.update("c")))
     assert questions == [(tuple("abdef"), SCORE, None)]
 
 
-def test_dvw_asks_so_many_drawn_anew_for_each_update(bench):
+def test_dvw_asks_so_many_drawn_anew_for_each_update(bench) -> None:
     federation(bench)
     part = ByDistributedValidation(evaluators=2)
     seen = set()
@@ -295,7 +295,7 @@ def test_dvw_asks_so_many_drawn_anew_for_each_update(bench):
     assert everybody == tuple("abdef")
 
 
-def test_dvw_refuses_nonsense():
+def test_dvw_refuses_nonsense() -> None:
     with pytest.raises(ValueError, match=r"metric should be one of .*got 'microf1'\. Did you mean 'micro_f1'"):
         ByDistributedValidation("microf1")
     with pytest.raises(ValueError, match="quorum should be above 0 and at most 1, got 0"):
@@ -304,7 +304,7 @@ def test_dvw_refuses_nonsense():
         ByDistributedValidation(evaluators=0)
 
 
-def test_only_weights_by_loss_may_exceed_one():
+def test_only_weights_by_loss_may_exceed_one() -> None:
     assert ByDistributedValidation("micro_f1").at_most_one
     assert not ByDistributedValidation("loss").at_most_one
 
@@ -312,20 +312,20 @@ def test_only_weights_by_loss_may_exceed_one():
 # ----------------------------------------------------------------------------------- consistency and gradient norm
 
 
-def test_rce_asks_home_to_compare_with_the_current_model(bench):
+def test_rce_asks_home_to_compare_with_the_current_model(bench) -> None:
     part = ByConsistency("euclidean")
     assert list(part.ask(bench.view(), bench.update())) == [((HOME,), Consistency("euclidean"), bench.state.model)]
     assert part.needs.stimuli
 
 
-def test_rce_weighs_layer_by_layer(bench):
+def test_rce_weighs_layer_by_layer(bench) -> None:
     probe = Consistency("cosine")
     answered = bench.update(evidence=[(HOME, probe, Consistent((0.9, 0.4)))])
     assert ByConsistency().weigh(bench.view(), answered) == (0.9, 0.4)
     assert ByConsistency().weigh(bench.view(), bench.update(evidence=[(HOME, probe, None)])) is None
 
 
-def test_hdafl_other_option_weighs_by_the_norm_of_the_gradient(bench):
+def test_hdafl_other_option_weighs_by_the_norm_of_the_gradient(bench) -> None:
     # learners report the squared norm
     assert ByGradientNorm().weigh(bench.view(), bench.update(metrics=Metrics(gradient_norm=6.25))) == 2.5
     assert ByGradientNorm().weigh(bench.view(), bench.update()) is None
@@ -335,7 +335,7 @@ def test_hdafl_other_option_weighs_by_the_norm_of_the_gradient(bench):
 # ---------------------------------------------------------------------------------------------------------- product
 
 
-def test_product_of_a_number_and_layers(bench):
+def test_product_of_a_number_and_layers(bench) -> None:
     probe = Consistency("cosine")
     update = bench.update(examples=10, stale=1, evidence=[(HOME, probe, Consistent((0.5, 0.25)))])
     weigh = lambda *parts: Product(*parts).weigh(bench.view(), update)  # noqa: E731
@@ -345,7 +345,7 @@ def test_product_of_a_number_and_layers(bench):
     assert weigh(ByExamples(), ByFreshness("inv"), ByConsistency()) == (2.5, 1.25)
 
 
-def test_product_of_layers_and_layers(bench):
+def test_product_of_layers_and_layers(bench) -> None:
     update = bench.update(
         evidence=[
             (HOME, Consistency("cosine"), Consistent((0.5, 0.25))),
@@ -355,7 +355,7 @@ def test_product_of_layers_and_layers(bench):
     assert Product(ByConsistency(), ByConsistency("euclidean")).weigh(bench.view(), update) == (0.25, 0.25)
 
 
-def test_product_of_two_validations_pools_each_opinion_once(bench):
+def test_product_of_two_validations_pools_each_opinion_once(bench) -> None:
     # both ask the same question, so the answers of one must not be pooled with those of the other
     bench.join("a", validation=8)
     bench.join("b", validation=8)
@@ -371,12 +371,12 @@ def test_product_of_two_validations_pools_each_opinion_once(bench):
     assert part.weigh(bench.view(), update) == pytest.approx(0.75 * 32 / math.sqrt(3840), rel=1e-13)
 
 
-def test_product_lacks_evidence_where_a_factor_does(bench):
+def test_product_lacks_evidence_where_a_factor_does(bench) -> None:
     part = Product(ByExamples(), ByDistributedValidation())
     assert part.weigh(bench.view(), bench.update()) is None
 
 
-def test_product_asks_and_reports_what_its_factors_do(bench):
+def test_product_asks_and_reports_what_its_factors_do(bench) -> None:
     federation(bench)
     part = Product(ByDistributedValidation(evaluators=1), ByConsistency(), ByGradientNorm(), ByGradientNorm())
     questions = list(part.ask(bench.view(), bench.update("c")))
@@ -387,7 +387,7 @@ def test_product_asks_and_reports_what_its_factors_do(bench):
     assert (plain.needs.validation, plain.needs.stimuli, plain.at_most_one) == (False, False, True)
 
 
-def test_product_refuses_nonsense():
+def test_product_refuses_nonsense() -> None:
     with pytest.raises(ValueError, match="two weightings or more, got 1"):
         Product(ByExamples())
     with pytest.raises(ValueError, match=r"0\.5 is no Weighting; write a subclass of Weighting"):
