@@ -108,3 +108,10 @@ def test_q_fedavg_without_q_is_the_mean() -> None:
         bench.update("b", [4.0], metrics=Metrics(training_loss=9.0)),
     ]
     assert bench.commit(FairChange(0.0, 0.5), Replace(), updates, [1.0, 1.0]) == [3.0]
+
+
+def test_q_fedavg_refuses_a_weight_for_each_layer() -> None:
+    bench = Bench(layout(x=1, y=1))
+    update = bench.update("a", [1.0, 1.0], metrics=Metrics(training_loss=1.0))
+    with pytest.raises(ValueError, match="the weights of learner 'a' differ from layer to layer"):
+        FairChange().merge(bench.view(), [update], [(1.0, 2.0)])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from archipel.core.checks import at_least, between, more_than
+from archipel.core.checks import at_least, between, more_than, require
 from archipel.core.layout import chunks
 from archipel.core.parts.merge import Merge, Proposal
 from archipel.core.parts.part import Composition, Needs
@@ -154,6 +154,12 @@ class FairChange(Merge):
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         merged = view.kernels.empty(view.layout.size).copy_(view.models.read(view.model.name))
+        for update, weight in zip(updates, weights, strict=True):
+            require(
+                min(weight) == max(weight),
+                f"FairChange: the weights of learner {update.learner!r} differ from layer to layer, and q-FedAvg has "
+                "one for a whole update; use Equally() or ByExamples().",
+            )
         counted = [(update, weight[0]) for update, weight in zip(updates, weights, strict=True) if weight[0] > 0]
         layers = tuple(sorted({layer for update, _ in counted for layer in update.layers}))
         bounds = [p * self.bound(_loss(update), self._squared(view, update)) for update, p in counted]
