@@ -172,4 +172,4 @@ def test_every_example_is_in_the_list_and_says_how_to_run_it() -> None:
     assert sorted(listed) == sorted(path.parent.name for path in EXAMPLES.glob("*/study.toml"))
     for name in listed:
         head = (EXAMPLES / name / "study.toml").read_text().partition("title =")[0]
-        assert "#   archipel run study.toml\n" in head
+        assert re.search(r"^#   archipel run study.toml(?: +# .*)?$", head, re.MULTILINE)

@@ -199,8 +199,8 @@ def test_importance_costs_one_more_pass() -> None:
     assert times(with_scores) == pytest.approx([2 * 3 * 0.01])
 
 
-def test_a_task_called_back_reports_the_last_epoch_that_has_ended() -> None:
-    """Though the job had been carried on further, together with the others."""
+def test_a_task_called_back_finishes_its_epoch() -> None:
+    """Metis Alg. 1 tests after the batches of an epoch; the job may have been carried on further, with the others."""
     simulator = begun(
         ap.async_dvw(batch=8, at_most=50, tombstones=50),
         small_islands(2),
@@ -215,16 +215,19 @@ def test_a_task_called_back_reports_the_last_epoch_that_has_ended() -> None:
     by_hand = Job.begin(
         flight.job.learner, simulator.context.layout, simulator.controller.models.read("v0"), flight.train.plan
     )
-    Plain(simulator.context).submit([by_hand], 1)
+    Plain(simulator.context).submit([by_hand], 2)
+    looks = 0.002 * math.ceil(len(by_hand.learner.validation) / 8)
+    assert flight.began < simulator.clock.now  # the second epoch is under way
+    ends = flight.began + 0.035 * math.ceil(len(by_hand.learner.train) / 8) + looks
     simulator.flights.finish(flight.train.task)
-    arrives = simulator.clock.now + 0.002 * math.ceil(len(by_hand.learner.validation) / 8)  # its own score, no more
+    arrives = ends + looks  # the epoch with its validation loss, then its own score
     while flight.train.task in simulator.flights.out:
         simulator.run(events=1)
     (time, record) = next(
         (s.time, s.record) for s in simulator.records if getattr(s.record, "losses", None) and s.record.learner == "01"
     )
     assert time == pytest.approx(arrives)
-    assert (record.epochs, record.steps) == (1, by_hand.steps)
+    assert (record.epochs, record.steps) == (2, by_hand.steps)
     assert record.losses == pytest.approx(by_hand.losses, abs=0)
     assert torch.equal(simulator.controller.models.read(f"t{flight.train.task}"), by_hand.vector)
 

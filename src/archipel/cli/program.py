@@ -33,7 +33,7 @@ COMMANDS = {
     "ever lost.",
     "learner": "Take part in a real federation with one's own data, which stay here.",
     "status": "How a federation is doing: learners, tasks, version, score.",
-    "operator": "Pause, resume, withdraw or readmit a learner of a federation.",
+    "operator": "Pause, resume, withdraw or readmit a learner of a federation; roll its model back.",
     "replay": "Tell a new controller the journal of a federation, and see that it comes to the same models.",
     "ca": "A small private authority for a real federation: certificates for controller, learners and operators.",
 }

@@ -217,7 +217,7 @@ def plan_at(version: int, planners, plan: Plan, layers=SIX) -> Plan:
 def test_plans_of_divide_and_conquer_round_by_round() -> None:
     # section 4.2: 5 rounds of the whole net; then features (20 epochs) and classifier (4 epochs, half the rate) in
     # turn; the rate starts at .001 and falls by 10 % a round. Split after layer 4
-    algorithm = divide_and_conquer(split=4)
+    algorithm = divide_and_conquer(split=4, prepass=5)
     features, classifier = ("l1", "l2", "l3", "l4"), ("l5", "l6")
     for version in range(12):
         plan = plan_at(version, algorithm.planners, algorithm.plan)
