@@ -237,6 +237,16 @@ def test_plans_of_divide_and_conquer_round_by_round() -> None:
     assert plan_at(6, algorithm.planners, algorithm.plan).rate == pytest.approx(0.0002657205, rel=1e-12)
 
 
+def test_with_a_given_split_there_is_no_prepass_unless_asked_for() -> None:
+    # section 4.2.2: feature-learning rounds are CR = 1, 3, 5 ..., the others fine-tune
+    algorithm = divide_and_conquer(split=4)
+    trains = [plan_at(version, algorithm.planners, algorithm.plan).trains for version in range(4)]
+    assert trains == [("l1", "l2", "l3", "l4"), ("l5", "l6")] * 2
+    (part, _) = divide_and_conquer().planners
+    assert isinstance(part, DivideAndConquer)
+    assert part.prepass == 5
+
+
 def test_epochs_and_rate_of_fine_tuning_are_settings() -> None:
     algorithm = divide_and_conquer(
         prepass=0, split="l2", tuning_epochs=2, tuning_rate=0.1, decay=1.0, epochs=7, rate=0.5
