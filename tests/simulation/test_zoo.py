@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ SIZES = (45, 60, 22, 7, 43)
 """In batches of 20 all but one end with a short one, and no batch is of one example."""
 PERCEPTRONS = ("MLP, ReLU", "MLP, momentum, Nesterov, weight decay")
 ON_WORKERS = (
+    "small transformer",
     *("LSTM", "GRU, Adam", "transformer", "small transformer, dropout", "residual CNN, batch norm", "CNN, dropout"),
 )
 
@@ -149,13 +151,15 @@ class Centred(nn.Module):
         (Branches, "SGD", "branches on the numbers of a tensor"),
         (Centred, "SGD", "examples of a batch depend on each other"),
         (ZOO["LSTM"].make, "SGD", r"torch cannot map it over learners \(.*lstm"),
+        (ZOO["small transformer"].make, "SGD", "torch maps aten::.*attention.* over learners by a loop only"),
         (ZOO["transformer"].make, "SGD", "it is large: .* multiplications an example, more than 2,000,000"),
         (ZOO["MLP, ReLU"].make, "Adafactor", "Adafactor does not change every number by its own gradient alone"),
     ],
-    ids=["in place", "branch", "batch", "LSTM", "large", "Adafactor"],
+    ids=["in place", "branch", "batch", "LSTM", "attention", "large", "Adafactor"],
 )
 def test_the_reason_is_told_why_a_network_is_not_stacked(make: type[nn.Module], optimiser: str, reason: str) -> None:
-    data = "words" if make in (ZOO["LSTM"].make, ZOO["transformer"].make) else "features"
+    words = [ZOO[name].make for name in ("LSTM", "small transformer", "transformer")]
+    data: Literal["words", "features"] = "words" if make in words else "features"
     at_hand = context_of(Kind(make, data=data))
     plan = Plan(optimiser=optimiser, rate=0.05)
     found = why_not_stacked(at_hand, plan)

@@ -288,10 +288,10 @@ def choose(counts: IntArray, sizes: IntArray, supply: IntArray, random: np.rando
     learners, places = len(counts), int(counts.sum())
     all_fit = places >= (supply > 0).sum()
     held = np.zeros((learners, len(supply)), dtype=bool)
+    holders = np.zeros(len(supply), np.int64)
     left = supply.astype(np.float64)  # examples of every class that the learners so far are expected to leave
     # the largest learners first: small ones fit into what is left
     for turn, k in enumerate(np.argsort(-sizes, kind="stable")):
-        holders = held.sum(0)
         # a class has at most as many holders as examples: where that matters, take classes with most room first
         room = np.minimum(supply - holders, learners - turn)
         used = 1 - left / np.maximum(supply, 1)
@@ -310,6 +310,7 @@ def choose(counts: IntArray, sizes: IntArray, supply: IntArray, random: np.rando
                 "Ask for fewer learners or fewer classes per learner."
             )
         held[k, picked] = True
+        holders[picked] += 1
         need = float(sizes[k])
         for place, c in enumerate(sorted(picked, key=lambda c: left[c])):
             taken = min(left[c], need / (len(picked) - place))

@@ -60,6 +60,43 @@ class Islands:
         names = [learner.name for learner in self.learners]
         for name, times in Counter(names).items():
             require(times == 1, f"Islands: two learners are called {name!r}. Give every learner its own name.")
+        sound = self._is_sound()
+        if not sound:  # find the first mistake, and say whose it is
+            self._check_learners()
+        require(
+            any(learner.role == "train" for learner in self.learners),
+            f"Islands: none of the {len(names)} learners trains. Give at least one the role 'train'.",
+        )
+        self._check_indices("test", self.test)
+        self._check_indices("stimuli", self.stimuli)
+        if not sound:
+            self._check_laws()
+
+    def _is_sound(self) -> bool:
+        """Return whether all learners' parts obey all laws, in one pass over all of them."""
+        parts = [part for learner in self.learners for part in (learner.train, learner.test)]
+        if not all(part.dtype == torch.int64 and part.ndim == 1 for part in (*parts, self.test, self.stimuli)):
+            return False
+        if not all(learner.role in ROLES and len(learner.train) for learner in self.learners):
+            return False
+        train, test = (torch.cat([self.test[:0], *side]) for side in (parts[::2], parts[1::2]))
+        used = torch.cat([train, test, self.test, self.stimuli])
+        if len(used) and not 0 <= int(used.min()) <= int(used.max()) < len(self.x):
+            return False
+        trained, shown = (torch.zeros(len(self.x), dtype=torch.bool) for _ in range(2))
+        trained[train] = True
+        shown[self.stimuli] = True
+        owner = torch.repeat_interleave(torch.arange(len(self.learners)), torch.tensor([len(p) for p in parts[1::2]]))
+        return (
+            int(trained.sum()) == len(train)
+            and not trained[used[len(train) :]].any()
+            and not shown[test].any()
+            and not shown[self.test].any()
+            and len(torch.unique(owner * len(self.x) + test)) == len(test)
+        )
+
+    def _check_learners(self) -> None:
+        """Refuse the first learner whose role or parts are wrong."""
         for learner in self.learners:
             require(
                 learner.role in ROLES,
@@ -73,13 +110,6 @@ class Islands:
                 f"Islands: learner {learner.name!r} has no training examples: "
                 "leave it out, or split over fewer learners.",
             )
-        require(
-            any(learner.role == "train" for learner in self.learners),
-            f"Islands: none of the {len(names)} learners trains. Give at least one the role 'train'.",
-        )
-        self._check_indices("test", self.test)
-        self._check_indices("stimuli", self.stimuli)
-        self._check_laws()
 
     def _check_indices(self, what: str, indices: Tensor) -> None:
         check_indices(f"Islands: {what}", indices, len(self.x))

@@ -236,6 +236,8 @@ def numbered(learners: int) -> list[str]:
 
 def own_tests(labels: IntArray, parts: list[IntArray], home: IntArray, seed: int) -> list[IntArray]:
     """Return every learner's own test part, taken from the test set at HOME."""
+    if not len(home):
+        return [home] * len(parts)
     return [
         home[own_test(labels[part], labels[home], (seed, "data", "own test", number))]
         for number, part in enumerate(parts)

@@ -6,12 +6,16 @@ rounds a table to whole numbers and keeps its margins. All three are exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from archipel.data.array_types import FloatArray, IntArray
 
 ROUNDS = 500
 """Limit on the steps of Newton's method, which needs about six."""
+CHUNK = 1024
+"""Learners that are looked at together for holders of a class."""
 
 
 def allocate(sizes: IntArray, supply: IntArray, at_least: IntArray, at_most: IntArray) -> IntArray | None:
@@ -35,13 +39,13 @@ def complete(shares: FloatArray, rows: IntArray, columns: IntArray, room: IntArr
     table = np.minimum(np.floor(shares + 1e-6).astype(np.int64), room)
     room = room - table
     spare: IntArray = columns - table.sum(0)
-    for k in range(len(rows)):
+    for k in np.flatnonzero(table.sum(1) < rows).tolist():
         by_remainder = np.argsort(table[k] - shares[k], kind="stable")
         one_more = by_remainder[((room[k] > 0) & (spare > 0))[by_remainder]][: rows[k] - table[k].sum()]
         table[k, one_more] += 1
         room[k, one_more] -= 1
         spare[one_more] -= 1
-    for k in range(len(rows)):
+    for k in np.flatnonzero(table.sum(1) < rows).tolist():
         while (lack := int(rows[k] - table[k].sum())) > 0:
             if not augment(k, lack, table, room, spare):
                 return None
@@ -50,10 +54,9 @@ def complete(shares: FloatArray, rows: IntArray, columns: IntArray, room: IntArr
 
 def augment(start: int, lack: int, table: IntArray, room: IntArray, spare: IntArray) -> bool:
     """Give a learner more by the shortest augmenting path, a chain of exchanges to a class with spare examples."""
-    taker: dict[int, int] = {}  # class -> the learner that would take of it
+    taker: dict[int, int] = {}  # class -> the learner that would take of it, in the order in which they were reached
     gives: dict[int, int] = {}  # learner -> the class it would give to the taker of that class
-    queue = [start]
-    for learner in queue:
+    for learner in _reached(start, taker, gives, table):
         for c in np.flatnonzero(room[learner]).tolist():
             if c in taker:
                 continue
@@ -72,11 +75,25 @@ def augment(start: int, lack: int, table: IntArray, room: IntArray, spare: IntAr
                     if k != start:
                         move(k, gives[k], -amount, table, room)
                 return True
-            for other in np.flatnonzero(table[:, c]).tolist():
+    return False
+
+
+def _reached(start: int, taker: dict[int, int], gives: dict[int, int], table: IntArray) -> Iterator[int]:
+    """Yield learners breadth first: the first one, then all that hold a class somebody would take; note what they give.
+
+    Most searches end after a few learners, so holders are looked for only as far as they are needed.
+    """
+    yield start
+    done = 0
+    while done < len(taker):
+        c = list(taker)[done]
+        for first in range(0, len(table), CHUNK):
+            for place in np.flatnonzero(table[first : first + CHUNK, c]).tolist():
+                other = first + place
                 if other != start and other not in gives:
                     gives[other] = c
-                    queue.append(other)
-    return False
+                    yield other
+        done += 1
 
 
 def move(learner: int, taken: int, amount: int, table: IntArray, room: IntArray) -> None:

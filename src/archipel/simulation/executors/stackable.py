@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import torch
 from torch import Tensor, nn
@@ -46,9 +47,14 @@ def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
     if count > SMALL:
         return f"it is large: {count:,} multiplications an example, more than {SMALL:,}"
     try:
-        apart = _difference(context)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            apart = _difference(context)
     except Exception as error:  # whatever a network does that torch.func cannot map
         return _cause(error)
+    looped = next((str(one.message) for one in warned if "performance drop" in str(one.message)), None)
+    if looped is not None:
+        return f"torch maps {_operation(looped)} over learners by a loop only"
     if not apart <= TOLERANCE:
         return (
             "its gradients come out differently in a stack: examples of a batch depend on each other, or the loss is "
@@ -62,6 +68,11 @@ def _has_rules(part: nn.Module) -> bool:
     if not isinstance(part, nn.Embedding | nn.EmbeddingBag):
         return False
     return part.padding_idx is not None or part.max_norm is not None or part.scale_grad_by_freq or part.sparse
+
+
+def _operation(warning: str) -> str:
+    """Return the operation that a warning of torch is about."""
+    return next((word.rstrip(".") for word in warning.split() if word.startswith("aten::")), "an operation")
 
 
 def _cause(error: Exception) -> str:

@@ -35,6 +35,8 @@ NUMBERS = 1 << 26
 """Parameters of a stack at most."""
 WORTH_A_PROCESS = 1_500_000
 """Multiplications of a step's forward pass that make a stack of its own, which another process may train."""
+LEARNERS = 10
+"""Learners that share a mapped step at least: mapping takes as long as some of them."""
 KEPT = 1 << 20
 """Parameters of a stack at most whose memory is kept for the next one: to prepare it takes as long as a step."""
 
@@ -115,7 +117,8 @@ class Stacked:
         fitting = max(1, NUMBERS // self.context.layout.size)
         worth = len(jobs) * self._products * max(job.plan.batch for job in jobs) // WORTH_A_PROCESS
         even = 1 << max(0, worth.bit_length() - 1)
-        count = min(len(jobs), max(even, -(-len(jobs) // fitting)))
+        least = 1 if isinstance(self.network, Classifier) else LEARNERS
+        count = min(len(jobs), max(min(even, max(1, len(jobs) // least)), -(-len(jobs) // fitting)))
         ordered = sorted(jobs, key=lambda job: -job.examples)
         bounds = [len(jobs) * i // count for i in range(count + 1)]
         return [ordered[start:stop] for start, stop in pairwise(bounds)]
