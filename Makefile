@@ -7,6 +7,8 @@ READY  := $(VENV)/.ready
 CODE   := src tests examples benchmarks tools
 CORE   := $(addprefix tests/,core test_algorithms.py test_codec.py test_layout.py test_metrics.py test_randomness.py)
 
+unexport PYTHONDONTWRITEBYTECODE # without cached bytecode every worker compiles all tests again
+
 .PHONY: help demo test coverage bench chaos fuzz lock sbom check lint format dist docs pages clean
 
 help:  ## Show what can be made

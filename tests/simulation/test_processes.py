@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 import torch
 
-from archipel.study.worker_pool import Began, Broke, Ended, Message, Told, cores, deaf, stopped_by_hand, work_through
+from archipel.study.worker_pool import (
+    Began,
+    Broke,
+    Ended,
+    Message,
+    Told,
+    cores,
+    signals_blocked,
+    stopped_by_hand,
+    work_through,
+)
 from tests.waiting import until
 
 
@@ -106,7 +116,7 @@ def test_a_signal_asks_to_stop(processes: int) -> None:
 def test_a_signal_is_not_lost_while_a_process_is_started() -> None:
     stop = threading.Event()
     with stopped_by_hand(stop):
-        with deaf():
+        with signals_blocked():
             os.kill(os.getpid(), signal.SIGINT)
         until(stop.is_set, "the signal that was sent while signals were blocked")
 

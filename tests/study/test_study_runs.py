@@ -237,7 +237,7 @@ def test_results_of_other_code_or_data_are_not_taken_for_these(tmp_path: Path) -
     for path in (code, rows):
         before = path.read_text()
         path.write_text(before + "\n")
-        with pytest.raises(ValueError, match=rf"was begun with another {path.name}, .* put the files back"):
+        with pytest.raises(ValueError, match=rf"was started with another {path.name}, .* put the files back"):
             run_study(given, folder)
         path.write_text(before)
     assert bits(run_study(given, folder)) == bits(first)

@@ -38,7 +38,7 @@ ResultsFolder = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder of the results; default: results/<title>.")
 ]
 ResumedFolder = Annotated[
-    Path | None, typer.Option("--resume", help="Go on with the study in this folder, to the same bits.")
+    Path | None, typer.Option("--resume", help="Continue the study in this folder, to the same bits.")
 ]
 Jobs = Annotated[int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each core.")]
 ClusterAddress = Annotated[
@@ -134,10 +134,10 @@ def _chosen(
     code: Code = "any" if allow_code else "beside"
     if resume is not None:
         if path or algorithms or data or changes or folder:
-            raise ValueError("--resume goes on with the study in its folder as it is; give nothing beside it.")
+            raise ValueError("--resume continues the study in its folder as it is; give no other arguments.")
         if not (resume / "runs.json").exists() or not (resume / "study.toml").exists():
             raise FileNotFoundError(
-                f"{resume} holds no study that was begun; give the folder of a study's results, not that of one run."
+                f"{resume} holds no study that was started; give the folder of a study's results, not that of one run."
             )
         return read_study(resume / "study.toml", code=code), resume
     study = read_study(path, algorithms=algorithms, data=data, changes=changes, code=code)

@@ -137,7 +137,7 @@ class Audience:
         folder = Path(job.folder)
         title = f"{job.study.get('title', 'study')} {folder.parent.name} {folder.name}"
         names = job.study.get("trackers", [])
-        # paths of this machine are nobody's business
+        # paths of this machine are private
         settings = flat_settings({key: value for key, value in job.study.items() if key not in ("folder", "trackers")})
         for name in names if isinstance(names, list) else [names]:
             listener = tracker(name)

@@ -31,7 +31,7 @@ def part(text: str, kind: type[Part], code: OwnCode) -> Any:
     try:
         tree = ast.parse(arguments, mode="eval").body
     except SyntaxError as error:
-        raise ValueError(f"{text!r} is no expression such as \"ByFreshness('inv')\": {error.msg}.") from None
+        raise ValueError(f"{text!r} is not an expression such as \"ByFreshness('inv')\": {error.msg}.") from None
     if isinstance(tree, ast.Name):
         tree = ast.Call(tree, [], [])
     require(

@@ -116,7 +116,7 @@ def put(raw: Raw, key: str, value: Any) -> None:
         if isinstance(table.get(step), str) and step in ("source", "model"):
             table[step] = {"name": table[step]}
         table = table.setdefault(step, {})
-        require(isinstance(table, dict), f"{key}: {step} is no table, so it has no keys of its own.")
+        require(isinstance(table, dict), f"{key}: {step} is not a table, so it has no keys of its own.")
     table[(first, *rest)[-1]] = value
 
 

@@ -78,7 +78,7 @@ def _same_columns_everywhere(study: Study) -> None:
     call = study.data.source
     require(
         call.name in ("from_csv", "from_parquet"),
-        f"--data: the study's source is {call.name}, which is no table. Leave --data out, or give the study "
+        f"--data: the study's source is {call.name}, which is not a table. Leave --data out, or give the study "
         'source = {name = "from_csv", ...}.',
     )
     given = call.given

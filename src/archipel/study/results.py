@@ -117,7 +117,7 @@ class Watcher:
         """Get the news that a run has started, made progress, ended or failed."""
 
 
-class Complaining(Watcher):
+class WarnsOfFailures(Watcher):
     """Warns of runs that fail."""
 
     def begin(self, what: str, jobs: Sequence[GridCell]) -> None:
@@ -156,7 +156,7 @@ def run_study(
     cluster = Cluster(cluster) if isinstance(cluster, str) else cluster
     study = study if isinstance(study, Study) else read_study(study)
     folder = Path(folder) if folder is not None else Path("results") / slug(study.title)
-    watcher = watcher or Complaining()
+    watcher = watcher or WarnsOfFailures()
     jobs = cells(study)
     tried = candidates(study, jobs) if study.tune else []
     if not (folder / "study.toml").exists():
@@ -173,16 +173,18 @@ def run_study(
             _compare_versions(folder)
         if tried:
             # once a choice is made it stays: a failed candidate that is repeated could change it between two runs
-            if not (folder / CHOICES).exists() and not _work_off("tuning", tried, folder, machine, watcher):
+            if not (folder / CHOICES).exists() and not _execute_unfinished("tuning", tried, folder, machine, watcher):
                 return load_results(folder)
             choices = choose(tried, [_run_in(folder / cell.place) for cell in tried])
             write_json(folder / CHOICES, [choice.told() for choice in choices])
             jobs = tuned(jobs, tried, choices)
-        _work_off("running", jobs, folder, machine, watcher)
+        _execute_unfinished("running", jobs, folder, machine, watcher)
         return load_results(folder)
 
 
-def _work_off(what: str, jobs: Sequence[GridCell], folder: Path, machine: Parallelism, watcher: Watcher) -> bool:
+def _execute_unfinished(
+    what: str, jobs: Sequence[GridCell], folder: Path, machine: Parallelism, watcher: Watcher
+) -> bool:
     """Execute unfinished runs; return False if Ctrl-C stopped them. A run that fails leaves an error.txt."""
     left = _unfinished(jobs, folder)
     watcher.begin(what, left)
@@ -268,7 +270,7 @@ def _check_same_study(study: Study, folder: Path) -> None:
     other = changed(json.loads((folder / "inputs.json").read_text()), hashes(study))
     require(
         not other,
-        f"{folder} was begun with another {', '.join(other)}, and runs of both would stand side by side. Give another "
+        f"{folder} was started with another {', '.join(other)}, and its results would mix runs of both. Give another "
         "folder, or put the files back as they were.",
     )
 

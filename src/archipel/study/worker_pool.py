@@ -106,7 +106,7 @@ def stopped_by_hand(stop: Flag) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deaf() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Block SIGINT and SIGTERM, which reach all processes of a terminal or a job, in the processes started within.
 
     They inherit the mask; this process requests them to stop. A signal that arrives meanwhile is delivered at the end,
@@ -169,7 +169,7 @@ def _in_processes(
     def employ() -> None:
         mine, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(work, theirs, stop, threads), daemon=True)
-        with deaf():
+        with signals_blocked():
             process.start()
         processes_begun.append(process)
         theirs.close()
@@ -183,7 +183,7 @@ def _in_processes(
             process.join()  # one that is still starting needs what this process shares with it
     except BaseException:
         for process in processes_begun:
-            process.kill()  # they are deaf to anything else
+            process.kill()  # they block other signals
         raise
 
 
