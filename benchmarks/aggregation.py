@@ -28,8 +28,9 @@ import torch
 from torch import Tensor
 
 from archipel.core.layout import Layer, Layout, TensorSlot
+from archipel.core.members import Member
 from archipel.core.parts import Community, Mean
-from archipel.core.state import Member, State, Update, View
+from archipel.core.state import State, Update, View
 from archipel.core.types import Metrics, Model
 from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
@@ -68,7 +69,7 @@ class Federation:
         row = torch.randn(self.parameters, generator=draw)
         self.updates: list[Update] = []
         for k in range(self.learners):
-            self.state.members[f"{k:04}"] = Member(f"{k:04}", 1, 0, 0, "", "train", True)
+            self.state.members.join(Member(f"{k:04}", 1, 0, 0, "", "train"))
             name = f"t{k}"  # an update and the store have the same text, not one each, as in a run
             self.models.write(name, row * (1 + k / self.learners))
             self.updates.append(self.update(k, name))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from archipel.core import records, state, types
+from archipel.core import members, records, state, types
 from archipel.core.types import Cycle, Metrics, Model, Plan, Scored, Trained
 from archipel.storage.dataclass_codec import Codec
 
-CODEC = Codec(types, records, state)
+CODEC = Codec(types, records, members, state)
 
 
 def through(tmp_path: Path, value: Any) -> Any:

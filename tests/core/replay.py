@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from archipel.core import records, state, types
+from archipel.core import members, records, state, types
 from archipel.core.algorithm import Algorithm
 from archipel.core.controller import Controller
 from archipel.core.records import Committed
@@ -22,7 +22,7 @@ from archipel.simulation.simulator import Simulator
 from archipel.simulation.vectors import MemoryModels
 from archipel.storage.dataclass_codec import Codec
 
-CODEC = Codec(types, records, state)
+CODEC = Codec(types, records, members, state)
 
 Settings = dict[str, Any]
 """What a controller takes beside its algorithm and its store."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from archipel.algorithms import fedavg, sync_dvw
+from archipel.core.members import Members
 from archipel.core.parts import (
     Evaluation,
 )
@@ -12,6 +15,7 @@ from archipel.core.state import validate
 from archipel.core.types import (
     Joined,
     Left,
+    Role,
 )
 from tests.core.hand import (
     Hand,
@@ -21,14 +25,17 @@ from tests.core.hand import (
     trained,
 )
 
+ROLES: tuple[Role, ...] = ("train", "validation", "test")
+
 
 def test_who_is_there_follows_joins_leaves_returns_and_changes_of_role() -> None:
     hand = Hand(fedavg(), learners=3)
 
     def there(event: Joined | Left) -> dict[str, list[str]]:
         hand.do(event)  # `validate` holds it against the members
-        assert list(hand.controller._context.view("any").active()) == hand.state.there.get("train", [])
-        return {role: list(names) for role, names in hand.state.there.items() if names}
+        there = {role: list(hand.state.members.there(role)) for role in ROLES}
+        assert list(hand.controller._context.view("any").active()) == there["train"]
+        return {role: names for role, names in there.items() if names}
 
     assert there(joined("b")) == {"train": ["b"]}
     assert there(joined("c", test=5)) == {"train": ["b", "c"]}
@@ -49,16 +56,30 @@ def test_who_is_there_follows_joins_leaves_returns_and_changes_of_role() -> None
 
 
 @pytest.mark.parametrize(
-    "there",
-    [{}, {"train": ["a"]}, {"train": ["b", "a"]}, {"train": ["a", "b", "b"]}, {"train": ["a"], "test": ["b"]}],
-    ids=["nobody", "one is missing", "not by name", "one is there twice", "in another role"],
+    ("broken", "law"),
+    [
+        (lambda members: members.there("train").remove("a"), "who is there to train"),
+        (lambda members: members.there("test").add("b"), "who is there to test"),
+        (lambda members: members.idle.add("a"), "who is idle"),
+        (lambda members: members.idle.remove("c"), "who is idle"),
+        (lambda members: members.validating.remove("c"), "who has a validation part"),
+        (lambda members: members.engage("c"), "tasks and updates of c"),
+        (lambda members: members.release("a"), "tasks and updates of a"),
+    ],
 )
-def test_who_is_there_is_a_law(there: dict[str, list[str]]) -> None:
-    hand = Hand(fedavg(), learners=2).play((joined("a"),), (joined("b"), "train 0 a v0", "train 1 b v0"))
-    hand.state.there = {"train": ["a", "b"], "test": []}
-    validate(hand.state, hand.models)  # a role that nobody has any more
-    hand.state.there = there
-    with pytest.raises(AssertionError, match="who is there"):
+def test_what_is_kept_up_to_date_is_a_law(broken: Callable[[Members], None], law: str) -> None:
+    hand = Hand(fedavg(), learners=2).play(
+        (joined("a"),), (joined("b"), "train 0 a v0", "train 1 b v0"), (joined("c", validation=3),)
+    )
+    broken(hand.state.members)
+    with pytest.raises(AssertionError, match=law):
+        validate(hand.state, hand.models)
+
+
+def test_a_use_of_a_vector_that_is_not_counted_breaks_a_law() -> None:
+    hand = Hand(fedavg(), learners=1).play((joined("a"), "train 0 a v0"))
+    hand.state.vectors.remove("v0")
+    with pytest.raises(AssertionError, match="uses of vectors are not counted"):
         validate(hand.state, hand.models)
 
 

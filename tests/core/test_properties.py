@@ -8,6 +8,7 @@ shrinks it to the shortest that breaks a law.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -43,8 +44,9 @@ from archipel.core.parts import (
     Rounds,
     Stream,
 )
+from archipel.core.parts.merge import CommunityMemory
 from archipel.core.records import Committed, Refused, Scores
-from archipel.core.state import validate
+from archipel.core.state import State, validate
 from archipel.core.types import (
     HOME,
     Cancel,
@@ -301,12 +303,16 @@ class Engine:
         if self.stopped:
             return commands
         validate(state, models)
+        stored = {name for name in models.names() if "/" not in name}
+        assert stored == set(state.vectors.counts), "the store holds other vectors than are needed"
+        held = Counter(name for names in state.vectors.held.values() for name in names)
+        assert held == held_by_parts(state)
         assert set(state.out) == set(self.out), "engine and controller disagree on what is out"
         assert set(state.inquiries) == set(self.questions)
         assert torch.isfinite(models.read(state.model.name)).all()
         assert state.version == self.version
         if not isinstance(self.controller.algorithm.protocol, Relay):
-            waiting = {update.task for update in state.queue}
+            waiting = set(state.queue)
             assert self.taken == waiting | set(self.committed) | (self.refused & self.taken), "an update was lost"
         self.no_hang()
         return commands
@@ -478,3 +484,9 @@ def test_histories_hold_what_may_go_wrong() -> None:
     assert senseless > 10, "and some should make no sense"
     assert commands == set(get_args(Command))
     assert events == set(get_args(Event))
+
+
+def held_by_parts(state: State) -> Counter[str]:
+    """Vectors that parts remember to hold, by a walk over what they remember."""
+    memories = [memory for memory in state.memory.values() if isinstance(memory, CommunityMemory)]
+    return Counter({name for memory in memories for latest in memory.latest.values() for name, _ in latest.values()})

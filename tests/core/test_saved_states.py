@@ -46,7 +46,7 @@ def test_a_saved_state_goes_on_where_it_was() -> None:
     again.play(*rows)
     assert torch.equal(hand.vector, again.vector)
     assert hand.state.members == again.state.members
-    assert hand.state.there == again.state.there
+    assert list(hand.state.members.idle) == list(again.state.members.idle)
 
 
 def test_either_an_initial_model_or_a_saved_state() -> None:

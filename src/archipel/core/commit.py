@@ -41,9 +41,7 @@ def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
 
 
 def _take_from_queue(context: ControllerContext, tasks: Sequence[int]) -> list[Update]:
-    state, asked = context.state, set(tasks)
-    chosen = [update for update in state.queue if update.task in asked]
-    state.queue = [update for update in state.queue if update.task not in asked]
+    chosen = context.state.dequeue(tasks)
     unused = context.layout.indices(unwanted(context))
     for update in chosen:  # one that waited for its evidence may be committed in a later round than it arrived in
         update.layers = tuple(place for place in update.layers if place not in unused)
@@ -105,7 +103,7 @@ def _set_version(
     name, changed = f"v{state.version}", set(proposal.layers)
     manifest = tuple(name if place in changed else stamp for place, stamp in enumerate(state.model.manifest))
     version = Model(name, manifest)
-    state.starts = {
+    starts = {
         update.learner: _store_start(
             context, f"{name}.{place}", proposal.starts[update.learner], update, version, following
         )
@@ -113,7 +111,7 @@ def _set_version(
         if update.learner in proposal.starts
     }
     context.models.write(name, following)
-    state.model = version
+    state.set_model(version, starts)
     state.committed += sum(update.steps for update in updates)
     for role, part in context.parts:
         part.committed(context.view(role), updates)

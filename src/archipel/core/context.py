@@ -10,7 +10,7 @@ from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.part import Part
 from archipel.core.records import Record, Refused
-from archipel.core.state import Models, State, View, needed_vectors
+from archipel.core.state import Models, State, View
 from archipel.core.types import Command, Keep, Plan, Traffic
 from archipel.kernels.interface import Kernels
 
@@ -80,9 +80,5 @@ class ControllerContext:
 
     def sweep(self) -> None:
         """Drop the vectors that are needed no more."""
-        unneeded = set(self.models.names()) - needed_vectors(self.state)
-        for role, part in self.parts:
-            unneeded.difference_update(part.holds(self.view(role)))
-        for name in unneeded:
-            if "/" not in name:
-                self.models.drop(name)
+        for name in self.state.vectors.unneeded():
+            self.models.drop(name)

@@ -11,7 +11,6 @@ Laws of this file and of the steps it calls (`tasks`, `evidence`, `commit`, `sco
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Iterator, Sequence
 
 from torch import Tensor
@@ -22,6 +21,7 @@ from archipel.core.commit import commit
 from archipel.core.context import ControllerContext
 from archipel.core.evidence import check_answers, offer, store
 from archipel.core.layout import Layout
+from archipel.core.members import Member
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.protocol import Commit, Count, Decision, GiveUp, Later, Offer, Send
@@ -29,8 +29,8 @@ from archipel.core.records import Membership
 from archipel.core.rollback import roll_back
 from archipel.core.scored import ScoreTable
 from archipel.core.scoring import score, take_scores
-from archipel.core.state import Assignment, Member, Models, State, needed_vectors
-from archipel.core.tasks import measure, measuring, recall, receive, send, unwanted, waste
+from archipel.core.state import Assignment, Models, State, needed_vectors
+from archipel.core.tasks import measure, measuring, progress, receive, send, unwanted, waste
 from archipel.core.types import (
     HOME,
     Cancel,
@@ -127,6 +127,7 @@ class Controller:
                 self._carry_out(decision)
                 self._check_ending()
             self._stop_when_scored()
+        context.sweep()
         return context.commands
 
     def wanted(self, task: int) -> tuple[str, ...]:
@@ -149,6 +150,8 @@ class Controller:
                 assignment = self._close(event.task)
                 if assignment is not None:
                     receive(self._context, assignment, event)
+                else:
+                    self.state.vectors.discard(event.model)
             case Evaluated():
                 return self._evaluated(event)
             case Progress():
@@ -168,29 +171,24 @@ class Controller:
     def _joined(self, event: Joined) -> None:
         if event.learner == HOME:
             raise ImpossibleEvent(f"A learner joined as {HOME!r}, which is the name of the controller's own site.")
-        state, old = self.state, self.state.members.get(event.learner)
         # what is no number of examples counts as withheld
         known = isinstance(event.examples, int) and event.examples >= 0
-        state.members[event.learner] = Member(
-            event.learner,
-            event.examples if known else None,
-            event.validation,
-            event.test,
-            event.group,
-            event.role,
-            given=old.given if old else 0,
+        self.state.members.join(
+            Member(
+                event.learner,
+                event.examples if known else None,
+                event.validation,
+                event.test,
+                event.group,
+                event.role,
+            )
         )
-        if old is not None and old.active:
-            state.there[old.role].remove(event.learner)
-        insort(state.there.setdefault(event.role, []), event.learner)
         self._context.record(Membership(event.learner, there=True, fresh=event.fresh))
 
     def _left(self, learner: str) -> None:
-        state, context = self.state, self._context
-        member = state.members.get(learner)
-        if member is not None and member.active:
-            state.there[member.role].remove(learner)
-            member.active = False
+        members, context = self.state.members, self._context
+        if learner in members and members[learner].active:
+            members.leave(learner)
             for role, part in context.parts:
                 part.left(context.view(role), learner)
             context.record(Membership(learner, there=False))
@@ -202,7 +200,7 @@ class Controller:
         self._check_known(task)
         if task in self.state.inquiries:
             raise ImpossibleEvent(f"An update in answer to task {task}, which asks for an evaluation.")
-        assignment = self.state.out.pop(task, None)
+        assignment = self.state.close(task)
         if assignment is None:
             self._context.refuse(task, "", "late: the task was closed before, its answer is not applied")
         return assignment
@@ -229,8 +227,7 @@ class Controller:
     def _progressed(self, event: Progress) -> None:
         self._check_known(event.task)
         if event.task in self.state.out:
-            self.state.out[event.task].steps = event.steps
-            recall(self._context)
+            progress(self._context, self.state.out[event.task], event.steps)
 
     def _evaluated(self, event: Evaluated) -> bool:
         """Take the answers of sites; return whether something may follow from them."""
@@ -252,7 +249,7 @@ class Controller:
 
     def _answer(self, task: int, answers: SiteAnswers, traffic: Traffic) -> bool:
         context = self._context
-        inquiry = self.state.inquiries.pop(task)
+        inquiry = self.state.answer(task)
         context.count_traffic("score" if inquiry.update is None else "evaluate", traffic)
         valid = check_answers(context, inquiry, answers)
         if inquiry.update is not None:
@@ -304,9 +301,8 @@ class Controller:
                 if state.ending is None:  # nothing is handed out while the run is ending
                     send(context, decision)
             case Offer():
-                for slot in sorted(state.travelling):
-                    offer(context, state.travelling[slot])
-                state.travelling = {}
+                for update in state.arrive():
+                    offer(context, update)
             case Commit(tasks):
                 before = state.version
                 commit(context, tasks)

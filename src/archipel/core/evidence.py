@@ -19,7 +19,7 @@ from archipel.core.types import AUC_BINS, Evaluate, Metrics, Model, Probe, Score
 
 def offer(context: ControllerContext, update: Update) -> None:
     """Queue an update for commit, and ask for the evidence that its weighting needs."""
-    context.state.queue.append(update)
+    context.state.enqueue(update)
     update.asked = True
     questions: dict[tuple[Probe, Model | None], dict[str, None]] = {}
     for sites, probe, reference in context.algorithm.weighting.ask(context.view("weighting"), update):
@@ -37,8 +37,10 @@ def ask(
     """Issue a question about an update, or, where `update` is None, about the current model for the records."""
     state, reference = context.state, question.reference
     names = (question.model.name,) if reference is None else (question.model.name, reference.name)
-    state.inquiries[question.task] = Inquiry(
-        question.task, question.sites, names, question.probe, update, place, state.version, state.rounds, validators
+    state.ask(
+        Inquiry(
+            question.task, question.sites, names, question.probe, update, place, state.version, state.rounds, validators
+        )
     )
     context.issue(question)
 
@@ -46,7 +48,7 @@ def ask(
 def store(context: ControllerContext, inquiry: Inquiry, answers: SiteAnswers) -> bool:
     """Store the answers to a question about an update; return whether its evidence is complete."""
     state = context.state
-    update = next((update for update in state.queue if update.task == inquiry.update), None)
+    update = None if inquiry.update is None else state.queue.get(inquiry.update)
     if update is None:
         return False
     if state.most_share < 1 and isinstance(answers, ScoreTable):

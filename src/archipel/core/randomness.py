@@ -6,11 +6,23 @@ import hashlib
 
 import numpy as np
 
+PERMUTED = 1_000
+"""Up to so many numbers a draw permutes all of them; of more it takes no longer than it draws (decision 0045)."""
+
 
 def derive(*key: int | str) -> int:
     """Turn a key such as (seed, "shuffle", learner, task) into 63 random bits."""
     text = "\x1f".join([f"{type(part).__name__}:{part}" for part in key])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def draw_some(generator: np.random.Generator, count: int, among: int) -> list[int]:
+    """Draw numbers below `among` without replacement, all of them if there are too few, in the order drawn."""
+    if among <= PERMUTED:
+        drawn = generator.permutation(among)[:count]
+    else:
+        drawn = generator.choice(among, min(count, among), replace=False)
+    return [int(number) for number in drawn]
 
 
 def generator(*key: int | str) -> np.random.Generator:

@@ -16,11 +16,12 @@ def roll_back(context: ControllerContext, event: RolledBack) -> None:
     begin anew, since their memories hold the same updates. Private layers stay with their learners.
     """
     state = context.state
-    for update in (*state.queue, *state.travelling.values()):
+    for update in (*state.dequeue([*state.queue]), *state.arrive()):
         context.algorithm.protocol.wasted(context.view("protocol"))
         context.refuse(update.task, update.learner, REASON)
-    state.queue, state.travelling, state.starts = [], {}, {}
-    state.inquiries = {task: inquiry for task, inquiry in state.inquiries.items() if inquiry.update is None}
+    for inquiry in [*state.inquiries.values()]:
+        if inquiry.update is not None:
+            state.answer(inquiry.task)
     for assignment in state.out.values():
         if not assignment.cancelled:
             assignment.cancelled = True
@@ -29,7 +30,8 @@ def roll_back(context: ControllerContext, event: RolledBack) -> None:
     state.version += 1
     name = f"v{state.version}"
     context.models.write(name, context.models.read(event.model).clone())
-    state.model = Model(name, (name,) * len(context.layout.layers))
+    state.set_model(Model(name, (name,) * len(context.layout.layers)), {})
+    state.vectors.discard(event.model)
     context.record(Restored(state.version, event.version))
     context.sweep()
 
@@ -38,5 +40,6 @@ def _reset(context: ControllerContext, *roles: str) -> None:
     """Drop what the parts with these roles, and those inside them, remember."""
     for role in [role for role in context.state.memory if role.split(".")[0] in roles]:
         del context.state.memory[role]
+        context.state.vectors.release_all(role)
     for name in [name for name in context.models.names() if "/" in name and name.split("/")[0].split(".")[0] in roles]:
         context.models.drop(name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -10,9 +11,11 @@ import numpy as np
 from torch import Tensor
 
 from archipel.core.layout import Layout
+from archipel.core.members import Members, SortedNames
 from archipel.core.randomness import generator
 from archipel.core.scored import ScoreTable
 from archipel.core.types import Metrics, Model, Plan, Probe, Result, Role, Score, SiteAnswers
+from archipel.core.vector_uses import VectorUses
 from archipel.kernels.interface import Kernels, Rows
 
 
@@ -38,21 +41,6 @@ class Models(Protocol):
     def drop(self, name: str) -> None: ...
 
     def names(self) -> list[str]: ...
-
-
-@dataclass(slots=True)
-class Member:
-    """A learner as the controller knows it."""
-
-    name: str
-    examples: int | None
-    validation: int
-    test: int
-    group: str
-    role: Role
-    active: bool = True
-    given: int = 0
-    """Training tasks it was given so far: the counter of its randomness."""
 
 
 @dataclass(slots=True)
@@ -133,6 +121,11 @@ class Update:
     """Effective staleness S_k of Metis section V; stamped at the commit."""
 
     @property
+    def vectors(self) -> tuple[str, ...]:
+        """The vectors it names: a merge of changes also reads the model that its task carried."""
+        return (self.model.name, self.start) if self.start else (self.model.name,)
+
+    @property
     def ready(self) -> bool:
         return self.asked and all(item.answers is not None for item in self.evidence)
 
@@ -166,15 +159,13 @@ class State:
     next_task: int = 0
     next_score: int = -1
     """Scores are numbered downwards, so that how often a model is scored changes no draw that a task's number keys."""
-    members: dict[str, Member] = field(default_factory=dict)
-    there: dict[Role, list[str]] = field(default_factory=dict)
-    """Names of the members that are there, sorted, by role: looked at many times an event."""
+    members: Members = field(default_factory=Members)
     out: dict[int, Assignment] = field(default_factory=dict)
     inquiries: dict[int, Inquiry] = field(default_factory=dict)
     starts: dict[str, Model] = field(default_factory=dict)
     """Models that learners start their next task from, where that is not the current version."""
-    queue: list[Update] = field(default_factory=list)
-    """Updates offered for commit, in order of arrival."""
+    queue: dict[int, Update] = field(default_factory=dict)
+    """Updates offered for commit by task, in order of arrival."""
     travelling: dict[int, Update] = field(default_factory=dict)
     """Under Relay, the last model of each slot."""
     scored: int = -1
@@ -193,6 +184,72 @@ class State:
     """Bytes and models moved so far, by kind."""
     memory: dict[str, object] = field(default_factory=dict)
     """What the parts remember, each a dataclass of its own under the part's role; vectors go into the store."""
+    vectors: VectorUses = field(default_factory=VectorUses)
+    """How often each vector in the store is named by this state and by parts."""
+
+    def __post_init__(self) -> None:
+        if not self.vectors.counts:
+            self.vectors.add(self.model.name)
+
+    def hand_out(self, assignment: Assignment) -> None:
+        """Note a training task that goes out."""
+        self.out[assignment.task] = assignment
+        self.members.engage(assignment.learner)
+        self.vectors.add(assignment.model.name)
+
+    def close(self, task: int) -> Assignment | None:
+        """Take a training task off the list; None if it is not out."""
+        assignment = self.out.pop(task, None)
+        if assignment is not None:
+            self.members.release(assignment.learner)
+            self.vectors.remove(assignment.model.name)
+        return assignment
+
+    def enqueue(self, update: Update) -> None:
+        """Let an update wait for its commit."""
+        self.queue[update.task] = update
+        self.members.engage(update.learner)
+        self.vectors.add(*update.vectors)
+
+    def dequeue(self, tasks: Iterable[int]) -> list[Update]:
+        """Take the updates of these tasks out of the queue."""
+        chosen = [self.queue.pop(task) for task in tasks]
+        for update in chosen:
+            self.members.release(update.learner)
+            self.vectors.remove(*update.vectors)
+        return chosen
+
+    def travel(self, update: Update) -> None:
+        """Put an update in place of the last one of its slot."""
+        self.vectors.add(*update.vectors)
+        before = self.travelling.get(update.slot)
+        if before is not None:
+            self.vectors.remove(*before.vectors)
+        self.travelling[update.slot] = update
+
+    def arrive(self) -> list[Update]:
+        """Take the travelling updates out of their slots, in order of slot."""
+        arrived = [self.travelling[slot] for slot in sorted(self.travelling)]
+        self.vectors.remove(*(name for update in arrived for name in update.vectors))
+        self.travelling = {}
+        return arrived
+
+    def ask(self, inquiry: Inquiry) -> None:
+        """Note an evaluation that goes out."""
+        self.inquiries[inquiry.task] = inquiry
+        self.vectors.add(*inquiry.models)
+
+    def answer(self, task: int) -> Inquiry:
+        """Take an evaluation off the list."""
+        inquiry = self.inquiries.pop(task)
+        self.vectors.remove(*inquiry.models)
+        return inquiry
+
+    def set_model(self, model: Model, starts: dict[str, Model]) -> None:
+        """Put a new version in place of the current one, and new models that learners start from."""
+        self.vectors.add(model.name, *(start.name for start in starts.values()))
+        self.vectors.remove(self.model.name, *(start.name for start in self.starts.values()))
+        self.model, self.starts = model, starts
 
 
 M = TypeVar("M")
@@ -237,8 +294,9 @@ class View:
         return self.state.out
 
     @property
-    def queue(self) -> list[Update]:
-        return self.state.queue
+    def queue(self) -> Collection[Update]:
+        """Updates offered for commit, in order of arrival."""
+        return self.state.queue.values()
 
     def name(self, what: str) -> str:
         """Return the name of a vector that this part keeps in the store."""
@@ -247,53 +305,68 @@ class View:
     def generator(self, *key: int | str) -> np.random.Generator:
         return generator(self.state.seed, self.role, *key)
 
-    def active(self, role: Role = "train") -> list[str]:
+    def active(self, role: Role = "train") -> SortedNames:
         """Return the learners of this role that are there, by name."""
-        return list(self.state.there.get(role, ()))
+        return self.state.members.there(role)
 
-    def idle(self) -> list[str]:
+    def idle(self) -> SortedNames:
         """Return the learners that may be given a training task now, by name."""
-        busy = {a.learner for a in self.out.values()} | {u.learner for u in self.queue}
-        return [name for name in self.active() if name not in busy]
+        return self.state.members.idle
 
-    def others_with_validation(self, learner: str) -> Iterator[str]:
-        members = self.state.members
-        for name in self.state.there.get("train", ()):
-            if name != learner and members[name].validation > 0:
-                yield name
+    def hold(self, *names: str) -> None:
+        """Keep these vectors of updates in the store until this part releases them."""
+        self.state.vectors.hold(self.role, *names)
+
+    def release(self, *names: str) -> None:
+        """Give up vectors that this part holds."""
+        self.state.vectors.release(self.role, *names)
 
 
-def needed_vectors(state: State) -> set[str]:
-    """Return the names of vectors that somebody still needs, beside those that parts hold."""
-    names = {state.model.name, *(assignment.model.name for assignment in state.out.values())}
-    names.update(model.name for model in state.starts.values())
-    names.update(update.model.name for update in (*state.queue, *state.travelling.values()))
-    names.update(name for inquiry in state.inquiries.values() for name in inquiry.models)
-    return names
+def needed_vectors(state: State) -> Counter[str]:
+    """Count, by a walk over the whole state, how often each vector is named, apart from those that parts hold."""
+    names = [state.model.name, *(model.name for model in state.starts.values())]
+    names += [assignment.model.name for assignment in state.out.values()]
+    waiting = (*state.queue.values(), *state.travelling.values())
+    names += [name for update in waiting for name in update.vectors]
+    names += [name for inquiry in state.inquiries.values() for name in inquiry.models]
+    return Counter(names)
 
 
 def validate(state: State, models: Models) -> None:
     """Raise if the state breaks a law that holds after every event; for tests and for finding bugs."""
     at_work = [assignment.learner for assignment in state.out.values()]
     _law(len(at_work) == len(set(at_work)), "a learner has two training tasks", at_work)
-    waiting = [update.task for update in (*state.queue, *state.travelling.values())]
+    waiting = [update.task for update in (*state.queue.values(), *state.travelling.values())]
     _law(len(waiting) == len(set(waiting)), "an update stands for commit twice", waiting)
     known = {*state.out, *state.inquiries, *waiting}
     _law(len(known) == len(state.out) + len(state.inquiries) + len(waiting), "a task is in two places", known)
     handed_out = all(state.next_score < task < state.next_task for task in known)
     _law(handed_out, "a task was never handed out", known)
-    there = {name: member.role for name, member in state.members.items() if member.active}
-    by_role = {role: sorted(n for n in there if there[n] == role) for role in there.values()}
-    _law({role: names for role, names in state.there.items() if names} == by_role, "who is there", state.there)
-    for update in state.queue:
+    for update in state.queue.values():
         out = sorted(i.question for i in state.inquiries.values() if i.update == update.task)
         open_ = [place for place, item in enumerate(update.evidence) if item.answers is None]
         _law(open_ == out, f"update {update.task} waits for the questions {open_}", out)
         _law(update.version <= state.version, "an update is newer than the model", update)
     orphans = [i for i in state.inquiries.values() if i.update is not None and i.update not in waiting]
     _law(not orphans, "an inquiry is about no update", orphans)
-    missing = needed_vectors(state) - set(models.names())
+    needed = needed_vectors(state)
+    missing = needed.keys() - set(models.names())
     _law(not missing, "vectors are missing from the store", missing)
+    for held in state.vectors.held.values():
+        needed.update(held)
+    _law(needed == Counter(state.vectors.counts), "uses of vectors are not counted", state.vectors)
+    _validate_members(state.members, Counter([*at_work, *(update.learner for update in state.queue.values())]))
+
+
+def _validate_members(members: Members, busy: Counter[str]) -> None:
+    for name, member in members.items():
+        _law(member.busy == busy[name], f"tasks and updates of {name}", member)
+    again = Members(dict(members))
+    roles: tuple[Role, ...] = ("train", "validation", "test")
+    for role in roles:
+        _law([*members.there(role)] == [*again.there(role)], f"who is there to {role}", [*members.there(role)])
+    _law([*members.idle] == [*again.idle], "who is idle", [*members.idle])
+    _law([*members.validating] == [*again.validating], "who has a validation part", [*members.validating])
 
 
 def _law(holds: bool, broken: str, story: object) -> None:

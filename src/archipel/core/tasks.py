@@ -43,7 +43,7 @@ def send(context: ControllerContext, decision: Send, *, measures: bool = False) 
         plan = plan.untrained()
     member.given += 1
     task = context.next_task()
-    state.out[task] = Assignment(
+    assignment = Assignment(
         task,
         decision.learner,
         decision.model,
@@ -54,6 +54,9 @@ def send(context: ControllerContext, decision: Send, *, measures: bool = False) 
         decision.travels,
         measures=measures,
     )
+    state.hand_out(assignment)
+    if context.algorithm.recall is not None:
+        context.algorithm.recall.watch(context.view("recall"), assignment)
     context.record(Handed(task, decision.learner, state.version, decision.slot))
     context.issue(Train(task, decision.learner, decision.model, plan))
 
@@ -72,8 +75,7 @@ def receive(context: ControllerContext, assignment: Assignment, event: Trained) 
     if assignment.measures:
         context.models.drop(event.model)
     elif assignment.travels:
-        context.state.travelling[assignment.slot] = _travelled(context, update)
-        context.sweep()  # the model of the hop before is needed no more
+        context.state.travel(_travelled(context, update))
     else:
         offer(context, update)
 
@@ -84,14 +86,23 @@ def waste(context: ControllerContext, assignment: Assignment, reason: str) -> No
     context.refuse(assignment.task, assignment.learner, reason)
 
 
+def progress(context: ControllerContext, assignment: Assignment, steps: int) -> None:
+    """Note how many steps a task that is out has made, and recall those that have become too stale."""
+    assignment.steps = steps
+    if context.algorithm.recall is not None:
+        context.algorithm.recall.watch(context.view("recall"), assignment)
+        recall(context)
+
+
 def recall(context: ControllerContext) -> None:
     """Have the learners finish whose tasks the algorithm recalls."""
     part = context.algorithm.recall
     if part is not None:
-        for assignment in context.state.out.values():
-            if not assignment.finishing and part.due(context.view("recall"), assignment):
+        for task in sorted(part.overdue(context.view("recall"))):
+            assignment = context.state.out[task]
+            if not assignment.finishing:
                 assignment.finishing = True
-                context.issue(Finish(assignment.task))
+                context.issue(Finish(task))
 
 
 def _invalid(context: ControllerContext, assignment: Assignment, event: Trained) -> str | None:

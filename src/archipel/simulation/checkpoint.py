@@ -6,14 +6,14 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from archipel.core import records, state, types
+from archipel.core import members, records, state, types
 from archipel.core.checks import require
 from archipel.simulation import clock, evaluations, network
 from archipel.simulation.simulator import Simulator
 from archipel.storage.dataclass_codec import Codec
 
-CODEC = Codec(types, records, state, clock, evaluations, network)
-FORMAT = 2
+CODEC = Codec(types, records, members, state, clock, evaluations, network)
+FORMAT = 3
 """Of the file; another format cannot be read."""
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Sequence
 
 import torch
 
 from archipel.core.layout import Layer, Layout, TensorSlot
+from archipel.core.members import Member
 from archipel.core.parts import Merge, Server
-from archipel.core.state import Evidence, Member, State, Update, View
+from archipel.core.state import Evidence, State, Update, View
 from archipel.core.types import Metrics, Model, Probe, Result, Role, collect_answers
 from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
@@ -51,9 +51,7 @@ class Bench:
         role: Role = "train",
         active: bool = True,
     ) -> Member:
-        self.state.members[name] = Member(name, examples, validation, 0, group, role, active)
-        if active:
-            insort(self.state.there.setdefault(role, []), name)
+        self.state.members.join(Member(name, examples, validation, 0, group, role, active))
         return self.state.members[name]
 
     def update(
@@ -96,6 +94,15 @@ class Bench:
             start=self.state.model.name,
             evidence=[Evidence(probe, collect_answers(probe, results)) for probe, results in answers.items()],
         )
+
+    def held(self) -> set[str]:
+        """The vectors that parts hold."""
+        return set(self.state.vectors.counts) - {"v0"}
+
+    def sweep(self) -> None:
+        """Drop the vectors that nobody holds any more, as after a commit."""
+        for name in self.state.vectors.unneeded():
+            self.models.drop(name)
 
     def spread(self, weight: float | tuple[float, ...]) -> tuple[float, ...]:
         return weight if isinstance(weight, tuple) else (weight,) * len(self.layout.layers)

@@ -23,10 +23,12 @@ def test_fedbuff_adds_the_changes_to_the_current_model() -> None:
 
 def test_the_models_that_waiting_updates_started_from_are_held() -> None:
     bench = Bench(layout(w=1), [0.0])
-    update = bench.update("a", [1.0])
-    assert set(MeanChange().holds(bench.view())) == set()
-    bench.state.queue.append(update)
-    assert set(MeanChange().holds(bench.view())) == {"v0"}
+    bench.join("a")
+    bench.state.enqueue(bench.update("a", [1.0]))
+    bench.state.set_model(Model("v1", ("v1",)), {})
+    assert list(bench.state.vectors.unneeded()) == [], "a merge of changes will read v0"
+    bench.state.dequeue([*bench.state.queue])
+    assert "v0" in bench.state.vectors.unneeded()
 
 
 def test_each_layer_is_moved_by_those_who_sent_it() -> None:

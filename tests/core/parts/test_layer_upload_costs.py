@@ -11,8 +11,9 @@ import torch
 
 from archipel import Algorithm, algorithms, models
 from archipel.core.layout import Layout
+from archipel.core.members import Member
 from archipel.core.parts import PeriodicLayers
-from archipel.core.state import Member, State, View
+from archipel.core.state import State, View
 from archipel.core.types import Model, Plan
 from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels

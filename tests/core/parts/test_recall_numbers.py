@@ -9,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from archipel import Ending, MedianStaleness, async_fedavg
 from archipel.core.controller import Controller
@@ -150,3 +152,44 @@ def test_recall_refuses_nonsense():
         MedianStaleness(0)
     with pytest.raises(ValueError, match="MedianStaleness: window should be at least 1, got 0"):
         MedianStaleness(window=0)
+
+
+STORY = st.lists(st.tuples(st.sampled_from(["hand out", "progress", "commit"]), st.sampled_from("abcd")), max_size=120)
+
+
+@settings(max_examples=150, deadline=None)
+@given(story=STORY, after=st.integers(1, 3), window=st.one_of(st.none(), st.integers(1, 4)))
+def test_overdue_tasks_are_those_that_a_walk_finds(
+    story: list[tuple[str, str]], after: int, window: int | None
+) -> None:
+    bench, part = Bench(layout(w=1)), MedianStaleness(after, window)
+    view, recalled = bench.view("recall"), set[int]()
+    history: dict[str, list[int]] = {}
+    tasks: dict[str, Assignment] = {}
+    for number, (what, learner) in enumerate(story):
+        if what == "hand out" and learner not in tasks:
+            tasks[learner] = Assignment(
+                number, learner, bench.state.model, Plan(), 0, bench.state.committed, 0, travels=False
+            )
+            bench.state.out[number] = tasks[learner]
+            part.watch(view, tasks[learner])
+        elif what == "progress" and learner in tasks:
+            tasks[learner].steps += 1 + number % 3
+            part.watch(view, tasks[learner])
+        elif what == "commit" and learner in tasks:
+            task = tasks.pop(learner)
+            del bench.state.out[task.task]
+            update = bench.update(learner)
+            update.stale_steps = bench.state.committed - task.committed + task.steps
+            bench.state.committed += task.steps + 1
+            history.setdefault(learner, []).append(update.stale_steps)
+            part.committed(view, [update])
+        found = set(part.overdue(view))
+        walked = {
+            task.task
+            for task in tasks.values()
+            if len(history.get(task.learner, [])) >= after
+            and bench.state.committed - task.committed + task.steps > statistics.median(history[task.learner][:window])
+        }
+        assert found == walked - recalled
+        recalled |= found

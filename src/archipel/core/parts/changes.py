@@ -7,7 +7,7 @@ the version that the learner started from.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -31,9 +31,6 @@ class Changes(Merge):
     def coefficients(self, updates: Sequence[Update], weights: Sequence[float]) -> list[float]:
         """Return c_k of one layer for the updates that sent it."""
         raise NotImplementedError
-
-    def holds(self, view: View) -> Collection[str]:
-        return {update.start for update in view.queue}
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         merged = view.kernels.empty(view.layout.size).copy_(view.models.read(view.model.name))
@@ -148,9 +145,6 @@ class FairChange(Merge):
         if algorithm.plan.rate != self.rate:
             return f"FairChange has rate={self.rate}, and the plan rate={algorithm.plan.rate}; give both one."
         return None
-
-    def holds(self, view: View) -> Collection[str]:
-        return {update.start for update in view.queue}
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         merged = view.kernels.empty(view.layout.size).copy_(view.models.read(view.model.name))

@@ -46,7 +46,7 @@ class Movements:
     clipped: dict[str, int] = field(default_factory=dict)
     """How many updates of each learner were clipped."""
     copies: list[str] = field(default_factory=list)
-    """Names of clipped models that the inner merge may still hold."""
+    """Names of clipped models that are held until the commit is done."""
 
     def note(self, layer: int, learner: str, norm: float) -> None:
         """Put a learner's movement of a layer in place of its earlier one."""
@@ -116,13 +116,12 @@ class NormClipped(Merge):
 
     def committed(self, view: View, updates: Sequence[Update]) -> None:
         self.then.committed(view.inner(0), updates)
-        self._drop_copies(view)
+        memory = self._memory(view)
+        view.release(*memory.copies)  # not before the commit, which may be undone
+        memory.copies = []
 
     def left(self, view: View, learner: str) -> None:
         self.then.left(view.inner(0), learner)
-
-    def holds(self, view: View) -> Collection[str]:
-        return self.then.holds(view.inner(0))
 
     def within_shares(
         self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
@@ -180,16 +179,9 @@ class NormClipped(Merge):
                 vector[piece] = start + factor * (vector[piece].double() - start)
         name = view.name(f"clipped/{update.model.name}")
         view.models.write(name, vector)
+        view.hold(name)
         memory.copies.append(name)
         return replace(update, model=Model(name, update.model.manifest))
-
-    def _drop_copies(self, view: View) -> None:
-        """Drop the clipped models that the inner merge does not hold; not before the commit, which may be undone."""
-        memory, held = self._memory(view), set(self.holds(view))
-        for name in memory.copies:
-            if name not in held:
-                view.models.drop(name)
-        memory.copies = [name for name in memory.copies if name in held]
 
 
 def clipped(merge: Merge, multiple: float) -> Merge:

@@ -67,10 +67,10 @@ class Evaluation:
             return [HOME]
         role: Role = HELD_OUT.get(self.at, "train")
         part = "validation" if self.validates else "test"
-        return [name for name in state.there.get(role, ()) if getattr(state.members[name], part) > 0]
+        return [name for name in state.members.there(role) if getattr(state.members[name], part) > 0]
 
     def validators(self, state: State) -> list[str]:
         """Return the validation learners that are asked beside the sites."""
         if not self.validation or self.at not in ("home", "held-out test"):
             return []
-        return [name for name in state.there.get("validation", ()) if state.members[name].test > 0]
+        return [name for name in state.members.there("validation") if state.members[name].test > 0]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from archipel.core.binding import Binding
 from archipel.core.checks import at_least, more_than, require
 from archipel.core.layout import Layout
+from archipel.core.members import Member
 from archipel.core.parts.class_mean import average_by_neuron, weights_by_class
 from archipel.core.parts.matching import Prior, match
 from archipel.core.parts.merge import Merge, Proposal
@@ -28,7 +29,7 @@ from archipel.core.parts.planning import Decay, Planner, Proximal, ValidationCyc
 from archipel.core.parts.protocol import Rounds
 from archipel.core.parts.server import Replace
 from archipel.core.randomness import generator
-from archipel.core.state import Member, Update, View
+from archipel.core.state import Update, View
 from archipel.core.types import Plan
 
 ANY_LAYERS = (Decay, Proximal, ValidationCycle)

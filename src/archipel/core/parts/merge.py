@@ -178,7 +178,7 @@ class Community(Merge):
             for update, weight in zip(updates, weights, strict=True)
             if not (self.forget and self._has_left(view, update.learner))
         ]
-        changes, emptied = self._replace_terms(memory, merged)
+        changes, emptied = self._replace_terms(view, memory, merged)
         cut = self._cut(view, weights, changes, before) if view.state.most_share < 1 else ()
         proposal = view.kernels.empty(view.layout.size)
         sizes = self._apply(view, _runs(changes, emptied, memory.weight), proposal)
@@ -201,13 +201,10 @@ class Community(Merge):
             total[piece].sub_(view.models.read(name, piece), alpha=p)
             if self._reweigh(memory, (layer,), p, 0.0):
                 total[piece] = 0.0
-            self._hold(memory, name, -1)
+            self._hold(view, memory, name, -1)
             memory.changed.append(layer)
         if self._resize(memory, learner, 0.0):
             self._rebuild(view)
-
-    def holds(self, view: View) -> Collection[str]:
-        return self._memory(view).held.keys()
 
     def _memory(self, view: View) -> CommunityMemory:
         """Return the part's memory; it and the vector W are made at the first use."""
@@ -230,7 +227,7 @@ class Community(Merge):
         return view.models.read(view.name("sum"))
 
     def _replace_terms(
-        self, memory: CommunityMemory, merged: Sequence[tuple[Update, Sequence[float]]]
+        self, view: View, memory: CommunityMemory, merged: Sequence[tuple[Update, Sequence[float]]]
     ) -> tuple[dict[int, _Terms], set[int]]:
         """Put the updates in place of their learners' earlier models: what that does to each layer of W.
 
@@ -250,8 +247,8 @@ class Community(Merge):
                     emptied.add(layer)
                     changes[layer] = ()
                 if old is not None:
-                    self._hold(memory, old, -len(layers))
-            self._hold(memory, name, len(update.layers))
+                    self._hold(view, memory, old, -len(layers))
+            self._hold(view, memory, name, len(update.layers))
         return changes, emptied
 
     def _apply(self, view: View, changes: Iterable[_Change], proposal: Tensor) -> dict[str, float]:
@@ -332,6 +329,7 @@ class Community(Merge):
         memory, total = self._memory(view), self._sum(view)
         total.zero_()
         layers = len(view.layout.layers)
+        view.release(*memory.held)
         memory.held, memory.weight, memory.terms, memory.sizes = {}, [0.0] * layers, [0] * layers, {}
         for learner in sorted(memory.latest):
             size = 0.0
@@ -339,18 +337,22 @@ class Community(Merge):
                 (piece,) = view.layout.slices((layer,))
                 (largest,) = view.kernels.replace_terms(total, view.models.rows([name]), [p], piece)
                 self._reweigh(memory, (layer,), 0.0, p)
-                self._hold(memory, name, +1)
+                self._hold(view, memory, name, +1)
                 size = max(size, p * largest)
             if size > 0:
                 memory.sizes[learner] = size
         memory.peak = max(memory.sizes.values(), default=0.0)
 
     @staticmethod
-    def _hold(memory: CommunityMemory, name: str, by: int) -> None:
-        """Count in how many layers a model's vector is needed."""
-        held = memory.held.pop(name, 0) + by
-        if held:
-            memory.held[name] = held
+    def _hold(view: View, memory: CommunityMemory, name: str, by: int) -> None:
+        """Count in how many layers a model's vector is needed, and hold it as long as there is one."""
+        before = memory.held.pop(name, 0)
+        if before + by:
+            memory.held[name] = before + by
+        if before == 0 and by:
+            view.hold(name)
+        elif before and before + by == 0:
+            view.release(name)
 
 
 def _alike(

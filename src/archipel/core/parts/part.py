@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,7 +44,8 @@ class Needs:
 class Part:
     """One choice of an algorithm.
 
-    Write a frozen dataclass. Keep what must outlive a crash in a dataclass of your own, `view.memory(MyMemory)`.
+    Write a frozen dataclass. Keep what must outlive a crash in a dataclass of your own, `view.memory(MyMemory)`. An
+    update's vector is dropped after its commit, unless a part holds it: `view.hold(update.model.name)`.
     """
 
     @property
@@ -74,10 +75,6 @@ class Part:
 
     def left(self, view: View, learner: str) -> None:
         """Take note of a learner that left."""
-
-    def holds(self, view: View) -> Collection[str]:
-        """Return the names of updates' vectors that this part still needs."""
-        return ()
 
 
 class CommitPattern(Protocol):

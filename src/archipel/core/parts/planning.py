@@ -8,10 +8,11 @@ from typing import Literal
 
 from archipel.core.checks import at_least, more_than, one_of, require, share
 from archipel.core.layout import Layout
+from archipel.core.members import Member
 from archipel.core.parts.divergence import first_divergent, layer_divergence
 from archipel.core.parts.part import Composition, Needs, Part
 from archipel.core.records import Divergence, Record
-from archipel.core.state import Member, Update, View
+from archipel.core.state import Update, View
 from archipel.core.types import Cycle, Plan
 
 

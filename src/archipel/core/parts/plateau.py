@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from archipel.core.checks import at_least, require, share
+from archipel.core.members import Member
 from archipel.core.metrics import mean_loss, pooled
 from archipel.core.parts.part import Needs
 from archipel.core.parts.planning import Planner
-from archipel.core.state import Member, Update, View
+from archipel.core.state import Update, View
 from archipel.core.types import Plan, Score
 
 

@@ -7,9 +7,9 @@ from the state alone; it does not matter which event led there, so it cannot mis
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Literal, TypeAlias
 
 from archipel.core.checks import at_least, more_than, one_of, share
@@ -274,16 +274,16 @@ class Stream(Protocol):
 
     def _due(self, view: View, memory: StreamMemory, sends: Sequence[Decision]) -> list[Update]:
         """Return the updates to commit now."""
-        ready = self._ready(view.queue)
-        if len(ready) >= self.buffer:
-            return ready[: self.buffer]
+        ready = list(islice(self._ready(view.queue), self.buffer))
+        if len(ready) == self.buffer:
+            return ready
         nothing_to_wait_for = not view.out and not sends and all(update.ready for update in view.queue)
         return ready if memory.overdue or nothing_to_wait_for else []
 
-    def _ready(self, queue: Sequence[Update]) -> list[Update]:
+    def _ready(self, queue: Iterable[Update]) -> Iterator[Update]:
         if self.order == "ready":
-            return [update for update in queue if update.ready]
-        return list(takewhile(lambda update: update.ready, queue))
+            return (update for update in queue if update.ready)
+        return takewhile(lambda update: update.ready, queue)
 
     def wasted(self, view: View) -> None:
         view.memory(StreamMemory).ended += 1

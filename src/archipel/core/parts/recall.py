@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import accumulate
 
 from archipel.core.checks import at_least
 from archipel.core.parts.part import Composition, Needs, Part
@@ -22,15 +24,52 @@ class Recall(Part):
             "nobody commits while tasks are out. Use Stream(), or leave recall out."
         )
 
+    def watch(self, view: View, task: Assignment) -> None:
+        """Take note of a task that was handed out, or has made further steps."""
+
+    def overdue(self, view: View) -> Iterable[int]:
+        """Return the tasks to recall now; asked at each commit and each `Progress`."""
+        return [task.task for task in view.out.values() if self.due(view, task)]
+
     def due(self, view: View, task: Assignment) -> bool:
-        """Return whether to recall a task; asked at each commit and each `Progress`."""
+        """Return whether to recall a task that is out."""
         raise NotImplementedError
 
 
 @dataclass(slots=True)
+class StalenessCounts:
+    """How often a learner's committed updates had each effective staleness: as large as values differ."""
+
+    cycles: int = 0
+    """Committed updates."""
+    values: list[int] = field(default_factory=list)
+    """The values that are counted, each once, ascending."""
+    counts: list[int] = field(default_factory=list)
+    counted: int = 0
+    """Updates that are counted: all, or those of the window."""
+
+    def add(self, value: int) -> None:
+        """Count a value."""
+        place = bisect_left(self.values, value)
+        if place == len(self.values) or self.values[place] != value:
+            self.values.insert(place, value)
+            self.counts.insert(place, 0)
+        self.counts[place] += 1
+        self.counted += 1
+
+    def median(self) -> float:
+        """Return the median of all values; of an even number the mean of the middle two."""
+        below, above = (self.counted - 1) // 2, self.counted // 2
+        ends = list(accumulate(self.counts))
+        return (self.values[bisect_right(ends, below)] + self.values[bisect_right(ends, above)]) / 2
+
+
+@dataclass(slots=True)
 class StalenessMemory:
-    staleness: dict[str, list[int]] = field(default_factory=dict)
+    staleness: dict[str, StalenessCounts] = field(default_factory=dict)
     """Effective staleness of each learner's committed updates."""
+    limits: list[tuple[float, int]] = field(default_factory=list)
+    """A heap of tasks, by the steps committed to the community model above which each is too stale."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +90,29 @@ class MedianStaleness(Recall):
             at_least(1, "MedianStaleness", window=self.window)
 
     def committed(self, view: View, updates: Sequence[Update]) -> None:
-        history = view.memory(StalenessMemory).staleness
+        known = view.memory(StalenessMemory).staleness
         for update in updates:
-            own = history.setdefault(update.learner, [])
-            if self.window is None or len(own) < max(self.window, self.after):
-                own.append(update.stale_steps)
+            own = known.setdefault(update.learner, StalenessCounts())
+            own.cycles += 1
+            if self.window is None or own.counted < self.window:
+                own.add(update.stale_steps)
+
+    def watch(self, view: View, task: Assignment) -> None:
+        memory = view.memory(StalenessMemory)
+        own = memory.staleness.get(task.learner)
+        if own is not None and own.cycles >= self.after:
+            heappush(memory.limits, (own.median() + task.committed - task.steps, task.task))
+
+    def overdue(self, view: View) -> Iterable[int]:
+        limits, found = view.memory(StalenessMemory).limits, set[int]()
+        while limits and limits[0][0] < view.state.committed:
+            _, task = heappop(limits)
+            if task in view.out and self.due(view, view.out[task]):
+                found.add(task)
+        return found
 
     def due(self, view: View, task: Assignment) -> bool:
-        history = view.memory(StalenessMemory).staleness.get(task.learner, [])
-        if len(history) < self.after:
+        own = view.memory(StalenessMemory).staleness.get(task.learner)
+        if own is None or own.cycles < self.after:
             return False
-        staleness = view.state.committed - task.committed + task.steps
-        return staleness > statistics.median(history[: self.window])
+        return view.state.committed - task.committed + task.steps > own.median()

@@ -10,6 +10,7 @@ import numpy as np
 
 from archipel.core.checks import one_of, require
 from archipel.core.parts.part import Composition, Needs, Part
+from archipel.core.randomness import draw_some
 from archipel.core.state import Update, View
 
 
@@ -41,8 +42,7 @@ class Uniform(Selection):
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
         if len(candidates) == 1:  # as a rule under Stream
             return list(candidates)
-        order = view.generator(draw).permutation(len(candidates))
-        return [candidates[i] for i in order[:count]]
+        return [candidates[i] for i in draw_some(view.generator(draw), count, len(candidates))]
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ sites asked gather it and calls `weigh` when the answers are in or have failed.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -17,6 +17,7 @@ from archipel.core.checks import at_least, more_than, one_of, require, share
 from archipel.core.layout import Layout
 from archipel.core.metrics import METRICS, mean_loss, metric, pooled
 from archipel.core.parts.part import Needs, Part
+from archipel.core.randomness import draw_some
 from archipel.core.scored import ScoreTable
 from archipel.core.state import Update, View
 from archipel.core.types import (
@@ -198,11 +199,16 @@ class ByDistributedValidation(Weighting):
             view.memory(EvaluatorMemory).classes[update.learner] = update.metrics.classes
 
     def ask(self, view: View, update: Update) -> Iterable[EvidenceRequest]:
-        sites = list(view.others_with_validation(update.learner))  # its own opinion travels with the update
-        if self.evaluators is not None and self.evaluators < len(sites):
-            drawn = view.generator("evaluators", update.task).permutation(len(sites))
-            sites = sorted(self._evaluators(view, [sites[i] for i in drawn]))
-        return [EvidenceRequest(tuple(sites), self.probe)]
+        everybody = view.state.members.validating
+        own = everybody.number(update.learner) if update.learner in everybody else None  # it sends its own opinion
+        others = len(everybody) - (own is not None)
+        if self.evaluators is None or self.evaluators >= others:
+            return [EvidenceRequest(tuple(name for name in everybody if name != update.learner), self.probe)]
+        # those that are asked are drawn; who represents the classes best is found among all
+        wanted = self.evaluators if self.choice == "drawn" else others
+        drawn = draw_some(view.generator("evaluators", update.task), wanted, others)
+        sites = self._evaluators(view, [everybody[i if own is None or i < own else i + 1] for i in drawn])
+        return [EvidenceRequest(tuple(sorted(sites)), self.probe)]
 
     def _evaluators(self, view: View, drawn: list[str]) -> list[str]:
         """Return whom to ask of the others, given in an order drawn at random, which decides between equals."""
@@ -334,9 +340,6 @@ class Product(Weighting):
     def left(self, view: View, learner: str) -> None:
         for i, factor in enumerate(self.factors):
             factor.left(view.inner(i), learner)
-
-    def holds(self, view: View) -> Collection[str]:
-        return {name for i, factor in enumerate(self.factors) for name in factor.holds(view.inner(i))}
 
 
 def _times(a: Weight, b: Weight) -> Weight:

@@ -103,7 +103,7 @@ class StatusBoard:
         """Update the gauges."""
         state = self._log.state
         self._meters.version.set(state.version)
-        self._meters.learners.set(sum(len(names) for names in state.there.values()))
+        self._meters.learners.set(sum(member.active for member in state.members.values()))
         self._meters.tasks.labels("train").set(len(state.out))
         self._meters.tasks.labels("evaluate").set(len(state.inquiries))
         for what, names in state.capped.items():

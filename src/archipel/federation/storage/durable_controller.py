@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from archipel.core import records, state, types
+from archipel.core import members, records, state, types
 from archipel.core.controller import Controller
 from archipel.core.layout import Layout
 from archipel.core.records import Record, Scores, Stamped
@@ -105,7 +105,7 @@ class Alarm:
     tag: str
 
 
-CODEC = Codec(types, records, state, Delivery, Out, Alarm)
+CODEC = Codec(types, records, members, state, Delivery, Out, Alarm)
 
 
 class ReplayDiffers(Exception):

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import torch
 
 from archipel.core.layout import Layout
+from archipel.core.members import Member
 from archipel.core.parts.merge import Community, Mean, Merge, Proposal
 from archipel.core.randomness import generator
-from archipel.core.state import Member, State, Update, View
+from archipel.core.state import State, Update, View
 from archipel.core.types import Metrics, Model
 from archipel.kernels import kernels
 from archipel.kernels.threads import threads
@@ -36,7 +37,7 @@ class CommitFederation:
         self.community = Community()
         drawn = generator(0, "dvw-fig2").standard_normal(layout.size, dtype="float32")
         for k in range(learners):
-            self.state.members[f"{k:04}"] = Member(f"{k:04}", 1, 0, 0, "", "train")
+            self.state.members.join(Member(f"{k:04}", 1, 0, 0, "", "train"))
             self.models.write(f"t{k}", torch.from_numpy(drawn) * (1 + k / learners))
         self.updates = [self._update(k, f"t{k}") for k in range(learners)]
         for update in self.updates:

@@ -1,0 +1,202 @@
+"""Learners as the controller knows them; who is there and who is idle is kept up to date when it changes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from typing import overload
+
+from archipel.core.types import Role
+
+BLOCK = 1024
+"""Names that are moved at most when one is added to or taken from sorted names."""
+
+
+class SortedNames(Sequence[str]):
+    """Names in order, in blocks: to add or remove one costs the same however many there are."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        ordered = sorted(names)
+        self._blocks = [ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK)]
+        self._lasts = [block[-1] for block in self._blocks]
+        """The last name of each block."""
+        self._count = len(ordered)
+        self._starts: list[int] = []
+        """Number of each block's first name; empty if it has to be counted again."""
+
+    def add(self, name: str) -> None:
+        """Put a new name in its place."""
+        place = min(bisect_left(self._lasts, name), len(self._blocks) - 1)
+        if place < 0:
+            self._blocks.append([])
+            self._lasts.append(name)
+            place = 0
+        block = self._blocks[place]
+        insort(block, name)
+        if len(block) > BLOCK:
+            half = len(block) // 2
+            self._blocks[place : place + 1] = [block[:half], block[half:]]
+            self._lasts[place : place + 1] = [block[half - 1], block[-1]]
+        else:
+            self._lasts[place] = block[-1]
+        self._count += 1
+        self._starts = []
+
+    def remove(self, name: str) -> None:
+        """Take out a name that is there."""
+        place = bisect_left(self._lasts, name)
+        block = self._blocks[place]
+        del block[bisect_left(block, name)]
+        if block:
+            self._lasts[place] = block[-1]
+        else:
+            del self._blocks[place], self._lasts[place]
+        self._count -= 1
+        self._starts = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._blocks)
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        place = bisect_left(self._lasts, name)
+        if place == len(self._blocks):
+            return False
+        block = self._blocks[place]
+        return block[bisect_left(block, name)] == name
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        if isinstance(number, slice):
+            return list(self)[number]
+        if not -self._count <= number < self._count:
+            raise IndexError(f"name {number} of {self._count}")
+        number %= self._count
+        starts = self._block_starts()
+        place = bisect_right(starts, number) - 1
+        return self._blocks[place][number - starts[place]]
+
+    def number(self, name: str) -> int:
+        """Return how many names come before this one, which need not be there."""
+        place = bisect_left(self._lasts, name)
+        if place == len(self._blocks):
+            return self._count
+        return self._block_starts()[place] + bisect_left(self._blocks[place], name)
+
+    def _block_starts(self) -> list[int]:
+        if not self._starts:
+            self._starts = [0, *accumulate(map(len, self._blocks))][:-1]
+        return self._starts
+
+
+@dataclass(slots=True)
+class Member:
+    """A learner as the controller knows it."""
+
+    name: str
+    examples: int | None
+    validation: int
+    test: int
+    group: str
+    role: Role
+    active: bool = True
+    given: int = 0
+    """Training tasks it was given so far: the counter of its randomness."""
+    busy: int = 0
+    """Its training tasks that are out and its updates that wait for a commit; 0: it may be given a task."""
+
+
+@dataclass
+class Members(Mapping[str, Member]):
+    """All learners that ever joined, by name."""
+
+    known: dict[str, Member] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        by_role: dict[Role, list[str]] = {"train": [], "validation": [], "test": []}
+        for member in self.known.values():
+            if member.active:
+                by_role[member.role].append(member.name)
+        self._there = {role: SortedNames(names) for role, names in by_role.items()}
+        training = [self.known[name] for name in by_role["train"]]
+        self._idle = SortedNames(member.name for member in training if not member.busy)
+        self._validating = SortedNames(member.name for member in training if member.validation > 0)
+
+    def __getitem__(self, name: str) -> Member:
+        return self.known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.known)
+
+    def __len__(self) -> int:
+        return len(self.known)
+
+    def there(self, role: Role) -> SortedNames:
+        """Return the learners of this role that are there."""
+        return self._there[role]
+
+    @property
+    def idle(self) -> SortedNames:
+        """Learners that may be given a training task."""
+        return self._idle
+
+    @property
+    def validating(self) -> SortedNames:
+        """Training learners that are there and have a validation part."""
+        return self._validating
+
+    def join(self, member: Member) -> None:
+        """Add a learner, or put it in place of what was known of it; its tasks and their number stay its own."""
+        before = self.known.get(member.name)
+        if before is not None:
+            member.given, member.busy = before.given, before.busy
+            self.leave(member.name)
+        self.known[member.name] = member
+        if member.active:
+            self._list(member)
+
+    def leave(self, name: str) -> None:
+        """Take a learner off the lists of those that are there."""
+        member = self.known[name]
+        if not member.active:
+            return
+        member.active = False
+        self._there[member.role].remove(name)
+        if member.role == "train":
+            if not member.busy:
+                self._idle.remove(name)
+            if member.validation > 0:
+                self._validating.remove(name)
+
+    def _list(self, member: Member) -> None:
+        self._there[member.role].add(member.name)
+        if member.role == "train":
+            if not member.busy:
+                self._idle.add(member.name)
+            if member.validation > 0:
+                self._validating.add(member.name)
+
+    def engage(self, name: str) -> None:
+        """Note that a task of this learner is out, or that an update of it waits."""
+        member = self.known[name]
+        member.busy += 1
+        if member.busy == 1 and member.active and member.role == "train":
+            self._idle.remove(name)
+
+    def release(self, name: str) -> None:
+        """Note that a task or an update of this learner has ended."""
+        member = self.known[name]
+        member.busy -= 1
+        if member.busy == 0 and member.active and member.role == "train":
+            self._idle.add(name)
