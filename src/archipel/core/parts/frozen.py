@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from archipel.core.checks import require
 from archipel.core.layout import Layout
+from archipel.core.members import Member
 from archipel.core.parts.planning import Planner
-from archipel.core.state import Member, View
+from archipel.core.state import View
 from archipel.core.types import Plan
 
 
