@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,6 +44,11 @@ Refuse = Annotated[
 ]
 
 
+ShowLog = Annotated[
+    bool, typer.Option("--log", help="Print the record of all orders and answers, one JSON object a line, and end.")
+]
+
+
 def learner(
     study: Annotated[Path, typer.Argument(help="The study, the same as the controller's.")],
     controller: Address = "127.0.0.1:9443",
@@ -51,6 +57,7 @@ def learner(
     data: Table = None,
     state: State = None,
     dry_run: DryRun = False,
+    log: ShowLog = False,
     refuse: Refuse = None,
     algorithm: Method = None,
     change: Changes = None,
@@ -75,15 +82,15 @@ def learner(
     who = identity(papers, insecure, controller)
     if who.kind != "learner":
         raise ValueError(f"--tls: is the certificate of {who}; a learner's is needed.")
+    place = state or Path(f"learner-{who.name}")
+    if log:
+        return _print_record(place)
     say_on_stderr(json_log)
     code: Code = "any" if allow_code else "none" if dry_run else "beside"
     chosen = read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code)
     island, narrowed = take_part(chosen, who.name, data)
     if dry_run:
-        for line in try_out(narrowed, island):
-            out.print(escape(line), highlight=False, soft_wrap=True)
-        return
-    place = state or Path(f"learner-{who.name}")
+        return _print_lines(try_out(narrowed, island))
     refuses: frozenset[Probes] = frozenset(part.value for part in refuse or ())
     with alone_in(closed(place)), threads(narrowed.simulation.threads), on_the_line(controller):
         agent = run_learner(
@@ -97,6 +104,18 @@ def learner(
             )
         )
         _finish(agent, place)
+
+
+def _print_record(place: Path) -> None:
+    """Print what the learner of a folder was asked and has answered."""
+    from archipel.federation.learner.order_record import read_record
+
+    _print_lines(read_record(place))
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _finish(agent: Agent, place: Path) -> None:

@@ -16,8 +16,8 @@ from archipel.core.checks import require
 from archipel.core.parts.ending import Ending
 from archipel.data import Island, Islands
 from archipel.data.standardise import Moments, moments, standardised_by
-from archipel.federation.learner.agent import LocalSite
 from archipel.federation.learner.policy import ROWS, Policy
+from archipel.federation.learner.site_data import LocalSite
 from archipel.kernels import kernels
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import score

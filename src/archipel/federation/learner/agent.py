@@ -10,7 +10,7 @@ import asyncio
 import copy
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
@@ -20,16 +20,18 @@ import torch
 from torch import Tensor
 
 from archipel.core.types import Plan
-from archipel.data.standardise import Moments
 from archipel.federation.learner.link import Link, TurnedAway, bounded
 from archipel.federation.learner.local_state import Memory, Owed, StateFolder
-from archipel.federation.learner.policy import Policy, Questions, Refusal, failure_reason, without_validation
+from archipel.federation.learner.order_record import OrderRecord
+from archipel.federation.learner.policy import Questions, Refusal, failure_reason, without_validation
+from archipel.federation.learner.site_data import LocalSite
 from archipel.federation.logs import printable
+from archipel.federation.storage.blobs import Buffer
 from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import messages
 from archipel.federation.wire.body import HEADER, WIDTH, Bodies, fingerprint
-from archipel.learner.learner import Job, Learner, TrainingContext
+from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import score
 from archipel.learner.training import advance, report
 
@@ -40,18 +42,6 @@ GOODBYE = 60.0
 """Seconds in which the last model has to come."""
 
 log = logging.getLogger("archipel.learner")
-
-
-@dataclass
-class LocalSite:
-    """What a learner brings: its data, its network, and how to standardise them by everybody's statistics."""
-
-    work: TrainingContext
-    learner: Learner
-    policy: Policy
-    moments: Moments | None = None
-    """Of its training part, where the study standardises features by everybody's statistics."""
-    standardise: Callable[[Moments], TrainingContext] | None = None
 
 
 @dataclass
@@ -85,6 +75,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         self.memory: Memory = self.folder.memory
+        self.record = OrderRecord(self.folder.path.parent)
         self.bodies = Bodies(self.island.work.layout)
         self.island.learner.private = self.memory.private
         self._trainer = ThreadPoolExecutor(1, "trainer")
@@ -213,6 +204,7 @@ class Agent:
                 self._lost.set()
 
     async def _obey(self, order: pb.Order) -> None:
+        self.record.order(order)
         match order.WhichOneof("what"):
             case "train":
                 if self.training is None or self.training.order.task != order.train.task:
@@ -239,6 +231,12 @@ class Agent:
         task = asyncio.create_task(guarded())
         self._errands.add(task)
         task.add_done_callback(self._errands.discard)
+
+    async def _give(self, head: pb.Head, *body: Buffer) -> pb.Receipt:
+        """Send an answer until the controller has it, and note it in the learner's own record."""
+        receipt = await self.link.answer(head, *body)
+        self.record.answer(head, receipt)
+        return receipt
 
     # ------------------------------------------------------------------------------------------------------ training
 
@@ -268,7 +266,7 @@ class Agent:
         except Exception as error:
             self.memory.sequence += 1
             head = pb.Head(task=order.task, sequence=self.memory.sequence, failed=failure_reason(error, order.task))
-            await self.link.answer(head)
+            await self._give(head)
             return
         finally:
             if self.training is training:
@@ -356,7 +354,7 @@ class Agent:
                 owed.steps,
             ),
         )
-        receipt = await self.link.answer(head, header, as_bytes(owed.numbers))
+        receipt = await self._give(head, header, as_bytes(owed.numbers))
         if receipt.verdict == pb.Receipt.REFUSED:
             log.error("the controller refused an update", extra={"task": owed.task, "reason": receipt.reason})
         else:
@@ -385,7 +383,7 @@ class Agent:
             raise
         except Exception as error:
             head.failed = failure_reason(error, order.task)
-        await self.link.answer(head)
+        await self._give(head)
 
     def _score(self, order: pb.Evaluate, vector: Tensor, private: Mapping[str, Tensor]) -> pb.Scored:
         learner, work = self.island.learner, self._bench

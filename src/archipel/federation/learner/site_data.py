@@ -1,0 +1,22 @@
+"""What a learner brings to a federation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from archipel.data.standardise import Moments
+from archipel.federation.learner.policy import Policy
+from archipel.learner.learner import Learner, TrainingContext
+
+
+@dataclass
+class LocalSite:
+    """Its data, its network, and how to standardise them by everybody's statistics."""
+
+    work: TrainingContext
+    learner: Learner
+    policy: Policy
+    moments: Moments | None = None
+    """Of its training part, where the study standardises features by everybody's statistics."""
+    standardise: Callable[[Moments], TrainingContext] | None = None

@@ -1,0 +1,50 @@
+"""A learner's operator can read every order and every answer; before there was no record at the learner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from archipel.federation.learner import order_record
+from archipel.federation.learner.order_record import FILE, OLDER, OrderRecord, read_record
+from archipel.federation.wire import federation_pb2 as pb
+from tests.federation.in_one_process import hold, study
+
+
+@pytest.mark.slow
+def test_every_order_and_every_answer_is_in_the_record(tmp_path: Path) -> None:
+    raw = study(algorithms="sync_dvw", validation=0.2, ending={"rounds": 2})
+    held = hold(raw, tmp_path)
+    for name, agent in held.agents.items():
+        rows = [json.loads(line) for line in read_record(tmp_path / name)]
+        trains = [row for row in rows if row.get("order") == "train"]
+        assert [row["task"] for row in rows if row.get("answer") == "trained"] == [row["task"] for row in trains]
+        assert len(trains) == agent.memory.trained == 2
+        asked = {row["task"] for row in rows if row.get("order") == "evaluate"}
+        assert {row["task"] for row in rows if row.get("answer") == "scored"} <= asked
+        assert asked
+        assert [row["order"] for row in rows if row.get("order") == "stop"] == ["stop"]
+        assert all(row["verdict"] in ("kept", "late") for row in rows if "answer" in row)
+        (first, *_) = trains
+        assert (first["epochs"], first["batch"]) == (agent.island.policy.plans[0].epochs, first["batch"])
+
+
+def test_signs_of_life_are_left_out_and_a_lie_cannot_forge_a_line(tmp_path: Path) -> None:
+    record = OrderRecord(tmp_path)
+    record.order(pb.Order(ping=pb.Ping()))
+    record.order(pb.Order(evaluate=pb.Evaluate(task=-1, part='x"}\n{"at": "now", "order": "none\x1b[2J')))
+    (line,) = read_record(tmp_path)
+    assert json.loads(line)["part"].startswith('x"}\n')
+    assert line.isprintable()
+
+
+def test_a_large_record_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order_record, "LARGEST", 100)
+    record = OrderRecord(tmp_path)
+    for task in range(6):
+        record.order(pb.Order(cancel=pb.Task(task=task)))
+    assert (tmp_path / OLDER).exists()
+    assert (tmp_path / FILE).stat().st_size < 300
+    assert [json.loads(line)["task"] for line in read_record(tmp_path)][-1] == 5
