@@ -84,26 +84,19 @@ def learner(
         raise ValueError(f"--tls: is the certificate of {who}; a learner's is needed.")
     place = state or Path(f"learner-{who.name}")
     if log:
-        return _print_record(place)
+        _print_record(place)
+        return
     say_on_stderr(json_log)
     code: Code = "any" if allow_code else "none" if dry_run else "beside"
     chosen = read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code)
     island, narrowed = take_part(chosen, who.name, data)
     if dry_run:
-        return _print_lines(try_out(narrowed, island))
+        _print_lines(try_out(narrowed, island))
+        return
     refuses: frozenset[Probes] = frozenset(part.value for part in refuse or ())
     with alone_in(closed(place)), threads(narrowed.simulation.threads), on_the_line(controller):
-        agent = run_learner(
-            lambda: Agent(
-                link(controller, papers, insecure),
-                island,
-                StateFolder(place),
-                hashes_of(narrowed),
-                layout_hash(island.work.layout),
-                refuses,
-            )
-        )
-        _finish(agent, place)
+        own = (StateFolder(place), hashes_of(narrowed), layout_hash(island.work.layout), refuses)
+        _finish(run_learner(lambda: Agent(link(controller, papers, insecure), island, *own)), place)
 
 
 def _print_record(place: Path) -> None:
