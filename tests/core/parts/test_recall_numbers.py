@@ -191,5 +191,6 @@ def test_overdue_tasks_are_those_that_a_walk_finds(
             if len(history.get(task.learner, [])) >= after
             and bench.state.committed - task.committed + task.steps > statistics.median(history[task.learner][:window])
         }
-        assert found == walked - recalled
+        assert found <= walked
+        assert found | recalled >= walked, "a task that was recalled need not be found again"
         recalled |= found
