@@ -32,6 +32,8 @@ def part(text: str, kind: type[Part], code: OwnCode) -> Any:
         tree = ast.parse(arguments, mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"{text!r} is not an expression such as \"ByFreshness('inv')\": {error.msg}.") from None
+    except (MemoryError, RecursionError):  # Python's parser says so of thousands of brackets or signs
+        raise ValueError(f'{text[:50]!r}... is nested too deeply for an expression such as "Mean()".') from None
     if isinstance(tree, ast.Name):
         tree = ast.Call(tree, [], [])
     require(
@@ -53,8 +55,12 @@ def _known(name: str) -> type[Part]:
 
 
 def _made(constructor: Callable[..., Any], node: ast.Call, text: str) -> Any:
+    require(
+        all(keyword.arg for keyword in node.keywords),
+        f"{text!r}: write arguments by their names, not with **.",
+    )
     positional = [_value(argument, text) for argument in node.args]
-    named = {str(keyword.arg): _value(keyword.value, text) for keyword in node.keywords if keyword.arg}
+    named = {str(keyword.arg): _value(keyword.value, text) for keyword in node.keywords}
     try:
         return constructor(*positional, **named)
     except TypeError as error:
