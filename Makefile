@@ -42,8 +42,9 @@ chaos: $(READY)  ## Kill the controller of a real federation 100 times under eac
 	$(RUN) tests.federation.chaos --kills 100 --out benchmarks/measured/chaos.json
 	ARCHIPEL_CHAOS=1 $(RUN) pytest tests/federation/test_faults.py
 
-fuzz: $(READY)  ## Feed ten million changed inputs to every parser of bytes from outside; some hours
+fuzz: $(READY)  ## Feed ten million changed inputs to the parsers, and 10,000 random histories to the controller; hours
 	$(RUN) tests.fuzz --executions 10000000 --out benchmarks/measured/fuzz.json
+	$(RUN) tests.fuzz.histories --histories 10000 --out benchmarks/measured/histories.json
 
 LOCK := $(VENV)/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_28 -c constraints.txt

@@ -9,13 +9,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+INPUTS, HISTORIES = 10_000_000, 10_000
 MEASURED = Path(__file__).parent.parent / "measured"
 HEAD = ["| what | target | measured | command | stored in |", "| --- | --- | --- | --- | --- |"]
 
 
 def table() -> str:
     """Return the table, and where the kills of the controller fell."""
-    rows = [*_kills(), *_recovery(), *_crowd(), *_large()]
+    rows = [*_kills(), *_recovery(), *_crowd(), *_large(), *_fuzz()]
     return "\n".join(["", *HEAD, *(f"| {' | '.join(row)} |" for row in rows), "", _moments(), ""])
 
 
@@ -85,6 +86,29 @@ def _large() -> Iterator[tuple[str, ...]]:
         "`python -m benchmarks.federation.round --repeats 4`",
         f"{_file('round-quiet')}, 20dc637",
     )
+
+
+def _fuzz() -> Iterator[tuple[str, ...]]:
+    """Yield what `make fuzz` made; it may have been stopped before its end."""
+    told, lived = _read("fuzz"), _read("histories")
+    yield (
+        f"changed inputs to {len(told['by parser'])} parsers of bytes from outside, and wrong errors among them",
+        f"{INPUTS:,}; none",
+        f"{_reached(told['executions'], INPUTS)}; {told['problems'] or 'none'}",
+        f"`python -m tests.fuzz --seed {told['seed']}`",
+        _file("fuzz"),
+    )
+    yield (
+        f"random histories of the controller, {lived['steps']} steps each, with its laws checked after every event",
+        f"{HISTORIES:,}",
+        f"{_reached(lived['histories'], HISTORIES)}, {lived['events']:,} events",
+        f"`python -m tests.fuzz.histories --seed {lived['seed']}`",
+        _file("histories"),
+    )
+
+
+def _reached(count: int, target: int) -> str:
+    return f"{count:,}" if count >= target else f"**{count:,}**"
 
 
 def _moments() -> str:

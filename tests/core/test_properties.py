@@ -39,6 +39,8 @@ from archipel.core.parts import (
     Community,
     Ending,
     Evaluation,
+    Mean,
+    NormClipped,
     PrivateLayers,
     Relay,
     Rounds,
@@ -95,6 +97,8 @@ ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
     "a relay with opinions": lambda: replace(
         sync_dvw(), name="mixture", protocol=Relay(0.5, hops=2), planners=(PrivateLayers("1"),)
     ),
+    "a clipped mean": lambda: replace(fedavg(0.5), merge=NormClipped(Mean(), 1.0)),
+    "a clipped community": lambda: replace(async_fedavg(), merge=NormClipped(Community(), 1.0)),
     "a stream by evidence": lambda: Algorithm(
         "ready",
         protocol=Stream(2, max_wait=3.0, concurrency=3, order="ready"),

@@ -175,7 +175,7 @@ def parse_yaml(data: bytes) -> object:
 
 def yaml_files() -> list[bytes]:
     text = "algorithms: [fedavg, {name: hdafl, rate: 0.1}]\ndata: {source: digits, split: {learners: 3}}\nseeds: [0]\n"
-    return [text.encode(), b"a: &x [1]\nb: *x\n", b"!!python/object/apply:os.getcwd []"]
+    return [text.encode(), b"a: &x [1]\nb: *x\n", b"a: &a [*a]\n", b"!!python/object/apply:os.getcwd []"]
 
 
 def revocation_lists() -> list[bytes]:

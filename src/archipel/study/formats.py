@@ -49,7 +49,10 @@ def read_file(path: Path) -> tuple[Raw, LineOf]:
         raise ValueError(f"{path} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {reason(error)}.") from None
-    raw, lines = formats[path.suffix](text, path)
+    try:
+        raw, lines = formats[path.suffix](text, path)
+    except RecursionError:
+        raise ValueError(f"{path} is nested too deeply, or holds a YAML alias that refers to itself.") from None
     require(isinstance(raw, dict), f"{path}: a study consists of keys and tables, got {type(raw).__name__}.")
     return raw, lines
 
