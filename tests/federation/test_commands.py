@@ -419,7 +419,7 @@ def test_a_port_that_is_taken(wards: Wards) -> None:
         there.bind(("127.0.0.1", wards.port))
         there.listen()
         told = wards.refused("--tls", "ca/controller", "--listen", f"127.0.0.1:{wards.port}")
-    assert f"Nobody can listen at 127.0.0.1:{wards.port}: is another process there" in told
+    assert f"Cannot listen at 127.0.0.1:{wards.port}: is another process listening there" in told
 
 
 def test_the_state_of_another_study(wards: Wards) -> None:
