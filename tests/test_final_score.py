@@ -48,6 +48,7 @@ def way(moment: float) -> float:
     return sum(moment >= change for change in (1, 2, 3, 4, 4.5)) / 10
 
 
+@pytest.mark.slow
 def test_five_commits_and_five_thousand_of_the_same_models_have_the_same_final_score_by_time() -> None:
     seldom = run_of(
         [(at, 0) for at in (1.0, 2.0, 3.0, 4.0, 4.5)],
@@ -67,6 +68,7 @@ def test_five_commits_and_five_thousand_of_the_same_models_have_the_same_final_s
     assert often.final_score == pytest.approx(seldom.final_score, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_five_commits_and_five_thousand_of_the_same_models_have_the_same_final_score_by_rounds() -> None:
     scores = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
     seldom = run_of([(0.0, count) for count in range(1, 6)], dict(enumerate(scores)), budget="rounds", rounds=5)

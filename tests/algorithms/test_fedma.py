@@ -273,6 +273,7 @@ def test_a_permuted_copy_of_a_trained_network_is_matched_back_exactly(name: str,
     assert torch.equal(starts["b"], vector), "its own layers stand in the order of the shared neurons"
 
 
+@pytest.mark.slow
 @every
 def test_two_permuted_and_noisy_copies_give_the_mean_of_the_unpermuted(name: str) -> None:
     layout, vector = trained(name, 1.0)
