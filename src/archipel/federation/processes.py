@@ -166,7 +166,7 @@ def ask(make_link: Callable[[], Link], action: str | None = None, learner: str =
 
 
 def _printable(told: Any) -> Any:
-    """A JSON document whose texts a terminal can be given."""
+    """Return a JSON document whose texts are safe for a terminal."""
     match told:
         case str():
             return printable(told)

@@ -38,7 +38,7 @@ def limit() -> int:
 
 
 def most_connections(learners: int) -> int:
-    """Connections that a controller of so many learners accepts; half of what is left is for uploads, one each."""
+    """Return how many connections a controller accepts; half of the other descriptors are for uploads, one each."""
     most = min((limit() - RESERVE) // 2, BESIDE + EACH * learners)
     if most < learners:
         log.warning(

@@ -100,8 +100,10 @@ def _end_with(keeper: int) -> None:
 
 
 def _wait_for(pid: int) -> tuple[int, bool]:
-    """Pass on what the keeper is asked until the controller ends: its exit code, or minus the signal that killed it;
-    and whether it was asked to end."""
+    """Pass on the signals that the keeper gets until the controller ends.
+
+    Return its exit code, or minus the signal that killed it, and whether it was asked to end.
+    """
     asked = False
     while True:
         heard = signal.sigwaitinfo(HEARD)

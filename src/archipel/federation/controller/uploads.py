@@ -97,7 +97,7 @@ class Upload:
 
     @contextmanager
     def _beginning_on_trial(self) -> Iterator[None]:
-        """The beginning of an upload that broke off was not safe yet, if the machine went down: it may be damaged."""
+        """Drop the beginning of an upload that broke off: it may be damaged if the machine went down."""
         try:
             yield
         except InvalidUpdate as bad:
@@ -107,7 +107,7 @@ class Upload:
             raise RetryLater(f"What came before was damaged ({bad}): begin at byte 0.") from None
 
     def _check_beginning(self) -> None:
-        """What an earlier call has brought."""
+        """Check what an earlier call has brought."""
         if self.resumed and not self.check.seen:
             for block in self.parcel.blocks():
                 self.check.check(block)
@@ -126,7 +126,7 @@ class Upload:
         return Delivery(expected.name, start, expected.inside, dict(expected.digests))
 
     def put_aside(self) -> None:
-        """The call broke off: what has come stays for the next one."""
+        """Keep what a broken call has brought for the next one."""
         self.parcel.close()
 
     def discard(self) -> None:
@@ -134,7 +134,7 @@ class Upload:
 
 
 def received(body: Buffer, check: UpdateCheck) -> Delivery:
-    """A small update that came whole: looked at, and to be brought to the disk with others of its kind."""
+    """Check a small update that came whole; it is written to disk together with others."""
     expected = check.expected
     if not expected.inside:
         return Delivery("", 0, (), dict(expected.digests))
@@ -167,7 +167,7 @@ class UpdateCheck:
         self._digest = hashlib.sha256()
 
     def check(self, data: Buffer) -> None:
-        """Raises `InvalidUpdate` if something is wrong with it."""
+        """Raise `InvalidUpdate` if something is wrong with it."""
         self.seen += len(data)
         view = memoryview(data)
         if self._start is None:

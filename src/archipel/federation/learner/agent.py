@@ -89,7 +89,7 @@ class Agent:
         """Tasks whose answers are on their way."""
 
     def _a_bench(self) -> TrainingContext:
-        """A network for trying models, while the other one trains."""
+        """Return a network for scoring models, while the other one trains."""
         return replace(self.island.work, module=copy.deepcopy(self.island.work.module))
 
     # ------------------------------------------------------------------------------------------------------- running
@@ -394,7 +394,7 @@ class Agent:
     # -------------------------------------------------------------------------------------------------------- models
 
     async def _model(self, task: int, model: Sequence[pb.Layer], enclosed: pb.Enclosed | None, keep: bool) -> Tensor:
-        """A task's model: from what is at hand, what came with the order, and what has to be fetched."""
+        """Return a task's model from layers that are stored, that came with the order, and that have to be fetched."""
         layout, private = self.island.work.layout, set(self.memory.private)
         digests = {layer.name: layer.sha256.hex() for layer in model}
         if set(digests) != set(layout.names):

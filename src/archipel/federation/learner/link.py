@@ -129,7 +129,7 @@ class Link:
     # ----------------------------------------------------------------------------------------------------- models
 
     async def fetch(self, task: int, layers: Sequence[str], size: int) -> memoryview:
-        """The body of these layers of a task's model, which has so many bytes; begun again where a call broke off."""
+        """Fetch the body of these layers of a task's model, of so many bytes; resume where a call broke off."""
         body, here = as_bytes(empty(-(-size // 4), self._spare))[:size], 0
 
         async def rest() -> None:
@@ -219,7 +219,7 @@ def _portions(head: pb.Head, body: Sequence[Buffer], offset: int) -> Iterator[pb
 
 
 def _pieces(body: Iterable[Buffer], offset: int) -> Iterator[list[memoryview]]:
-    """A body from a byte on, in pieces of one message each, and each in the parts that it lies in."""
+    """Yield a body from a byte on, in pieces of one message each, and each in the parts it is stored in."""
     piece: list[memoryview] = []
     room = CHUNK
     for part in body:

@@ -72,8 +72,11 @@ class Gate(grpc.aio.ServerInterceptor):
         revoked: RevocationList | None = None,
         on_certificate: Callable[[Identity, datetime], None] = lambda who, expires: None,
     ) -> None:
-        """allowed: returns why somebody is not let through, or None. on_refusal: hears of everybody who is not.
-        on_certificate: hears when the certificates of those who are let through expire, once for each certificate."""
+        """Build a gate for one server.
+
+        allowed: returns why a caller is refused, or None. on_refusal: called with every refusal. on_certificate: called
+        with the expiry of an admitted caller's certificate, once for each certificate.
+        """
         self._allowed = allowed
         self._on_refusal = on_refusal
         self._peer = insecure_peer if insecure else certified_peer

@@ -107,7 +107,7 @@ def caller_in(papers: Certificates) -> Identity:
 
 
 def server_credentials(folder: Path) -> grpc.ServerCredentials:
-    """What a controller listens with: its own certificate, and callers must show one of the same authority."""
+    """Return the credentials of a controller: callers must show a certificate of the same authority."""
     papers = Certificates(folder)
     require(
         papers.title == "controller",
@@ -118,7 +118,7 @@ def server_credentials(folder: Path) -> grpc.ServerCredentials:
 
 
 def channel_credentials(folder: Path) -> grpc.ChannelCredentials:
-    """What a learner or an operator dials with; only a controller of the same authority is talked to."""
+    """Return the credentials of a learner or an operator, who trust only a controller of the same authority."""
     papers = Certificates(folder)
     caller_in(papers)
     return grpc.ssl_channel_credentials(papers.authority, papers.key, papers.certificate)

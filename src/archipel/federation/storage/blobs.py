@@ -80,7 +80,7 @@ class Blobs:
             return False
 
     def parcel(self, label: str) -> Parcel:
-        """A file that arrives in pieces; what has arrived of it before is there still."""
+        """Open a file that arrives in pieces; pieces that arrived before are kept."""
         return Parcel(self, label)
 
     def digests(self) -> set[str]:
@@ -137,7 +137,7 @@ class Parcel:
             self._early = self.size
 
     def blocks(self) -> Iterator[bytes]:
-        """What has arrived, block by block."""
+        """Yield what has arrived, block by block."""
         if self.size:
             with open(self.path, "rb") as file:
                 while block := file.read(BLOCK):

@@ -403,7 +403,7 @@ def replay(folder: Path, layout: Layout, make: Make) -> Replay:
 
 
 def _told(event: Event) -> Taken:
-    """What the sender of an answer is told."""
+    """Return what the sender of an answer is told."""
     if not isinstance(event, Failed):
         return Taken("kept")
     if event.reason.startswith(REFUSED):

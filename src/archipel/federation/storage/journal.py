@@ -130,12 +130,12 @@ class Journal:
         yield from map(_line, rows)
 
     def last(self) -> tuple[int, float]:
-        """Number and time of the last event; (0, 0.0) if there is none."""
+        """Return the number and the time of the last event; (0, 0.0) if there is none."""
         found = self._base.execute("SELECT number, time FROM events ORDER BY number DESC LIMIT 1").fetchone()
         return (found[0], found[1]) if found else (0, 0.0)
 
     def answered(self, learner: str, task: int, sequence: int) -> Line | None:
-        """What is written of this answer, if it has come before."""
+        """Return what was written of this answer, if it came before."""
         self._insert()
         row = self._base.execute(
             "SELECT * FROM events WHERE learner = ? AND task = ? AND sequence = ?", (learner, task, sequence)

@@ -109,7 +109,7 @@ class StoredModels:
         return self._read(kept, start, stop)
 
     def in_memory(self, name: str) -> bool:
-        """It is there, and can be read without a file."""
+        """Return whether a vector is stored and can be read without a file."""
         kept = self._kept.get(name)
         return kept is not None and kept.tensor is not None
 
@@ -168,7 +168,7 @@ class StoredModels:
         return digests
 
     def numbers(self, name: str, layers: Sequence[int], skip: int, size: int) -> Iterator[bytes | memoryview]:
-        """The numbers of these layers as bytes, without the first `skip` of them, in pieces of at most `size`."""
+        """Yield the numbers of these layers as bytes, without the first `skip`, in pieces of at most `size`."""
         for layer in layers:
             start, stop = self._span(layer)
             passed = min(skip, 4 * (stop - start))
@@ -285,7 +285,7 @@ class StoredModels:
         return hashlib.sha256(as_bytes(vector[start:stop])).hexdigest()
 
     def _with(self, mine: Kept, theirs: Kept, layers: set[int]) -> Kept:
-        """A vector with these layers of another one."""
+        """Return a vector with these layers of another one."""
         assert mine.digests is not None
         assert theirs.digests is not None
         runs: list[Segment] = []
@@ -345,12 +345,12 @@ class StoredModels:
 
 @lru_cache(maxsize=256)
 def digest_of(layers: tuple[Digest, ...]) -> Digest:
-    """The digest of a model, from those of its layers."""
+    """Return the digest of a model, from those of its layers."""
     return hashlib.sha256(b"".join(bytes.fromhex(layer) for layer in layers)).hexdigest()
 
 
 def as_bytes(vector: Tensor) -> memoryview:
-    """A vector's own memory."""
+    """Return a vector's own memory."""
     numbers = vector.contiguous().numpy()
     return numbers.data.cast("B") if numbers.size else memoryview(b"")
 

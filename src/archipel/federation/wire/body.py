@@ -31,7 +31,7 @@ class InvalidUpdate(Exception):
 
 
 def fingerprint(header: bytes | bytearray, layers: Iterable[str]) -> str:
-    """What a body is known by: the SHA-256 of its header and of its layers' SHA-256s.
+    """Return the digest of a body: the SHA-256 of its header and of its layers' SHA-256s.
 
     Every number stands behind it, and none is hashed twice.
     """
@@ -49,7 +49,7 @@ class Bodies:
         self._headers: dict[tuple[int, ...], bytes] = {}
 
     def header(self, layers: Sequence[int]) -> bytes:
-        """The beginning of a body that holds these layers, up to the first number."""
+        """Return the beginning of a body that holds these layers, up to the first number."""
         key = tuple(layers)
         if key not in self._headers:
             if len(self._headers) >= REMEMBERED:  # whoever asks for every choice of layers must not fill the memory

@@ -90,7 +90,7 @@ def encode_scored(scored: Scored) -> pb.Scored:
 
 
 def decode_scored(said: pb.Scored, *, count: int, classes: int | None, bins: int) -> Scored:
-    """Counts of so many examples: what was registered when the learner joined."""
+    """Check counts of so many examples against those registered when the learner joined."""
     if said.count != count:
         raise InvalidUpdate(f"counts of {said.count} examples, {count} were registered")
     if not math.isfinite(said.loss):
@@ -165,14 +165,14 @@ def decode_metrics(
 
 
 def most_epochs(plan: Plan) -> int:
-    """Passes that a task can come to; with steps instead of epochs, each pass takes one step or more."""
+    """Return the most passes of a task; with steps instead of epochs, each pass takes one step or more."""
     if plan.steps is not None:
         return plan.steps
     return plan.epochs if plan.cycle is None else plan.cycle.at_most
 
 
 def most_steps(plan: Plan, examples: int | None) -> int:
-    """Steps that a task can come to, at a learner of so many examples."""
+    """Return the most steps of a task at a learner of so many examples."""
     if plan.steps is not None:
         return plan.steps
     return MOST if examples is None else most_epochs(plan) * max(1, steps_of_epoch(examples, plan.batch))
