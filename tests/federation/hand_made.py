@@ -331,3 +331,17 @@ async def crash(bad: Liar, order: pb.Train) -> None:
 def code_of(caught: Any) -> grpc.StatusCode:
     code: grpc.StatusCode = caught.value.code()
     return code
+
+
+Spoil = Callable[[Update], bytes]
+"""Changes an honest update; returns the body that is sent."""
+
+
+def numbers(value: float) -> Spoil:
+    """Put another number into an update."""
+
+    def spoil(update: Update) -> bytes:
+        update.numbers[7] = value
+        return update.sign()
+
+    return spoil
