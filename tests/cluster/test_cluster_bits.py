@@ -204,16 +204,15 @@ def test_a_checkpoint_goes_on_with_another_number_of_nodes(machines: Machines, t
 
 
 class Failing(nn.Module):
-    """Fails in a process that has not made it: in training, or at the first look at it."""
+    """Fails in training, in a process that has not made it."""
 
-    def __init__(self, in_training: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Linear(64, 10)
         self.home = os.getpid()
-        self.in_training = in_training
 
     def forward(self, x: Tensor) -> Tensor:
-        if os.getpid() != self.home and (torch.is_grad_enabled() or not self.in_training):
+        if os.getpid() != self.home and torch.is_grad_enabled():
             raise ArithmeticError("a loss of a kind")
         out: Tensor = self.inner(x)
         return out
@@ -230,10 +229,23 @@ def test_an_error_in_training_names_node_and_learner_and_shows_the_traceback(mac
 
 
 def test_an_error_at_the_start_of_an_actor_is_told(machines: Machines) -> None:
-    simulator = ready(ap.fedavg(), "auto", model=lambda: Failing(in_training=False), execution="workers")
+    simulator = ready(ap.fedavg(), "auto", model=Unwilling, execution="workers")
     simulator.begin()
-    with pytest.raises(ClusterError, match=r"(?s)cannot start on node .*ArithmeticError: a loss of a kind"):
+    with pytest.raises(ClusterError, match=r"(?s)cannot start on node .*ArithmeticError: not here"):
         simulator.run()
+
+
+class Unwilling(nn.Linear):
+    """Cannot be moved to a device in a process that has not made it, which is the first thing an actor does."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+        self.home = os.getpid()
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        if os.getpid() != self.home:
+            raise ArithmeticError("not here")
+        return super().to(*args, **kwargs)
 
 
 class Locked(nn.Module):

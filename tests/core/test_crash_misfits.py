@@ -193,7 +193,7 @@ def digest() -> str:
 
 @pytest.mark.slow
 def test_another_process_that_hashes_otherwise_comes_to_the_same_bits() -> None:
-    command = [sys.executable, "-c", "from tests.core.test_crash_anywhere import digest; print(digest())"]
+    command = [sys.executable, "-c", "from tests.core.test_crash_misfits import digest; print(digest())"]
     modules = os.pathsep.join(sys.path)  # this one among them
     environment: dict[str, Any] = {
         **os.environ,

@@ -94,7 +94,7 @@ def test_an_address_that_is_taken_is_a_wrong_command(endless: Stage) -> None:
         taken.listen()
         process = endless.controller()
         assert process.wait(60) == 2
-    assert "Nobody can listen" in process.said
+    assert "Cannot listen at" in process.said
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,10 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(*layers)
 
 
+def normalised() -> torch.nn.Module:
+    return torch.nn.Sequential(network(), torch.nn.BatchNorm1d(2))
+
+
 def islands(stimuli: bool) -> Any:
     x = torch.randn(240, 6, generator=torch.Generator().manual_seed(0))
     return ap.data.from_arrays(x, (x[:, 0] > 0).long()).split(
@@ -101,7 +105,7 @@ def test_nothing_honest_is_refused(name: str, at: Any) -> None:
     simulator = prepare(
         algorithm,
         data,
-        model=network,
+        model=normalised if name == "fedbn" else network,
         ending=ENDING,
         evaluation=evaluation,
         fleet=fleet,

@@ -412,7 +412,9 @@ def test_operators_are_listed_and_do_what_their_role_allows(papers: Path, tmp_pa
             assert "alice is listed as operator; that takes the role admin." in await steered("alice", "readmit")
             assert await steered("carol", "readmit") == f"{victim}: readmit at version 0"
             audit = [(who, what) for who, what, _ in await one.audit() if who.startswith("operator/")]
-            assert audit == [("operator/alice", "pause"), ("operator/alice", "withdraw"), ("operator/carol", "readmit")]
+            refused, *done = audit
+            assert refused == ("operator/mallory", "refused")
+            assert done == [("operator/alice", "pause"), ("operator/alice", "withdraw"), ("operator/carol", "readmit")]
 
     asyncio.run(go())
 

@@ -185,12 +185,13 @@ def test_a_run_that_is_stopped_at_every_look_ends_with_the_same_bits(
 
 @pytest.mark.slow
 def test_bits_do_not_depend_on_how_many_runs_there_are(tmp_path: Path) -> None:
-    """A large network with dropout runs one by one, and sums of several threads have other last bits."""
+    """In plain execution, sums of several threads have other last bits."""
     (tmp_path / "own.py").write_text(
         "from torch import nn\n\n\ndef net():\n    return nn.Sequential(nn.Linear(64, 1500), nn.ReLU(), "
         "nn.Dropout(0.2), nn.Linear(1500, 1500), nn.ReLU(), nn.Linear(1500, 10))\n"
     )
     changes = [f"folder={tmp_path}", "model='own.py:net'", "ending={rounds=1}", "data.split={learners=10}"]
+    changes.append("simulation.execution='plain'")
     both = run_study(study(*changes, algorithms=["fedavg", "fedprox"]), tmp_path / "both", processes=2)
     (alone,) = run_study(both.folder / "fedavg" / "seed-0" / "study.toml", tmp_path / "alone", processes=1)
     assert alone.execution == "plain"

@@ -4,7 +4,8 @@ Implemented: FedAvg with equal weights (Algorithm 1); the pre-pass of 5 rounds w
 layer-wise divergence by EQ2 or EQ3; alternating feature-learning (20 epochs) and fine-tuning (4 epochs, half rate)
 rounds in which only the layers that train travel; a rate that starts at .001 and falls by 10 % a round. D&C' of Table 2
 is the same with more rounds, for the same bytes as FedAvg: Ending(bytes=...). With a given split there is no pre-pass:
-feature-learning rounds are CR = 1, 3, 5 … in section 4.2.2, and the full model travels every two rounds (section 5).
+feature-learning rounds are CR = 1, 3, 5 and so on in section 4.2.2, and the full model travels every two rounds
+(section 5).
 
 Read so (docs/decisions/0011 to 0013): divergence between more than two learners is the mean over pairs; the split is
 before the first layer whose divergence exceeds the middle between the lowest and the highest (`threshold`), or given;
