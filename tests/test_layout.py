@@ -304,7 +304,7 @@ def test_an_unknown_layer_is_told_the_known_ones() -> None:
 
 
 def test_a_module_without_parameters() -> None:
-    with pytest.raises(ValueError, match="Layout: ReLU has no parameters, so there is nothing to train; give a module"):
+    with pytest.raises(ValueError, match="Layout: ReLU has no parameters that train; give a module"):
         Layout.of(nn.ReLU())
     with pytest.raises(ValueError, match="has no parameters"):
         Layout.of(nn.BatchNorm1d(3, affine=False))  # statistics alone cannot be trained

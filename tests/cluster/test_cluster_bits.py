@@ -51,6 +51,16 @@ def convolutions() -> nn.Module:
     return nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
 
 
+class HalfPrecision(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.bfloat16()).float()
+
+
+def frozen_base() -> nn.Module:
+    base = HalfPrecision(64, 16, dtype=torch.bfloat16).requires_grad_(False)
+    return nn.Sequential(base, nn.ReLU(), nn.Linear(16, 10))
+
+
 def ready(algorithm: Algorithm, cluster: str | Cluster | None, **settings: Any) -> Simulator:
     settings = {"ending": ap.Ending(rounds=12), "fleet": ap.Fleet(fast=3, slow=3), **settings}
     simulator = prepare(algorithm, data(), cluster=cluster, **settings)
@@ -96,6 +106,7 @@ METHODS: dict[str, tuple[Callable[[], Algorithm], dict[str, Any]]] = {
     "fedavg, stacked": (lambda: ap.fedavg(momentum=0.9, epochs=2), {"execution": "stacked"}),
     "fedprox, workers": (ap.fedprox, {"execution": "workers"}),
     "fedadam, convolutions": (ap.fedadam, {"model": convolutions, "execution": "workers"}),
+    "fedavg, frozen in bfloat16": (ap.fedavg, {"model": frozen_base, "execution": "workers"}),
     "async_dvw with cycles": (ap.async_dvw, {"execution": "stacked"}),
     "async_fedavg": (ap.async_fedavg, {"execution": "plain"}),
     "fed2a": (ap.fed2a, {}),

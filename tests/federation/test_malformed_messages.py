@@ -137,6 +137,10 @@ def other_layers(said: pb.Hello) -> None:
     said.layout = "another"
 
 
+def another_base(said: pb.Hello) -> None:
+    said.layout += " " + "0123456789abcdef" * 4
+
+
 def too_many(said: pb.Hello) -> None:
     said.validation = 2**64 - 1
 
@@ -151,6 +155,10 @@ def too_many(said: pb.Hello) -> None:
         (other_code, r"they differ in mine\.py\. Give both sides the same study file and the same code"),
         (other_model_and_data, r"they differ in \[data\], \[model\]\."),
         (other_layers, f"The network of {BAD} has other layers or shapes than the controller's"),
+        (
+            another_base,
+            rf"The frozen weights of {BAD} are not .*: their SHA-256 is 0123456789abcdef, here it is missing\.",
+        ),
         (too_many, f"{BAD} says it has 18446744073709551615 examples \\(validation\\); at most"),
     ],
 )

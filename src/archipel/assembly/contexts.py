@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from archipel.core.checks import require
+from archipel.core.frozen_weights import copied
 from archipel.core.layout import Layout
 from archipel.core.randomness import derive
 from archipel.data import Island, Islands, stratified_validation
@@ -36,7 +36,7 @@ def context_of(
     try:
         layout = Layout.of(module, data.x[:2].clone())  # a network may change its input in place
         with torch.no_grad():
-            outputs = copy.deepcopy(module).eval()(data.x[:2].clone())
+            outputs = copied(module).eval()(data.x[:2].clone())
     except (RuntimeError, TypeError, IndexError) as error:
         raise ValueError(
             f"The model does not accept the data's examples, of shape {tuple(data.x.shape[1:])} and {data.x.dtype}; "
@@ -59,7 +59,7 @@ def _check_device(device: str) -> None:
 
 def _module(data: Islands, model: nn.Module | Callable[[], nn.Module] | None, seed: int) -> nn.Module:
     if isinstance(model, nn.Module):
-        return copy.deepcopy(model)
+        return copied(model)
     require(
         model is None or callable(model),
         f"model must be a torch.nn.Module or a function that makes one, got {model!r}.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType
@@ -10,6 +9,7 @@ from types import FunctionType
 from torch import Tensor, nn
 
 from archipel.core.checks import require
+from archipel.core.frozen_weights import copied
 from archipel.core.layout import Layout
 from archipel.core.parts.merge import Mean, Merge
 from archipel.core.parts.part import Needs, Part
@@ -79,7 +79,7 @@ class Algorithm:
     def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:
         """Refuse a network that a part cannot work with, tried on a few examples."""
         for _, part in self.parts():
-            part.check_network(copy.deepcopy(module), layout, examples.clone())
+            part.check_network(copied(module), layout, examples.clone())
 
     def parts(self) -> list[tuple[str, Part]]:
         """Return all parts with the roles under which their memory lives."""

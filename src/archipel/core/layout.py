@@ -1,8 +1,9 @@
 """Models are vectors: one flat float32 vector and a `Layout` that says which slice is which layer.
 
-A layer is a module with parameters of its own, in forward order. Its buffers (batch-norm statistics) are a layer of
-their own, named `<layer>.buffers`, right behind it: so they travel and are averaged like any other layer, and a method
-that wants them local names them private.
+A layer is a module with parameters of its own, in forward order. Parameters that do not require a gradient are frozen:
+they are no part of the vector, and the layout has only their hash. A layer's buffers (batch-norm statistics) are
+a layer of their own, named `<layer>.buffers`, right behind it: so they travel and are averaged like any other layer,
+and a method that wants them local names them private.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from archipel.core.checks import require
+from archipel.core.frozen_weights import FrozenWeights, frozen_weights
 
 BUFFERS = ".buffers"
+COPY = ".modules_to_save."
+"""Stands in the path of a module that PEFT trains a copy of."""
 ROOT = "."
 """The layer of parameters that the network itself holds: no module inside it can have that name."""
+
+LACKING = {"norms": "normalisation layers", "adapters": "adapters"}
+"""Words for layers that a network may lack, and what those are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,13 @@ class Layer:
     buffers: bool
     """These are the module's statistics, not its parameters."""
     entries: tuple[TensorSlot, ...]
+    adapts: str = ""
+    """The path of the module that it is an adapter of, as PEFT adds them; empty: it is none."""
+
+    @property
+    def path(self) -> str:
+        """Where a person looks for it: the module that it adapts, or that PEFT trains a copy of, or its own."""
+        return self.adapts or self.module.partition(COPY)[0]
 
     @property
     def start(self) -> int:
@@ -75,49 +89,30 @@ class Layout:
     layers: tuple[Layer, ...]
     tied: Mapping[str, str] = field(default_factory=dict)
     """Further names of parameters that two modules share, and the name they have here."""
+    frozen: FrozenWeights | None = None
+    """The parameters that are no part of the vector; None: all are."""
 
     @staticmethod
     def of(module: nn.Module, example: Tensor | None = None) -> Layout:
         """Read the layout off a module; with an example input, layers stand in the order they are called."""
         for name, parameter in module.named_parameters():
             require(
-                parameter.dtype == torch.float32,
-                f"Layout: parameter {name!r} is {parameter.dtype}, models are float32 vectors; "
-                "convert the module with module.float().",
+                parameter.dtype == torch.float32 or not parameter.requires_grad,
+                f"Layout: parameter {name!r} is {parameter.dtype}, models are float32 vectors; convert the module with "
+                "module.float(), or freeze it with requires_grad_(False).",
             )
         order = _registration_order(module) if example is None else _forward_order(module, example)
-        layers: list[Layer] = []
-        place = 0
-        seen: set[int] = set()
-        for name, part in order:
-            prefix = f"{name}." if name else ""
-            own: list[tuple[str, Tensor]] = [
-                (prefix + n, p) for n, p in part.named_parameters(recurse=False) if id(p) not in seen
-            ]
-            seen.update(id(p) for _, p in own)
-            unsaved = part._non_persistent_buffers_set
-            kept = [(prefix + n, b) for n, b in part.named_buffers(recurse=False) if n not in unsaved]
-            groups: list[tuple[str, list[tuple[str, Tensor]]]] = [("", own), (BUFFERS, kept)]
-            for suffix, tensors in groups:
-                if tensors:
-                    entries = []
-                    for tensor_name, tensor in tensors:
-                        entries.append(
-                            TensorSlot(tensor_name, tuple(tensor.shape), tensor.dtype, place, place + tensor.numel())
-                        )
-                        place += tensor.numel()
-                    kind, called = type(part).__name__, (name or ROOT) + suffix
-                    layers.append(Layer(called, kind, name, suffix == BUFFERS, tuple(entries)))
+        layers = _layers(order, _adapted(module))
         require(
             any(not layer.buffers for layer in layers),
-            f"Layout: {type(module).__name__} has no parameters, so there is nothing to train; "
-            "give a module with at least one layer.",
+            f"Layout: {type(module).__name__} has no parameters that train; give a module with at least one "
+            "layer that requires gradients.",
         )
-        every = dict(module.named_parameters(remove_duplicate=False))
+        trained = {n: p for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
         placed = {entry.name for layer in layers for entry in layer.entries}
-        owners = {id(parameter): name for name, parameter in every.items() if name in placed}
-        tied = {name: owners[id(parameter)] for name, parameter in every.items() if name not in placed}
-        return Layout(tuple(layers), tied)
+        owners = {id(parameter): name for name, parameter in trained.items() if name in placed}
+        tied = {name: owners[id(parameter)] for name, parameter in trained.items() if name not in placed}
+        return Layout(layers, tied, frozen_weights(module, _frozen_head(order, layers)))
 
     # ---------------------------------------------------------------------------------------------------- names
 
@@ -191,21 +186,28 @@ class Layout:
     def select(self, owner: str, choice: str | Sequence[str]) -> tuple[str, ...]:
         """Return layers by name, by the name of the module that holds them, or by one of these words.
 
-        `all`; `head`, the last layer; `features`, all before it; `deep`, the fully connected layers behind the last
+        `all`; `head`, the last layer; `features`, all before it; `adapters`, those that PEFT added, without a head that
+        it trains as a whole; `deep`, the fully connected layers behind the last
         convolution, or, in a net without convolutions, all layers behind the first; `shallow`, the others;
         `buffers`, the batch-norm statistics; `norms`, all normalisation layers with their statistics.
         """
         chosen: set[str] = set()
         for word in (choice,) if isinstance(choice, str) else tuple(choice):
-            if word in ("all", "head", "features", "deep", "shallow", "buffers", "norms"):
+            if word in ("all", "head", "features", "adapters", "deep", "shallow", "buffers", "norms"):
                 named = self._by_word(word)
                 require(
-                    word != "norms" or bool(named),
-                    f"{owner}: this model has no normalisation layers. Layers of this model: {', '.join(self.names)}.",
+                    bool(named) or word not in LACKING,
+                    f"{owner}: this model has no {LACKING.get(word)}. Layers of this model: {', '.join(self.names)}.",
+                )
+                require(
+                    word != "head" or self.frozen is None or not self.frozen.head,
+                    f"{owner}: the last layer, {self.frozen.head if self.frozen else ''!r}, is frozen, so this model "
+                    "has no head. Let it train, or name other layers, for example 'adapters'.",
                 )
                 chosen.update(named)
                 continue
-            matches = [name for name in self.names if name == word or name.startswith(f"{word}.")]
+            matches = [layer.name for layer in self.layers if _is_in(layer, word)]
+            matches = matches or [layer.name for layer in self.layers if _mentions(layer, word)]
             require(
                 bool(matches),
                 f"{owner}: no layer named {word!r}. Layers of this model: {', '.join(self.names)}.",
@@ -220,9 +222,14 @@ class Layout:
             return tuple(layer.name for layer in self.layers if "Norm" in layer.kind)
         if word == "buffers":
             return tuple(layer.name for layer in self.layers if layer.buffers)
+        if word == "adapters":
+            return tuple(layer.name for layer in self.layers if layer.adapts)
         parameter_layers = self.parameter_layers
         if word in ("head", "features"):
-            first = parameter_layers[-1]
+            if self.frozen is not None and self.frozen.head:
+                return self.names
+            last = self.layers[parameter_layers[-1]].path
+            first = next(place for place in parameter_layers if self.layers[place].path == last)
         else:
             convolutions = [place for place in parameter_layers if self.layers[place].kind.startswith("Conv")]
             if convolutions:
@@ -271,6 +278,61 @@ def chunks(pieces: Iterable[slice], size: int) -> Iterator[slice]:
             yield slice(start, min(start + size, piece.stop))
 
 
+def _layers(order: Iterable[tuple[str, nn.Module]], adapted: Mapping[str, str]) -> tuple[Layer, ...]:
+    """Return the layers of these modules, one behind the other; adapted: what the modules of adapters adapt."""
+    layers: list[Layer] = []
+    place = 0
+    seen: set[int] = set()
+    for name, part in order:
+        prefix = f"{name}." if name else ""
+        own: list[tuple[str, Tensor]] = [
+            (prefix + n, p) for n, p in part.named_parameters(recurse=False) if id(p) not in seen and p.requires_grad
+        ]
+        seen.update(id(p) for _, p in own)
+        unsaved = part._non_persistent_buffers_set
+        kept = [(prefix + n, b) for n, b in part.named_buffers(recurse=False) if n not in unsaved]
+        groups: list[tuple[str, list[tuple[str, Tensor]]]] = [("", own), (BUFFERS, kept)]
+        for suffix, tensors in groups:
+            if tensors:
+                entries = []
+                for tensor_name, tensor in tensors:
+                    entries.append(
+                        TensorSlot(tensor_name, tuple(tensor.shape), tensor.dtype, place, place + tensor.numel())
+                    )
+                    place += tensor.numel()
+                kind, called = type(part).__name__, (name or ROOT) + suffix
+                layers.append(Layer(called, kind, name, suffix == BUFFERS, tuple(entries), adapted.get(name, "")))
+    return tuple(layers)
+
+
+def _adapted(module: nn.Module) -> dict[str, str]:
+    """Return the paths of all modules inside adapters, and what they adapt; PEFT lists the parts of an adapter."""
+    found: dict[str, str] = {}
+    for path, part in module.named_modules():
+        for name in getattr(part, "adapter_layer_names", ()):
+            adapter = getattr(part, name, None)
+            inside = f"{path}.{name}".lstrip(".")
+            if isinstance(adapter, nn.Module):
+                found |= {f"{inside}.{inner}".rstrip("."): path for inner, _ in adapter.named_modules()}
+    return found
+
+
+def _frozen_head(order: Sequence[tuple[str, nn.Module]], layers: Sequence[Layer]) -> str:
+    """Return the last module that has parameters, if none of its own or of its adapters trains."""
+    last = [name for name, part in order if next(part.parameters(recurse=False), None) is not None][-1]
+    return "" if any(_is_in(layer, last) or last.startswith(f"{layer.path}.") for layer in layers) else last
+
+
+def _is_in(layer: Layer, path: str) -> bool:
+    """Return whether a layer has this name, or is inside the module of this path."""
+    return layer.name == path or layer.name.startswith(f"{path}.")
+
+
+def _mentions(layer: Layer, path: str) -> bool:
+    """Return whether this is a piece of the path where a person looks for the layer: wrappers put names before it."""
+    return f".{path}." in f".{layer.path}."
+
+
 def _registration_order(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return [
         (name, part)
@@ -293,4 +355,10 @@ def _forward_order(module: nn.Module, example: Tensor) -> list[tuple[str, nn.Mod
         for hook in hooks:
             hook.remove()
     rank = {id(part): place for place, part in reversed(list(enumerate(called)))}
-    return sorted(registered, key=lambda item: rank.get(id(item[1]), len(called)))
+    ranked = sorted(registered, key=lambda item: rank.get(id(item[1]), len(called)))
+    return [(name, part) for name, part in ranked if id(part) in rank or not _is_frozen(part)]
+
+
+def _is_frozen(part: nn.Module) -> bool:
+    """Return whether nothing of a module's own trains or is a buffer."""
+    return not part._buffers and not any(parameter.requires_grad for parameter in part.parameters(recurse=False))

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from archipel.core.frozen_weights import FrozenWeights
 from archipel.core.layout import Layer, Layout, TensorSlot
 from archipel.runs.record_lines import parse_record
 from archipel.runs.run import Run
@@ -37,7 +38,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
         if "budget" not in saved:  # it was saved before final scores were taken over a budget
             by_rounds = saved["reason"].endswith(("local rounds made", "commits made"))
             saved["budget"] = "rounds" if by_rounds else "seconds"
-        layout = Layout(tuple(map(_layer, saved["layers"])), saved["tied"])
+        layout = Layout(tuple(map(_layer, saved["layers"])), saved["tied"], _frozen(saved.get("frozen")))
         return Run(
             layout=layout,
             model=layout.joined(load_file(folder / "model.safetensors")),
@@ -58,7 +59,12 @@ def _layer(saved: dict[str, Any]) -> Layer:
         TensorSlot(name, tuple(shape), getattr(torch, dtype), start, stop)
         for name, shape, dtype, start, stop in saved["tensors"]
     )
-    return Layer(saved["name"], saved["kind"], saved["module"], saved["buffers"], entries)
+    return Layer(saved["name"], saved["kind"], saved["module"], saved["buffers"], entries, saved.get("adapts", ""))
+
+
+def _frozen(saved: dict[str, Any] | None) -> FrozenWeights | None:
+    """Return what run.json says of the frozen weights."""
+    return None if saved is None else FrozenWeights(**{**saved, "types": tuple(saved["types"])})
 
 
 def _private(path: Path, layout: Layout) -> dict[str, dict[str, Tensor]]:

@@ -123,7 +123,10 @@ class RunData:
         return found
 
     def state_dict(self, learner: str | None = None) -> dict[str, Tensor]:
-        """Return the model for `module.load_state_dict`; with a learner's name, with its private layers."""
+        """Return the model for `module.load_state_dict`; with a learner's name, with its private layers.
+
+        Frozen parameters are not in it: load it with strict=False into a module that has them.
+        """
         vector = self.model
         if learner is not None:
             one_of("state_dict", "learner", learner, [participant.name for participant in self.participants])

@@ -3,7 +3,7 @@
     run.json             what it was: algorithm, seed, learners, layout, totals, versions
     records.jsonl        everything that happened, one record a line
     records.parquet      the same as one flat table, where pyarrow is installed
-    model.safetensors    the model by the names of its tensors
+    model.safetensors    the model by the names of its tensors, without frozen weights, of which run.json has the hash
     model.pt             the same as a plain state_dict, for torch.load(path, weights_only=True)
     private.safetensors  the layers that learners kept, as <learner>/<tensor>, if there are any
 
@@ -87,12 +87,14 @@ def _description(run: RunData) -> dict[str, object]:
         "participants": [dataclasses.asdict(participant) for participant in run.participants],
         "bytes_by_layer": run.layers,
         "tied": dict(run.layout.tied),
+        "frozen": None if run.layout.frozen is None else dataclasses.asdict(run.layout.frozen),
         "layers": [
             {
                 "name": layer.name,
                 "kind": layer.kind,
                 "module": layer.module,
                 "buffers": layer.buffers,
+                "adapts": layer.adapts,
                 "tensors": [
                     [entry.name, list(entry.shape), str(entry.dtype).removeprefix("torch."), entry.start, entry.stop]
                     for entry in layer.entries

@@ -18,6 +18,7 @@ from torch import nn
 from archipel.core.algorithm import Algorithm
 from archipel.core.binding import Binding
 from archipel.core.checks import nearest, require
+from archipel.core.frozen_weights import frozen_parameters
 from archipel.core.layout import Layout
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
@@ -212,13 +213,22 @@ def _load_weights(module: nn.Module, path: Path) -> None:
         tensors = load_file(path)
     except SafetensorError as error:
         raise ValueError(f"model.weights: {path} is damaged or no safetensors file: {error}.") from None
-    layout = Layout.of(module)
-    here, there = set(module.state_dict()) - set(layout.tied), set(tensors) - set(layout.tied)
+    layout, frozen = Layout.of(module), frozen_parameters(module)
+    names = dict(module.named_parameters(remove_duplicate=False))
+    tied = {name for name in names if name not in dict(module.named_parameters())}
+    here, there = set(module.state_dict()) - tied, set(tensors) - tied
     require(
         here == there,
         f"model.weights: {path.name} is of another network: the network lacks {sorted(there - here) or 'nothing'}, "
         f"the file lacks {sorted(here - there) or 'nothing'}.",
     )
+    for name, parameter in frozen.items():
+        require(
+            tensors[name].shape == parameter.shape,
+            f"model.weights: {name} has the shape {tuple(tensors[name].shape)} in {path.name}, and "
+            f"{tuple(parameter.shape)} in the network.",
+        )
+        parameter.data = tensors[name]  # mapped from the file: processes that use it share the memory
     Binding(layout, module).bind(layout.joined(tensors))
 
 

@@ -78,9 +78,10 @@ def hashes_of(study: Study) -> dict[str, str]:
 
 
 def layout_hash(layout: Layout) -> str:
-    """Return a hash of the names and shapes of a network's layers."""
+    """Return a hash of the names and shapes of a network's layers, and behind it that of the frozen weights."""
     told = [[layer.name, [[entry.name, entry.shape] for entry in layer.entries]] for layer in layout.layers]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    layers = hashlib.sha256(json.dumps(told).encode()).hexdigest()
+    return layers if layout.frozen is None else f"{layers} {layout.frozen.digest}"
 
 
 # ------------------------------------------------------------------------------------------------------ the controller

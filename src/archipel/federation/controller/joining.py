@@ -48,8 +48,8 @@ class Joining:
     ) -> None:
         """Take what a learner's must equal.
 
-        name: of this federation. study: hashes of its sections. layout: hash of the layers. features: the shape of an
-        example, where features are standardised by everybody's statistics.
+        name: of this federation. study: hashes of its sections. layout: hashes of the layers and of the frozen weights.
+        features: the shape of an example, where features are standardised by everybody's statistics.
         """
         self._log = event_log
         self._sessions = sessions
@@ -147,7 +147,16 @@ class Joining:
                 f"The study of {name} is not the controller's: they differ in {', '.join(differ)[:500]}. "
                 "Give both sides the same study file and the same code."
             )
-        if hello.layout != self._layout:
+        (mine, _, frozen), (theirs_layers, _, theirs_frozen) = (
+            told.partition(" ") for told in (self._layout, hello.layout)
+        )
+        if mine == theirs_layers and frozen != theirs_frozen:
+            raise Rejected(
+                f"The frozen weights of {name} are not the controller's: their SHA-256 is "
+                f"{theirs_frozen[:16] or 'missing'}, here it is {frozen[:16] or 'missing'}. Give both sides the same "
+                "base network."
+            )
+        if mine != theirs_layers:
             raise Rejected(
                 f"The network of {name} has other layers or shapes than the controller's. Do its data have other "
                 "columns or classes than the others'?"

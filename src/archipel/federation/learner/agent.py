@@ -7,7 +7,6 @@ own. An order that comes twice is done once.
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
@@ -19,6 +18,7 @@ import grpc
 import torch
 from torch import Tensor
 
+from archipel.core.frozen_weights import copied
 from archipel.core.types import Plan
 from archipel.federation.learner.link import Link, TurnedAway, bounded
 from archipel.federation.learner.local_state import Memory, Owed, StateFolder
@@ -90,7 +90,7 @@ class Agent:
 
     def _a_bench(self) -> TrainingContext:
         """Return a network for scoring models, while the other one trains."""
-        return replace(self.island.work, module=copy.deepcopy(self.island.work.module))
+        return replace(self.island.work, module=copied(self.island.work.module))
 
     # ------------------------------------------------------------------------------------------------------- running
 

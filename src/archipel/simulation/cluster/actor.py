@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from archipel.core.frozen_weights import put_together
 from archipel.core.types import ScoreTable
 from archipel.kernels.threads import threads
 from archipel.learner.learner import Job, Learner, TrainingContext
@@ -39,15 +40,19 @@ class TrainingActor:
         """Return the names of the node and of this process, and what their bits depend on."""
         return socket.gethostname(), os.getpid(), fingerprint()
 
-    def start(self, blueprint: Blueprint, x: NDArray[Any] | str, y: NDArray[Any] | str) -> None:
+    def start(
+        self, blueprint: Blueprint, x: NDArray[Any] | str, y: NDArray[Any] | str, *frozen: NDArray[np.uint8]
+    ) -> None:
         """Build the network and the executor.
 
-        x, y: the examples, or paths of .npy files that all nodes can read.
+        x, y: the examples, or paths of .npy files that all nodes can read. frozen: the bytes of the frozen weights,
+        which all actors of a node share.
         """
         import ray.cloudpickle  # Ray's own serialisation, inside the user's own cluster
 
         torch.set_num_threads(blueprint.threads)
         module, loss = ray.cloudpickle.loads(blueprint.network)
+        put_together(module, blueprint.frozen_shapes, map(_shared, frozen))
         device = blueprint.device
         self.context = TrainingContext(
             module.to(device), blueprint.layout, loss, _data(x).to(device), _data(y).to(device), blueprint.classes

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from archipel.core.frozen_weights import frozen_parameters, taken_apart
 from archipel.core.types import Plan
-from archipel.learner.learner import TrainingContext
+from archipel.learner.learner import Loss, TrainingContext
 from archipel.simulation.cluster.actor import TrainingActor
 from archipel.simulation.cluster.actor_pool import ActorPool
 from archipel.simulation.cluster.connection import Cluster, ClusterError, connected, nodes
@@ -32,8 +33,10 @@ def open_cluster(cluster: Cluster, inner: Executor, way: Way, context: TrainingC
     """Return an executor that computes on a cluster what the inner one would compute here."""
     with ExitStack() as opened:
         ray = opened.enter_context(connected(cluster.address))
+        module, frozen = taken_apart(context.module.cpu())
         blueprint = Blueprint(
-            network=_pickled(ray, context),
+            network=_pickled(ray, module, context.loss),
+            frozen_shapes=[parameter.shape for parameter in frozen_parameters(context.module).values()],
             layout=context.layout,
             classes=context.classes,
             plan=plan,
@@ -43,19 +46,20 @@ def open_cluster(cluster: Cluster, inner: Executor, way: Way, context: TrainingC
             scoring_threads=torch.get_num_threads(),
             device="cuda" if cluster.gpus else str(context.x.device),
         )
-        pool = ActorPool(ray, cluster, TrainingActor, (ray.put(blueprint), *_placed(ray, cluster, context)))
+        placed = (ray.put(blueprint), *_placed(ray, cluster, context), *map(ray.put, frozen))
+        pool = ActorPool(ray, cluster, TrainingActor, placed)
         return ClusterExecutor(inner, context, pool, scores=not is_small(context), disconnect=opened.pop_all().close)
     raise AssertionError("unreachable")
 
 
-def _pickled(ray: Any, context: TrainingContext) -> bytes:
+def _pickled(ray: Any, module: nn.Module, loss: Loss) -> bytes:
     """Return the network and the loss with the code that is not installed on the nodes."""
     with _by_value(ray):
         try:
-            return bytes(ray.cloudpickle.dumps((context.module.cpu(), context.loss)))
+            return bytes(ray.cloudpickle.dumps((module, loss)))
         except Exception as error:
             raise ClusterError(
-                f"cluster: {type(context.module).__name__} cannot be sent to other machines: {error}. Keep locks, open "
+                f"cluster: {type(module).__name__} cannot be sent to other machines: {error}. Keep locks, open "
                 "files and lambdas with such things out of the network and the loss."
             ) from None
 

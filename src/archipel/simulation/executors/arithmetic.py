@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
+from archipel.core.frozen_weights import copied
 from archipel.kernels.threads import threads
 from archipel.learner.learner import TrainingContext
 
@@ -32,7 +31,7 @@ def multiplications(context: TrainingContext) -> int:
             weights = sum(parameter.numel() for parameter in part.parameters(recurse=whole))
             counted += weights * _uses(part, first)
 
-    probe = copy.deepcopy(context.module).train()  # in evaluation attention may take a way without hooks
+    probe = copied(context.module).train()  # in evaluation attention may take a way without hooks
     for part in probe.modules():
         part.register_forward_hook(count)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -52,7 +51,7 @@ def _uses(part: nn.Module, output: Tensor) -> int:
 @threads(1)
 def draws(context: TrainingContext) -> bool:
     """Return whether a training step draws from the global generator."""
-    probe = copy.deepcopy(context.module).train()
+    probe = copied(context.module).train()
     with torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
         with torch.no_grad():

@@ -201,8 +201,7 @@ def linear_layers(context: TrainingContext) -> list[Linear] | None:
         elif not isinstance(part, nn.Flatten | nn.Identity):
             return None
     fits = (
-        all(parameter.requires_grad for parameter in context.module.parameters())
-        and context.x.is_contiguous()
+        context.x.is_contiguous()
         and context.y.is_contiguous()
         and context.x[0].numel() == layers[0].inputs
         and (context.x.dim() == 2 or any(isinstance(part, nn.Flatten) for part, *_ in found.parts))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 
 import torch
 from torch import Tensor, nn
 
 from archipel.core.binding import Binding
+from archipel.core.frozen_weights import copied
 from archipel.core.types import Plan
 from archipel.kernels.threads import threads
 from archipel.learner.learner import TrainingContext
@@ -117,7 +117,7 @@ def _stacked_step(made: Mapped, context: TrainingContext, start: Tensor, example
 
 
 def _plain_step(context: TrainingContext, start: Tensor, own: Tensor, key: int) -> Tensor:
-    module, vector = copy.deepcopy(context.module).train(), start.clone()
+    module, vector = copied(context.module).train(), start.clone()
     binding = Binding(context.layout, module)
     binding.bind(vector)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]

@@ -7,7 +7,6 @@ into its tensor in the product that makes it. Other networks go through `torch.f
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from archipel.core.frozen_weights import copied
 from archipel.learner.learner import Loss, TrainingContext
 from archipel.simulation.executors.arithmetic import draws
 from archipel.simulation.executors.shortcuts import watched
@@ -58,7 +58,7 @@ class Mapped:
 
     def __init__(self, context: TrainingContext) -> None:
         self.loss = context.loss
-        self.module = copy.deepcopy(context.module)
+        self.module = copied(context.module)
         self.norms = with_padded_norms(self.module)
         self.draws = LearnersDraws() if draws(context) else None
         """What gives the learners their random numbers, if the network draws some in training."""
@@ -229,7 +229,9 @@ def _change(
 def network(context: TrainingContext) -> Mapped:
     """Return the fastest way to run the network for many learners at once."""
     parts, y = _flattened(context.module), context.y
-    alone = not context.layout.tied and not any(map(watched, context.module.modules()))
+    alone = (
+        not context.layout.tied and context.layout.frozen is None and not any(map(watched, context.module.modules()))
+    )
     if parts is None or not alone or len(set(parts)) < len(parts):
         return Mapped(context)
     known = all(type(part) in (nn.Linear, nn.Flatten, nn.Identity, *ACTIVATIONS) for part in parts)

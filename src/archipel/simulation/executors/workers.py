@@ -6,7 +6,6 @@ threads share.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -14,6 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from archipel.core.frozen_weights import copied
 from archipel.core.types import Score, ScoreTable
 from archipel.kernels.threads import threads
 from archipel.learner.learner import Job, TrainingContext
@@ -25,7 +25,7 @@ from archipel.simulation.executors.shortcuts import with_shortcuts
 
 
 class Workers:
-    """Trains jobs in as many processes as torch has threads, this one included, each with a copy of the network."""
+    """Trains jobs in as many processes as torch has threads, this one included, each with a copy of what trains."""
 
     name = "workers"
     reason = ""
@@ -34,7 +34,7 @@ class Workers:
         self.context = context
         on_cpu = context.x.device.type == "cpu"
         self.pool = ForkPool(count or torch.get_num_threads() if on_cpu else 1, context.layout.size)
-        self._faster = replace(context, module=with_shortcuts(copy.deepcopy(context.module)))
+        self._faster = replace(context, module=with_shortcuts(copied(context.module)))
 
     def running(self) -> AbstractContextManager[None]:
         """Leave torch's threads as they are."""

@@ -1,0 +1,76 @@
+"""Frozen parameters: no part of a model's vector, never sent, and shared by all copies of a network."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenWeights:
+    """The parameters of a network that do not train."""
+
+    digest: str
+    """SHA-256 of their names, types, shapes and numbers: equal at all sites."""
+    parameters: int
+    """How many numbers they hold."""
+    types: tuple[str, ...]
+    """Their types, such as "bfloat16"."""
+    head: str = ""
+    """The network's last layer, if it is among them."""
+
+
+def frozen_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that do not train, by name, tied ones once."""
+    return {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
+
+
+def frozen_weights(module: nn.Module, head: str = "") -> FrozenWeights | None:
+    """Describe the parameters that do not train; None if all do. head: the last layer, if it is frozen."""
+    frozen = frozen_parameters(module)
+    if not frozen:
+        return None
+    digest = hashlib.sha256()
+    for name, parameter in sorted(frozen.items()):
+        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
+        digest.update(_bytes(parameter).data)
+    return FrozenWeights(
+        digest.hexdigest(),
+        sum(parameter.numel() for parameter in frozen.values()),
+        tuple(sorted({str(parameter.dtype).removeprefix("torch.") for parameter in frozen.values()})),
+        head,
+    )
+
+
+def copied(module: M) -> M:
+    """Return a copy of a network that shares the frozen parameters with it."""
+    return copy.deepcopy(module, {id(parameter): parameter for parameter in frozen_parameters(module).values()})
+
+
+def taken_apart(module: M) -> tuple[M, list[NDArray[np.uint8]]]:
+    """Return a copy of a network with empty frozen parameters, and the bytes that belong there."""
+    frozen = frozen_parameters(module).values()
+    empty = {id(parameter): nn.Parameter(parameter.data.new_empty(0), requires_grad=False) for parameter in frozen}
+    return copy.deepcopy(module, empty), [_bytes(parameter) for parameter in frozen]
+
+
+def put_together(module: nn.Module, shapes: Iterable[torch.Size], numbers: Iterable[Tensor]) -> None:
+    """Give the frozen parameters of a network that was taken apart their shapes and bytes, without a copy."""
+    for parameter, shape, own in zip(frozen_parameters(module).values(), shapes, numbers, strict=True):
+        parameter.data = own.view(parameter.dtype).view(shape)
+
+
+def _bytes(parameter: Tensor) -> NDArray[np.uint8]:
+    """Return a tensor's bytes, without a copy where it is contiguous and on the CPU."""
+    flat: NDArray[np.uint8] = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return flat
