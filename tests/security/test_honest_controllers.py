@@ -15,7 +15,7 @@ from archipel.core.algorithm import Algorithm
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.types import HOME, Evaluate, Event, Score, Train, Trained
-from archipel.federation.learner.policy import Policy
+from archipel.federation.learner.policy import Policy, SiteRules
 from archipel.federation.wire import messages
 from archipel.simulation.simulate import prepare
 from archipel.study.schema import METHODS
@@ -112,7 +112,7 @@ def test_nothing_honest_is_refused(name: str, at: Any) -> None:
         validation=0.2,
         execution="plain",
     )
-    learners = Learners(Policy.of(algorithm, simulator.controller.layout, evaluation, ENDING, LEARNERS))
+    learners = Learners(Policy.of(algorithm, simulator.controller.layout, evaluation, ENDING, LEARNERS, SiteRules()))
     handle = simulator.controller.handle
 
     def heard(event: Event) -> Sequence[object]:

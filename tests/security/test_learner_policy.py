@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,103 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from archipel.core.types import Plan
-from archipel.federation.learner.agent import Agent, Training
+from archipel.federation.learner.agent import Training
 from archipel.federation.learner.link import TurnedAway
-from archipel.federation.learner.local_state import StateFolder
 from archipel.federation.logs import Lines
-from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import messages
-from archipel.study.build import build_algorithm
 from archipel.study.files import study_of
 from archipel.study.local_site import take_part, try_out
-
-
-@dataclass
-class Line:
-    """A learner's line to a controller that keeps what it is told."""
-
-    address: str = "nowhere"
-    welcome: pb.Welcome = field(default_factory=pb.Welcome)
-    told: list[pb.Head] = field(default_factory=list)
-
-    async def join(self, hello: pb.Hello) -> pb.Welcome:
-        return self.welcome
-
-    async def answer(self, head: pb.Head, *body: bytes) -> pb.Receipt:
-        self.told.append(head)
-        return pb.Receipt(verdict=pb.Receipt.KEPT)
-
-
-def study(**sections: Any) -> dict[str, Any]:
-    """Three learners on digits, with changes."""
-    return {
-        "algorithms": "fedavg",
-        "data": {"source": "digits", "split": {"learners": 3, "test": "own(0.2)"}},
-        "ending": {"rounds": 50},
-        "evaluation": {"at": "learners"},
-        **sections,
-    }
-
-
-@dataclass
-class Site:
-    """A learner, and what a controller of any intent tells it."""
-
-    raw: dict[str, Any]
-    folder: Path
-
-    def __post_init__(self) -> None:
-        island, self.study = take_part(study_of(self.raw), "00")
-        self.agent = Agent(Line(), island, StateFolder(self.folder), {}, "")  # type: ignore[arg-type]
-        self.layout = island.work.layout
-        self.honest = self._honest(build_algorithm(self.study))
-        self.numbers = 0
-
-    def _honest(self, algorithm: Any) -> Plan:
-        private = algorithm.private(self.layout)
-        uploads = tuple(name for name in self.layout.names if name not in private)
-        return replace(algorithm.plan, reports=algorithm.reports, private=private, uploads=uploads)
-
-    @property
-    def told(self) -> list[pb.Head]:
-        return self.agent.link.told  # type: ignore[attr-defined,no-any-return]
-
-    def do(self, *orders: pb.Order) -> list[pb.Head]:
-        """Have it hear these orders; what it answers."""
-        before = len(self.told)
-
-        async def go() -> None:
-            for order in orders:
-                await self.agent._obey(order)
-                await asyncio.gather(*self.agent._errands)
-
-        asyncio.run(go())
-        return self.told[before:]
-
-    def train(self, plan: Plan) -> pb.Head:
-        self.numbers += 1
-        order = pb.Train(task=self.numbers, plan=messages.encode_plan(plan), **self._model(self._vector()))
-        (head,) = self.do(pb.Order(train=order))
-        return head
-
-    def ask(self, part: str, bins: int = 0, vector: Tensor | None = None) -> pb.Head:
-        self.numbers += 1
-        model = self._model(self._vector() if vector is None else vector)
-        (head,) = self.do(pb.Order(evaluate=pb.Evaluate(task=self.numbers, part=part, bins=bins, **model)))
-        return head
-
-    def _vector(self) -> Tensor:
-        """Another model each time."""
-        return torch.randn(self.layout.size, generator=torch.Generator().manual_seed(self.numbers)) / 10
-
-    def _model(self, vector: Tensor) -> dict[str, Any]:
-        pieces = [vector[layer.start : layer.stop] for layer in self.layout.layers]
-        digests = [hashlib.sha256(as_bytes(piece)).hexdigest() for piece in pieces]
-        body = self.agent.bodies.header(self.layout.indices(None)) + bytes(as_bytes(vector))
-        enclosed = pb.Enclosed(layers=self.layout.names, body=body)
-        return {"model": messages.encode_layers(self.layout.names, digests), "enclosed": enclosed}
+from tests.security.lying_controller import Site, study
 
 
 @pytest.fixture

@@ -43,7 +43,10 @@ Refuse = Annotated[
     typer.Option("--refuse", help="Do not evaluate others' models on this part, or do not send moments."),
 ]
 
-
+Site = Annotated[
+    Path | None,
+    typer.Option("--site", help="The site's own rules, such as site.toml; they narrow what the study allows."),
+]
 ShowLog = Annotated[
     bool, typer.Option("--log", help="Print the record of all orders and answers, one JSON object a line, and end.")
 ]
@@ -59,6 +62,7 @@ def learner(
     dry_run: DryRun = False,
     log: ShowLog = False,
     refuse: Refuse = None,
+    site: Site = None,
     algorithm: Method = None,
     change: Changes = None,
     allow_code: AllowCode = False,
@@ -68,8 +72,9 @@ def learner(
 
     Killed at any moment and started again with the same --state, it goes on; what it had done is not done twice.
     """
-    from archipel.federation.learner.agent import Agent, Probes
+    from archipel.federation.learner.agent import Agent
     from archipel.federation.learner.local_state import StateFolder
+    from archipel.federation.learner.policy import Probes
     from archipel.federation.logs import say_on_stderr
     from archipel.federation.processes import run_learner
     from archipel.kernels.threads import threads
@@ -78,6 +83,7 @@ def learner(
     from archipel.study.files import read_study
     from archipel.study.local_site import take_part, try_out
     from archipel.study.own_code import Code
+    from archipel.study.site_file import SiteFile, read_site
 
     who = identity(papers, insecure, controller)
     if who.kind != "learner":
@@ -87,9 +93,10 @@ def learner(
         _print_record(place)
         return
     say_on_stderr(json_log)
-    code: Code = "any" if allow_code else "none" if dry_run else "beside"
+    demands = SiteFile() if site is None else read_site(site)
+    code: Code = demands.code or ("any" if allow_code else "none" if dry_run else "beside")
     chosen = read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code)
-    island, narrowed = take_part(chosen, who.name, data)
+    island, narrowed = take_part(chosen, who.name, data, demands.rules)
     if dry_run:
         _print_lines(try_out(narrowed, island))
         return

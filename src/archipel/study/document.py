@@ -42,6 +42,7 @@ from archipel.study.schema import (
     SplitTable,
     Study,
 )
+from archipel.study.site_file import SiteTable
 
 INTRODUCTION = """# Study files
 
@@ -73,6 +74,9 @@ Rules that hold everywhere:
   are written as in TOML: `--set seeds=[0,1,2]`, `--set grid.training.rate=[0.1,0.01]`.
 
 """
+
+SITE_FILES = """What `archipel learner --site site.toml` reads, a TOML file that belongs to one site ([how to use
+it](../how-to/restrict-a-site.md)). Its rules narrow what the study allows, and never widen it."""
 
 
 def document() -> str:
@@ -113,6 +117,7 @@ def _document() -> Iterator[str]:
     yield from _constructors(MODELS)
     yield "## Data sources\n\n"
     yield from _constructors(SOURCES)
+    yield f"## Site files\n\n{SITE_FILES}\n\n" + _table(SiteTable)
 
 
 def _constructors(known: dict[str, Callable[..., Any]], skipped: tuple[str, ...] = ()) -> Iterator[str]:

@@ -32,7 +32,8 @@ def read_study(
 
     algorithms: keep only these methods, with the study's settings for them where it has them.
     data: another data source; changes: "key=value", such as "training.rate=0.1" or "fedprox.mu=1".
-    code: which code it may run: "none", the files "beside" it, or "any", which is for studies that you trust.
+    code: which code it may run: "none", the files "beside" it, or "any", which is for studies that you trust; or an
+    `ApprovedCode`.
     """
     lines: LineOf = no_lines
     if path is None:
@@ -61,8 +62,7 @@ def study_of(raw: Raw, name: str = "study", lines: LineOf = no_lines, code: Code
     try:
         study = Study.model_validate(raw, context={"folder": raw.get("folder", "."), "code": code})
     except ValidationError as error:
-        told = [_told(detail, raw, name, lines) for detail in error.errors(include_url=False)]
-        raise ValueError("\n".join(dict.fromkeys(told))) from None
+        raise in_lines(error, raw, name, lines) from None
     study._raw, study._code = raw, code
     return study
 
@@ -73,7 +73,6 @@ def embedded() -> str:
 
 
 def write_study(raw: Raw, path: Path) -> None:
-    """Write a study as TOML."""
     """Write a study as TOML."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, tomlkit.dumps(raw))
@@ -143,6 +142,12 @@ def _absolute(path: Path) -> Path:
 
 
 # ---------------------------------------------------------------------------------------------------------- errors
+
+
+def in_lines(error: ValidationError, raw: Raw, name: str, lines: LineOf) -> ValueError:
+    """Return an error with a line for each mistake in a file."""
+    told = [_told(detail, raw, name, lines) for detail in error.errors(include_url=False)]
+    return ValueError("\n".join(dict.fromkeys(told)))
 
 
 def _told(detail: Mapping[str, Any], raw: Raw, name: str, lines: LineOf) -> str:

@@ -16,7 +16,7 @@ from archipel.core.checks import require
 from archipel.core.parts.ending import Ending
 from archipel.data import Island, Islands
 from archipel.data.standardise import Moments, moments, standardised_by
-from archipel.federation.learner.policy import ROWS, Policy
+from archipel.federation.learner.policy import Policy, SiteRules
 from archipel.federation.learner.site_data import LocalSite
 from archipel.kernels import kernels
 from archipel.learner.learner import Job, TrainingContext
@@ -30,8 +30,16 @@ UNLISTED = 100
 """Learners there may be where a learner's own copy of the study lists none."""
 
 
-def take_part(study: Study, name: str, table: Path | None = None) -> tuple[LocalSite, Study]:
-    """Return one learner's side of a study, with a table of its own or with its part of the study's data."""
+NO_RULES = SiteRules()
+
+
+def take_part(
+    study: Study, name: str, table: Path | None = None, rules: SiteRules = NO_RULES
+) -> tuple[LocalSite, Study]:
+    """Return one learner's side of a study, with a table of its own or with its part of the study's data.
+
+    rules: what its site demands beyond the study.
+    """
     study = one_run(study)
     (seed,) = study.seeds
     algorithm = build_algorithm(study)
@@ -46,8 +54,9 @@ def take_part(study: Study, name: str, table: Path | None = None) -> tuple[Local
     learner = learner_of(part, data, study.validation if reserve else 0.0, seed)
     work = context_of(data, settings.get("model"), settings.get("loss"), seed, study.simulation.device)
     listed = len(study.federation.learners) or (len(data.learners) if table is None else UNLISTED)
-    policy = Policy.of(algorithm, work.layout, evaluation, settings.get("ending") or Ending(rounds=20), listed)
-    policy.check_rows(len(learner.train) or len(learner.test))
+    ending = settings.get("ending") or Ending(rounds=20)
+    policy = Policy.of(algorithm, work.layout, evaluation, ending, listed, rules)
+    policy.check_site(len(learner.train) or len(learner.test))
     if not everybodys:
         return LocalSite(work, learner, policy), study
     x = data.x
@@ -109,8 +118,11 @@ def try_out(study: Study, island: LocalSite) -> list[str]:
     work, learner = island.work, island.learner
     told = [
         f"data: {len(learner.train)} examples to train on, {len(learner.validation)} to validate, "
-        f"{len(learner.test)} to test, each of shape {tuple(work.x.shape[1:])}; at least {ROWS} are needed"
+        f"{len(learner.test)} to test, each of shape {tuple(work.x.shape[1:])}; at least "
+        f"{island.policy.rules.min_rows} are needed"
     ]
+    if island.refuses:
+        told.append(f"site: refuses {', '.join(sorted(island.refuses))}")
     if work.classes is not None:
         counts = torch.bincount(work.y[learner.train], minlength=work.classes).tolist()
         told.append(f"labels: {counts} examples of the {work.classes} classes")

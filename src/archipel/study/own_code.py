@@ -8,9 +8,11 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Literal, TypeAlias
@@ -19,8 +21,29 @@ from torch import nn
 
 from archipel.core.checks import nearest, require
 
-Code: TypeAlias = Literal["none", "beside", "any"]
-"""Which code a study may run: none, the files beside it that it names, or installed modules and other folders too."""
+
+@dataclass(frozen=True)
+class ApprovedCode:
+    """Files beside a study that a site has approved, by name and SHA-256; no other code is run."""
+
+    files: tuple[tuple[str, str], ...]
+
+    def read(self, path: Path) -> bytes:
+        """Return the contents of a file; raise unless they are the ones approved."""
+        content = path.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        approved = dict(self.files).get(path.name)
+        require(
+            approved == digest,
+            f"{path.name} has the SHA-256 {digest}, and the site file approves {approved or 'no file of that name'}. "
+            f'Read it, and if you trust it, put this under [code] there: "{path.name}" = "{digest}".',
+        )
+        return content
+
+
+Code: TypeAlias = Literal["none", "beside", "any"] | ApprovedCode
+"""Which code a study may run: none, the files beside it that it names, installed modules and other folders too, or
+files beside it that were approved."""
 
 
 def is_own(name: str) -> bool:
@@ -66,11 +89,12 @@ class OwnCode:
         # subfolders hold virtual environments, and with them installed modules
         beside = file and Path(place).name == place
         require(
-            self.allowed == "any" or (self.allowed == "beside" and beside),
+            self.allowed == "any" or (self.allowed != "none" and beside),
             f"{name!r} is code that is not run unasked: a study runs files beside it, as in 'file.py:name', and a dry "
-            'run none. Read it, and if you trust it, give --allow-code (in Python: code="any").',
+            'run none. Read it, and if you trust it, give --allow-code (in Python: code="any"), or where a site file '
+            "approves code, put it beside the study and approve it there.",
         )
-        module = _file(self.folder / place) if file else _package(place, name)
+        module = _file(self.folder / place, self.allowed) if file else _package(place, name)
         if not hasattr(module, attribute):
             known = [known for known in vars(module) if not known.startswith("_")]
             hint = f" Did you mean {nearest(attribute, known)!r}?" if known else ""
@@ -98,12 +122,12 @@ def _package(place: str, name: str) -> ModuleType:
         ) from None
 
 
-def _file(path: Path) -> ModuleType:
+def _file(path: Path, allowed: Code) -> ModuleType:
     path = Path(os.path.realpath(path))  # a cyclic link is no file, as a missing one
     require(path.is_file(), f"There is no file {path}. Paths in a study start from the study's own folder.")
     # one module for one content, so that what it defines is the same class wherever it is asked for, and what was
     # changed in between, as in a notebook, is read again
-    content = path.read_bytes()
+    content = allowed.read(path) if isinstance(allowed, ApprovedCode) else path.read_bytes()
     called = f"archipel_own_code.{path.stem}_{hashlib.sha256(str(path).encode() + content).hexdigest()[:16]}"
     if called in sys.modules:
         return sys.modules[called]
@@ -112,15 +136,51 @@ def _file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[called] = module
-    sys.path.insert(0, str(path.parent))  # it may import its neighbours
     try:
-        spec.loader.exec_module(module)
+        with _neighbours_of(path, allowed):
+            spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[called]
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(str(path.parent))
     return module
+
+
+@contextmanager
+def _neighbours_of(path: Path, allowed: Code) -> Iterator[None]:
+    """Let a file import the modules beside it; where code has to be approved, the approved ones."""
+    before = [*sys.path]
+    if isinstance(allowed, ApprovedCode):
+        finder = _ApprovedFinder(path.parent, allowed)
+        sys.path[:] = [entry for entry in before if os.path.realpath(entry) != str(path.parent)]
+        sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(finder)
+            sys.path[:] = before
+    else:
+        sys.path.insert(0, str(path.parent))
+        try:
+            yield
+        finally:
+            sys.path.remove(str(path.parent))
+
+
+class _ApprovedFinder(MetaPathFinder):
+    """Find approved modules in one folder."""
+
+    def __init__(self, folder: Path, approved: ApprovedCode) -> None:
+        self.folder = folder
+        self.approved = approved
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        file = self.folder / f"{fullname}.py"
+        if path is not None or not file.is_file():
+            return None
+        loader = _AsRead(fullname, file, self.approved.read(file))
+        return importlib.util.spec_from_file_location(fullname, file, loader=loader)
 
 
 class _AsRead(SourceFileLoader):

@@ -12,7 +12,6 @@ import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
 
 import grpc
 import torch
@@ -23,7 +22,7 @@ from archipel.core.types import Plan
 from archipel.federation.learner.link import Link, TurnedAway, bounded
 from archipel.federation.learner.local_state import Memory, Owed, StateFolder
 from archipel.federation.learner.order_record import OrderRecord
-from archipel.federation.learner.policy import Questions, Refusal, failure_reason, without_validation
+from archipel.federation.learner.policy import Probes, Questions, Refusal, failure_reason, without_validation
 from archipel.federation.learner.site_data import LocalSite
 from archipel.federation.logs import printable
 from archipel.federation.storage.blobs import Buffer
@@ -34,9 +33,6 @@ from archipel.federation.wire.body import HEADER, WIDTH, Bodies, fingerprint
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import score
 from archipel.learner.training import advance, report
-
-Probes: TypeAlias = Literal["validation", "test", "moments"]
-"""What a learner's operator may refuse to answer."""
 
 GOODBYE = 60.0
 """Seconds in which the last model has to come."""
@@ -74,6 +70,7 @@ class Agent:
     _errands: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        self.refuses |= self.island.refuses
         self.memory: Memory = self.folder.memory
         self.record = OrderRecord(self.folder.path.parent)
         self.bodies = Bodies(self.island.work.layout)

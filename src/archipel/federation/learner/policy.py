@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from archipel.core.algorithm import Algorithm
 from archipel.core.checks import require
@@ -37,6 +38,24 @@ ALIKE = ("epochs", "steps", "batch", "momentum", "optimiser", "options", "cycle"
 """Fields of a plan that have to be just as in the study."""
 
 
+Probes: TypeAlias = Literal["validation", "test", "moments"]
+"""What a learner's operator may refuse to answer."""
+
+
+@dataclass(frozen=True)
+class SiteRules:
+    """What a site demands beyond the study; it narrows what the study allows, and never widens it."""
+
+    min_rows: int = ROWS
+    """Examples that the learner trains on, and that an update rests on."""
+    min_scored_rows: int = 1
+    """Examples in a part on which models are tried."""
+    min_batch: int = 1
+    max_questions: int | None = None
+    """In the whole run."""
+    refuse: frozenset[Probes] = frozenset()
+
+
 class Refusal(ValueError):
     """Something that the study does not ask for; its words tell nothing of the data."""
 
@@ -51,6 +70,8 @@ class QuestionBudget:
     """Versions for each training task that it has done or is at; None: it may be one that never trains."""
     versions: int | None
     """In the whole run; None: the study does not say."""
+    most: int | None = None
+    """In the whole run, as the site has it."""
 
     def allowed(self, trained: int) -> int | None:
         """Return how many questions may have been answered after so many training tasks; None: any number."""
@@ -59,7 +80,8 @@ class QuestionBudget:
             limits.append(self.versions_per_task * (trained + 1) + 1)  # it may come in the middle of a version
         if self.versions is not None:
             limits.append(IN_VAIN * (self.versions + 1))
-        return self.per_version * min(limits) if limits else None
+        found = [self.per_version * min(limits)] if limits else []
+        return min([*found, self.most] if self.most is not None else found, default=None)
 
 
 @dataclass(frozen=True)
@@ -76,12 +98,18 @@ class Policy:
     """Tasks may be asked back before their end."""
     optional: frozenset[str]
     """Layers that the learner leaves out of an answer if they are unwanted when it is sent."""
+    rules: SiteRules = field(default_factory=SiteRules)
 
     @staticmethod
     def of(
-        algorithm: Algorithm, layout: Layout, evaluation: Evaluation | None, ending: Ending, learners: int
+        algorithm: Algorithm,
+        layout: Layout,
+        evaluation: Evaluation | None,
+        ending: Ending,
+        learners: int,
+        rules: SiteRules,
     ) -> Policy:
-        """Derive it from a study's method, network, scores and ending, and how many learners there are."""
+        """Derive it from a study's method, network, scores and ending, how many learners there are, and a site."""
         plans: tuple[Plan, ...] = (replace(algorithm.plan, reports=algorithm.reports),)
         for planner in algorithm.planners:
             plans = tuple(made for plan in plans for made in planner.plans(layout, plan))
@@ -98,10 +126,10 @@ class Policy:
             (protocol.updates_per_commit or learners) * len(asked) + len(scores),
             None if never_trains else protocol.versions_per_task,
             min(limits, default=None),
+            rules.max_questions,
         )
-        return Policy(
-            layout.names, plans, (*asked, *scores), budget, algorithm.recall is not None, algorithm.optional(layout)
-        )
+        recalls, optional = algorithm.recall is not None, algorithm.optional(layout)
+        return Policy(layout.names, plans, (*asked, *scores), budget, recalls, optional, rules)
 
     def check_plan(self, plan: Plan) -> None:
         """Refuse a plan that the study's method cannot have made."""
@@ -137,19 +165,33 @@ class Policy:
                 f"or vary more than {FARTHEST:g} of their deviations here. Are the columns in the units of the study?"
             )
 
-    def check_rows(self, rows: int) -> None:
-        """Refuse to take part with so few examples, or where an update would rest on so few."""
+    def check_site(self, rows: int) -> None:
+        """Refuse to take part with so few examples, or where an update or a step would rest on too few."""
+        least = self.rules.min_rows
         require(
-            rows >= ROWS,
-            f"This learner has {rows} examples, and what it tells of so few tells of single ones. At least {ROWS} are "
+            rows >= least,
+            f"This learner has {rows} examples, and what it tells of so few tells of single ones. At least {least} are "
             "needed; join with others' data, or stay out.",
         )
-        least = min((plan.steps * plan.batch for plan in self.plans if plan.steps is not None), default=rows)
+        used = min((plan.steps * plan.batch for plan in self.plans if plan.steps is not None), default=rows)
         require(
-            least >= ROWS,
-            f"The study has tasks of {least} examples (steps times batch), and an update of so few tells of single "
-            f"ones. At least {ROWS} are needed; give it more steps or a larger batch.",
+            used >= least,
+            f"The study has tasks of {used} examples (steps times batch), and an update of so few tells of single "
+            f"ones. At least {least} are needed; give it more steps or a larger batch.",
         )
+        batch = min(plan.batch for plan in self.plans)
+        require(
+            batch >= self.rules.min_batch,
+            f"The study trains with batches of {batch}, and this site with {self.rules.min_batch} at least. Ask for a "
+            "study with a larger training.batch, or lower min_batch in the site file.",
+        )
+
+    def refused(self, validation: int, test: int) -> frozenset[Probes]:
+        """Return what the site does not answer: what its rules say, and questions on parts of too few examples."""
+        small: list[Probes] = ["validation"] if 0 < validation < self.rules.min_scored_rows else []
+        if 0 < test < self.rules.min_scored_rows:
+            small.append("test")
+        return self.rules.refuse.union(small)
 
     def _differences(self, plan: Plan, known: Plan) -> Iterator[str]:
         for name in ALIKE:

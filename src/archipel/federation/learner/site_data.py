@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from archipel.data.standardise import Moments
-from archipel.federation.learner.policy import Policy
+from archipel.federation.learner.policy import Policy, Probes
 from archipel.learner.learner import Learner, TrainingContext
 
 
@@ -20,3 +20,8 @@ class LocalSite:
     moments: Moments | None = None
     """Of its training part, where the study standardises features by everybody's statistics."""
     standardise: Callable[[Moments], TrainingContext] | None = None
+
+    @property
+    def refuses(self) -> frozenset[Probes]:
+        """What the site does not answer."""
+        return self.policy.refused(len(self.learner.validation), len(self.learner.test))
