@@ -87,3 +87,45 @@ def test_a_cut_off_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(OSError, match="disk full"):
         CODEC.save(path, "new")
     assert CODEC.load(path) == "old"
+
+
+def test_a_text_holds_repeated_floats_and_sparse_counts_once() -> None:
+    weights = tuple((0.1 * learner,) * 62 for learner in range(1, 5001))
+    text = CODEC.text(weights)
+    assert CODEC.value(text) == weights
+    assert len(text) < 62 * len('["repeated",[0.30000000000000004,62]],') + 5000 * 40
+    confusion = np.zeros((1000, 1000), np.int64)
+    confusion[::10, 7] = np.arange(100) + 1
+    text = CODEC.text(confusion)
+    assert len(text) < 2000
+    back = CODEC.value(text)
+    assert back.dtype == confusion.dtype
+    assert np.array_equal(back, confusion)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        (0.0, -0.0, 0.0, 0.0),
+        (1.0, 1, True, 1.0),
+        (0.5, 0.5, 0.5, 0.25),
+        (2.0,) * 3,
+        (math.inf,) * 4,
+        [1.5] * 9,
+    ],
+)
+def test_what_only_looks_repeated_comes_back_as_it_was(value: Any) -> None:
+    assert repr(CODEC.value(CODEC.text(value))) == repr(value)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.float32, np.float64])
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.9])
+def test_arrays_come_back_to_the_bit(dtype: Any, share: float) -> None:
+    generator = np.random.default_rng(3)
+    array = np.where(generator.random((3, 4, 25)) < share, generator.integers(1, 200, (3, 4, 25)), 0).astype(dtype)
+    if dtype in (np.float32, np.float64):
+        array[0, 0, 0] = -0.0
+    back = CODEC.value(CODEC.text(array))
+    assert back.dtype == array.dtype
+    assert back.tobytes() == array.tobytes()
+    assert back.shape == array.shape

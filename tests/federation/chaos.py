@@ -155,7 +155,8 @@ def where(stage: Stage, listened: bool, scratch: Path) -> list[str]:
     with closing(sqlite3.connect(scratch / "journal.sqlite")) as base:
         if not base.execute("SELECT 1 FROM sqlite_master WHERE name = 'facts'").fetchone():
             return ["before there was a journal"]
-        told = [json.loads(beside) for (beside,) in base.execute("SELECT beside FROM events WHERE learner NOT NULL")]
+        events = "events" if stage.setting.keep_updates else "all_events"
+        told = [json.loads(beside) for (beside,) in base.execute(f"SELECT beside FROM {events} WHERE learner NOT NULL")]
         kept = {delivery["blob"] for beside in told if (delivery := _plain(beside)) is not None}
         snapshot = base.execute("SELECT content FROM snapshots").fetchone()
         last = base.execute("SELECT max(number) FROM events WHERE learner NOT NULL").fetchone()[0] or 0

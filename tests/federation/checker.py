@@ -31,6 +31,7 @@ from archipel.federation.wire.body import WIDTH, Bodies, fingerprint
 from archipel.kernels.threads import threads
 from archipel.study.federate import Hosting
 from tests.federation.light import made_up
+from tests.federation.removed_events import put_events_back
 
 KINDS = {
     "lost": "acknowledged, and not in the journal as an update",
@@ -53,6 +54,8 @@ class Findings:
     acknowledged: int = 0
     journalled: int = 0
     commits: int = 0
+    removed: int = 0
+    """Events that had been removed behind snapshots."""
     digest: str = ""
     """Of the last model."""
 
@@ -72,7 +75,7 @@ class Findings:
 
 def check(state: Path, receipts: Iterable[Mapping[str, Any]], hosting: Hosting, replay: Sequence[str] = ()) -> Findings:
     """Look at everything; `replay`: the command that tells the journal again in a process of its own."""
-    found = Findings()
+    found = Findings(removed=put_events_back(state))
     journal = Journal(state / "journal.sqlite")
     try:
         lines = list(journal.events())

@@ -31,6 +31,7 @@ from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import read_study
 from tests.federation.kept import controllers_of
 from tests.federation.light import Answer, Light
+from tests.federation.removed_events import keep_removed_events
 
 HERE = Path(__file__).parent
 LONGEST = 120.0
@@ -142,6 +143,8 @@ def set_up(folder: Path, setting: Setting) -> Stage:
     issue(folder / "ca", "controller")
     for name in setting.names:
         issue(folder / "ca", "learner", name)
+    if not setting.keep_updates:
+        keep_removed_events(folder / "state")
     return Stage(folder, setting, free_port(), host(read_study(folder / "study.toml")))
 
 

@@ -33,6 +33,7 @@ def test_a_controller_that_is_killed_again_and_again_loses_nothing(name: str, tm
     assert outcome.kills == kills
     assert outcome.findings.clean, outcome.findings
     assert outcome.findings.commits == stage.setting.ending
+    assert bool(outcome.findings.removed) is not stage.setting.keep_updates
 
 
 @pytest.mark.parametrize(

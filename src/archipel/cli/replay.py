@@ -22,7 +22,7 @@ def replay(
     """Tell a new controller the journal of a federation, and see that it comes to the same models.
 
     Every version's digest is compared with the one that was written, and the audit's chain of hashes is followed. Needs
-    federation.keep_updates = true in the study, or updates that are still there.
+    federation.keep_updates = true in the study from the beginning of the run.
     """
     from archipel.federation.storage.journal import Journal
     from archipel.federation.storage.stored_models import digest_of

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -28,6 +29,8 @@ TEXT = "text"
 CHECKSUM = "sha256"
 PLAIN = frozenset({type(None), bool, int, float, str})
 """Types of values that JSON has."""
+PLACES = "<u4"
+"""Type of the places of numbers in a sparse array."""
 ValuePath: TypeAlias = "tuple[ValuePath, str] | None"
 """The steps from a value to a part of it, the last one first; joined only for error messages."""
 
@@ -80,7 +83,6 @@ class Codec:
 
     def load(self, path: Path) -> Any:
         """Return the value in a file; refuse a damaged one."""
-        """Return the value in a file; refuse a damaged one."""
         try:
             with safe_open(path, framework="pt") as file:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
@@ -112,6 +114,8 @@ class Codec:
                 kind.__name__,
                 {name: self._encode(getattr(value, name), tensors, (where, step)) for name, step in self._fields[kind]},
             ]
+        if kind is tuple and _repeats(value):
+            return ["repeated", [value[0], len(value)]]
         if isinstance(value, tuple | list):
             items = [self._encode(item, tensors, (where, f"[{i}]")) for i, item in enumerate(value)]
             return ["tuple" if isinstance(value, tuple) else "list", items]
@@ -124,7 +128,7 @@ class Codec:
             tensors[name] = value.detach().cpu().contiguous().clone()
             return ["tensor", name]
         if isinstance(value, np.ndarray) and tensors is None:
-            return ["bytes", [value.dtype.str, value.shape, base64.b64encode(value.tobytes()).decode()]]
+            return _array_text(value)
         if isinstance(value, np.ndarray) and tensors is not None:
             name = str(len(tensors))
             tensors[name] = torch.from_numpy(value.copy())
@@ -145,6 +149,9 @@ class Codec:
         match kind:
             case "tuple":
                 return tuple([self._decode(item, tensors) for item in content])
+            case "repeated":
+                item, count = content
+                return (item,) * count
             case "list":
                 return [self._decode(item, tensors) for item in content]
             case "dict":
@@ -160,7 +167,33 @@ class Codec:
             case "bytes":
                 dtype, shape, numbers = content
                 return np.frombuffer(base64.b64decode(numbers), np.dtype(dtype)).reshape(shape)
+            case "sparse":
+                dtype, shape, places, numbers = content
+                array = np.zeros(shape, np.dtype(dtype))
+                array.flat[np.frombuffer(base64.b64decode(places), PLACES)] = np.frombuffer(
+                    base64.b64decode(numbers), np.dtype(dtype)
+                )
+                return array
         raise ValueError(f"The checkpoint holds a {kind!r}, which this version of Archipel does not know.")
+
+
+def _repeats(value: tuple[Any, ...]) -> bool:
+    """Return whether it is one float several times, as a weight is for all layers; zeros differ in their sign."""
+    return len(value) > 3 and set(map(type, value)) == {float} and value[0] != 0 and value.count(value[0]) == len(value)
+
+
+def _array_text(array: npt.NDArray[Any]) -> list[Any]:
+    """Return an array as text; of counts that are mostly zero, only the others."""
+    if array.dtype.kind in "iu" and array.size < 1 << 32:
+        places = np.flatnonzero(array).astype(PLACES)
+        numbers = array.flat[places]
+        if places.nbytes + numbers.nbytes < array.nbytes / 2:
+            return ["sparse", [array.dtype.str, array.shape, _base64(places), _base64(numbers)]]
+    return ["bytes", [array.dtype.str, array.shape, _base64(array)]]
+
+
+def _base64(array: npt.NDArray[Any]) -> str:
+    return base64.b64encode(array.tobytes()).decode()
 
 
 def _words(where: ValuePath) -> str:

@@ -319,7 +319,7 @@ class FederationSection(StudyTable):
     snapshot_every: Annotated[int, Field(ge=1)] = 100
     """Commits between two snapshots, from which a controller that was killed goes on."""
     keep_updates: bool = False
-    """Keep every update's file, so that the whole run can be told again (`archipel replay`)."""
+    """Keep every event and every update's file, so that the whole run can be told again (`archipel replay`)."""
     example: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     """Shape of one example, such as [54] or [1, 28, 28], where the controller has no data and cannot tell it from the
     columns that the study lists."""

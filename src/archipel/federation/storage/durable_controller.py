@@ -205,8 +205,8 @@ class DurableController:
     ) -> None:
         """Open the durable in a folder, or begin one.
 
-        snapshot_every: commits between two snapshots; keep_updates: never remove an update's file, so that the whole
-        run can be told again from its beginning; memories: dataclasses that the algorithm's
+        snapshot_every: commits between two snapshots; keep_updates: never remove an event or an update's file, so
+        that the whole run can be told again from its beginning; memories: dataclasses that the algorithm's
         parts may remember, which are in snapshots.
         """
         self._codec = CODEC.also(*memories)
@@ -276,6 +276,8 @@ class DurableController:
         saved = self.replay.save()
         with self.journal.write():
             self.journal.snapshot(self.number, self._codec.text(saved))
+            if not self._keep_updates:
+                self.journal.compact(self.number)
         self._commits = self._numbers = 0
         if not self._keep_updates:
             needed = {run[2] for kept in saved["models"].values() for run in kept["runs"]}
@@ -387,7 +389,13 @@ def replay(folder: Path, layout: Layout, make: Make) -> Replay:
         replayed = Replay(make(models, None), models)
         models.fresh.clear()
         written = journal.commits()
-        for line in journal.events():
+        for expected, line in enumerate(journal.events(), 1):
+            if line.number != expected:
+                raise ReplayDiffers(
+                    f"Event {expected} is not in the journal, the next one is {line.number}: at snapshots events are "
+                    "removed. A run can be told again from its beginning if it was begun with "
+                    "federation.keep_updates = true."
+                )
             replayed.tell(line)
             for name, digest in models.fresh.items():
                 # the last events may have been written and not told before the process ended

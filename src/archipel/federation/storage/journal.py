@@ -1,6 +1,7 @@
 """What happened, on disk, in the order it was taken in: SQLite in WAL mode with synchronous FULL.
 
-    events     what the controller was told, and by whom; written before it is told
+    events     what the controller was told, and by whom; written before it is told, removed behind a snapshot unless
+               the run is to be replayed from its beginning
     tasks      who was given which training task
     commits    the digest of every version, checked when events are told again
     records    what the controller had written down
@@ -175,6 +176,14 @@ class Journal:
         """Write one; those before it are not needed any more."""
         self._base.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?)", (number, content))
         self._base.execute("DELETE FROM snapshots WHERE number < ?", (number,))
+
+    def compact(self, number: int) -> None:
+        """Remove the events before this one; of each learner the last answer stays, since it may be given again."""
+        self._base.execute(
+            "DELETE FROM events WHERE number < ? AND number NOT IN "
+            "(SELECT MAX(number) FROM events WHERE learner IS NOT NULL GROUP BY learner)",
+            (number,),
+        )
 
     def last_snapshot(self) -> tuple[int, str] | None:
         found = self._base.execute("SELECT number, content FROM snapshots ORDER BY number DESC LIMIT 1").fetchone()
