@@ -141,10 +141,10 @@ class Sleeping(nn.Module):
 
 def sleepers(parameters: int, seconds: float, learners: int, commits: int, **settings: Any) -> Simulator:
     """Return a stream of learners that sleep, one step each, ready to run."""
-    data = ap.data.from_arrays(torch.ones(2 * learners, 1).numpy(), torch.arange(2 * learners).remainder(2).numpy())
+    data = ap.data.from_arrays(torch.ones(4 * learners, 1).numpy(), torch.arange(4 * learners).remainder(2).numpy())
     simulator = prepare(
         ap.async_fedavg(batch=2),
-        data.split(learners=learners, test=0.0),
+        data.split(learners=learners, test=0.5),
         model=lambda: Sleeping(parameters, seconds),
         ending=ap.Ending(commits=commits),
         execution="workers",

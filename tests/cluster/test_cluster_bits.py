@@ -47,8 +47,16 @@ def data() -> Any:
     return ap.data.digits().split(learners=6, sizes="powerlaw", classes=3)
 
 
+def pictures() -> Any:
+    digits = ap.data.digits()
+    pictures = ap.data.from_arrays(digits.x.reshape(-1, 1, 8, 8).numpy(), digits.y.numpy())
+    return pictures.split(learners=6, sizes="powerlaw", classes=3).augmented(pad=1)
+
+
 def convolutions() -> nn.Module:
-    return nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+    return nn.Sequential(
+        nn.Flatten(), nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
+    )
 
 
 class HalfPrecision(nn.Linear):
@@ -63,7 +71,8 @@ def frozen_base() -> nn.Module:
 
 def ready(algorithm: Algorithm, cluster: str | Cluster | None, **settings: Any) -> Simulator:
     settings = {"ending": ap.Ending(rounds=12), "fleet": ap.Fleet(fast=3, slow=3), **settings}
-    simulator = prepare(algorithm, data(), cluster=cluster, **settings)
+    islands = settings.pop("data", data)()
+    simulator = prepare(algorithm, islands, cluster=cluster, **settings)
     OPEN.append(simulator)
     return simulator
 
@@ -108,7 +117,9 @@ METHODS: dict[str, tuple[Callable[[], Algorithm], dict[str, Any]]] = {
     "fedadam, convolutions": (ap.fedadam, {"model": convolutions, "execution": "workers"}),
     "fedavg, frozen in bfloat16": (ap.fedavg, {"model": frozen_base, "execution": "workers"}),
     "async_dvw with cycles": (ap.async_dvw, {"execution": "stacked"}),
+    "async_dvw by epochs, submitted early": (ap.async_dvw, {"execution": "workers", "ending": ap.Ending(rounds=4)}),
     "async_fedavg": (ap.async_fedavg, {"execution": "plain"}),
+    "fedbuff, augmented": (lambda: ap.fedbuff(buffer=2), {"data": pictures, "model": convolutions}),
     "fed2a": (ap.fed2a, {}),
     "hdafl": (lambda: ap.hdafl(fraction=0.5), {}),
     "divide_and_conquer": (lambda: ap.divide_and_conquer(prepass=1, epochs=1, tuning_epochs=1), {}),

@@ -251,8 +251,8 @@ def test_a_buffer_is_committed_when_it_has_waited_long_enough() -> None:
 class Counted:
     """An executor that counts its calls and their jobs."""
 
-    def __init__(self, inner: Executor) -> None:
-        self.inner, self.name = inner, inner.name
+    def __init__(self, inner: Executor, *, early: bool = False) -> None:
+        self.inner, self.name, self.early = inner, inner.name, early
         self.running, self.score, self.close = inner.running, inner.score, inner.close
         self.calls: list[int] = []
 
@@ -280,6 +280,26 @@ def test_tasks_that_are_out_are_built_together() -> None:
     assert counted.calls[0] == 10
     # what is built is what came back, and at most what is still out
     assert len(run.cycles) <= sum(counted.calls) <= tasks
+
+
+def test_an_executor_that_gains_by_it_gets_tasks_as_they_are_handed_out() -> None:
+    runs = []
+    for early in (False, True):
+        simulator = begun(
+            ap.async_fedavg(batch=16, epochs=1),
+            small_islands(10),
+            fleet=Fleet(fast=5, slow=5),
+            ending=ap.Ending(rounds=5),
+            execution="plain",
+        )
+        simulator.flights.executor = counted = Counted(simulator.executor, early=early)
+        simulator.run()
+        runs.append(finished(simulator))
+    assert torch.equal(runs[0].model, runs[1].model)
+    assert runs[0].records == runs[1].records
+    assert counted.calls[0] == 10
+    assert set(counted.calls[1:]) == {1}, "a task for each answer"
+    assert sum(counted.calls) == len(runs[1].of(Handed))
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
 """Training tasks under way: when their answers arrive, and when they are computed.
 
 A task's inputs are fixed when it is handed out, so it is not trained until the clock needs its result; then all tasks
-that are out are trained together. A task whose end is unknown (a validation cycle) or may be called for (`Finish`) is
-trained epoch by epoch, at most one epoch ahead of the clock.
+that are out are trained together. An executor that gains nothing from that gets tasks as they are handed out. A task
+whose end is unknown (a validation cycle) or may be called for (`Finish`) is trained epoch by epoch, at most one epoch
+ahead of the clock.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Flight:
     """When the epoch after those began."""
     before: Tensor | None = None
     """The model when that epoch began, while the job is ahead."""
+    submitted: bool = False
+    """Its next epoch is being trained."""
     finishing: bool = False
     arriving: bool = False
     lost: bool = False
@@ -53,9 +56,14 @@ class Flight:
     """Layers of its answer, where they were decided before it arrived."""
 
     @property
+    def waits(self) -> bool:
+        """Whether it is to be trained to its end, and was not submitted yet."""
+        return not (self.job or self.by_epoch or self.lost)
+
+    @property
     def trains_ahead(self) -> bool:
         """Whether its next epoch can be trained now."""
-        if not self.by_epoch or self.arriving or self.lost:
+        if not self.by_epoch or self.submitted or self.arriving or self.lost:
             return False
         return self.job is None or (self.job.epochs == self.ended and not self.job.done)
 
@@ -96,6 +104,8 @@ class Flights:
         self.out: dict[int, Flight] = {}
         self.unanswered: dict[int, str] = {}
         """Tasks that the controller has no answer to yet, and their learners."""
+        self._fresh: list[Flight] = []
+        """What can be trained since the last event."""
 
     def train(self, command: Train) -> None:
         """Send a task to its learner and schedule what follows."""
@@ -104,6 +114,7 @@ class Flights:
         flight = Flight(command, down, by_epoch=plan.cycle is not None or "progress" in plan.reports)
         self.unanswered[command.task] = command.learner
         self.out[command.task] = flight
+        self._fresh.append(flight)
         epochs = 1 if flight.by_epoch else epochs_of(plan, len(site.learner.train))
         seconds = self.wire.seconds(site.group, down) + sum(self._epoch_seconds(flight, i) for i in range(epochs))
         if site.drops(self.seed, command.task):
@@ -145,7 +156,7 @@ class Flights:
         if flight is None:
             return None
         if flight.job is None:
-            waiting = [other for other in self.out.values() if not (other.job or other.by_epoch or other.lost)]
+            waiting = [other for other in self.out.values() if other.waits]
             self._start([flight, *waiting[: AHEAD // self.context.layout.size]])
         job = flight.job
         assert job is not None
@@ -175,12 +186,15 @@ class Flights:
             self._start_epoch([other for other in self.out.values() if other.trains_ahead])
         job = flight.job
         assert job is not None
+        self.executor.wait(job)
+        flight.submitted = False
         flight.ended += 1
         if flight.finishing or job.done:
             flight.arriving = True
             self._schedule_arrival(flight, 0.0)
             return None
         flight.began = self.clock.now
+        self._fresh.append(flight)
         self.clock.after(self._epoch_seconds(flight, flight.ended), EpochEnds(task))
         return Progress(task, job.steps) if "progress" in job.plan.reports else None
 
@@ -188,17 +202,27 @@ class Flights:
         """Wait for all training that was started."""
         self.executor.wait()
 
+    def start_early(self) -> None:
+        """Submit what was handed out just now, if the executor wants it early and there is room to keep its results."""
+        fresh, self._fresh = self._fresh, []
+        if not self.executor.early or len(self.out) > AHEAD // self.context.layout.size:
+            return
+        # what a task with private layers begins with is known when the learner's task before it has ended
+        if whole := [flight for flight in fresh if flight.waits and not flight.train.plan.private]:
+            self._start(whole)
+        if by_epoch := [flight for flight in fresh if flight.trains_ahead]:
+            self._start_epoch(by_epoch)
+
     def _start(self, flights: Sequence[Flight]) -> None:
         """Train these together, to their ends."""
         self.executor.submit([self._job(flight) for flight in flights])
 
     def _start_epoch(self, flights: Sequence[Flight]) -> None:
-        """Train these together for one epoch, and wait: how far they are decides what is scheduled."""
+        """Train these together for one epoch."""
         jobs = [self._job(flight) for flight in flights]
         for flight, job in zip(flights, jobs, strict=True):
-            flight.before = job.vector
+            flight.before, flight.submitted = job.vector, True
         self.executor.submit(jobs, 1)
-        self.executor.wait()
 
     def _job(self, flight: Flight) -> Job:
         if flight.job is None:

@@ -162,6 +162,7 @@ class Simulator:
                     self._record(record)
                 case Stop(reason):
                     self.stopped = reason
+        self.flights.start_early()
         for observer in self.observers:
             for record in observer.after(self, commands):
                 self._record(record)

@@ -43,11 +43,15 @@ class ClusterExecutor:
         context: TrainingContext,
         pool: ActorPool,
         *,
+        early: bool,
         scores: bool,
         disconnect: Callable[[], None] = lambda: None,
     ) -> None:
-        """scores: models are scored on the cluster, too; small networks are scored faster here."""
-        self.name, self.reason = inner.name, inner.reason
+        """early: the inner executor makes no stacks.
+
+        scores: models are scored on the cluster, too; small networks are scored faster here.
+        """
+        self.name, self.reason, self.early = inner.name, inner.reason, early
         self.inner = inner
         self.context = context
         self.pool = pool

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from archipel.core.frozen_weights import frozen_parameters, taken_apart
 from archipel.core.types import Plan
-from archipel.learner.learner import Loss, TrainingContext
+from archipel.learner.learner import TrainingContext
 from archipel.simulation.cluster.actor import TrainingActor
 from archipel.simulation.cluster.actor_pool import ActorPool
 from archipel.simulation.cluster.connection import Cluster, ClusterError, connected, nodes
@@ -35,7 +35,7 @@ def open_cluster(cluster: Cluster, inner: Executor, way: Way, context: TrainingC
         ray = opened.enter_context(connected(cluster.address))
         module, frozen = taken_apart(context.module.cpu())
         blueprint = Blueprint(
-            network=_pickled(ray, module, context.loss),
+            network=_pickled(ray, module, context),
             frozen_shapes=[parameter.shape for parameter in frozen_parameters(context.module).values()],
             layout=context.layout,
             classes=context.classes,
@@ -47,16 +47,22 @@ def open_cluster(cluster: Cluster, inner: Executor, way: Way, context: TrainingC
             device="cuda" if cluster.gpus else str(context.x.device),
         )
         placed = (ray.put(blueprint), *_placed(ray, cluster, context), *map(ray.put, frozen))
-        pool = ActorPool(ray, cluster, TrainingActor, placed)
-        return ClusterExecutor(inner, context, pool, scores=not is_small(context), disconnect=opened.pop_all().close)
+        return ClusterExecutor(
+            inner,
+            context,
+            ActorPool(ray, cluster, TrainingActor, placed),
+            early=way in ("plain", "workers"),
+            scores=not is_small(context),
+            disconnect=opened.pop_all().close,
+        )
     raise AssertionError("unreachable")
 
 
-def _pickled(ray: Any, module: nn.Module, loss: Loss) -> bytes:
-    """Return the network and the loss with the code that is not installed on the nodes."""
+def _pickled(ray: Any, module: nn.Module, context: TrainingContext) -> bytes:
+    """Return the network, the loss and the augmentation with the code that is not installed on the nodes."""
     with _by_value(ray):
         try:
-            return bytes(ray.cloudpickle.dumps((module, loss)))
+            return bytes(ray.cloudpickle.dumps((module, context.loss, context.augment)))
         except Exception as error:
             raise ClusterError(
                 f"cluster: {type(module).__name__} cannot be sent to other machines: {error}. Keep locks, open "

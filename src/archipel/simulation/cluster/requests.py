@@ -28,7 +28,7 @@ class Blueprint:
     """What an actor needs to compute, beside the examples."""
 
     network: bytes
-    """Module without its frozen weights, and loss, pickled with their code."""
+    """Module without its frozen weights, loss and augmentation, pickled with their code."""
     frozen_shapes: list[torch.Size]
     layout: Layout
     classes: int | None

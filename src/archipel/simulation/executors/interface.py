@@ -47,6 +47,9 @@ class Executor(Protocol):
     reason: str
     """Why no faster executor was chosen; empty if there is none, or one was asked for."""
 
+    early: bool
+    """Jobs are trained one by one and elsewhere: it gains if each is submitted as soon as it is known."""
+
     def running(self) -> AbstractContextManager[None]:
         """Prepare torch for a simulation in a block: the number of its threads is a part of the arithmetic."""
 

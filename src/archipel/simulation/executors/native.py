@@ -29,6 +29,7 @@ class Native:
 
     name = "native"
     reason = ""
+    early = False
 
     def __init__(self, context: TrainingContext) -> None:
         self.context = context

@@ -22,6 +22,7 @@ class Plain:
 
     name = "plain"
     reason = ""
+    early = False
 
     def __init__(self, context: TrainingContext) -> None:
         self.context = context

@@ -69,6 +69,7 @@ class Stacked:
 
     name = "stacked"
     reason = ""
+    early = False
 
     def __init__(self, context: TrainingContext) -> None:
         self.context = context

@@ -29,6 +29,7 @@ class Workers:
 
     name = "workers"
     reason = ""
+    early = False
 
     def __init__(self, context: TrainingContext, count: int | None = None) -> None:
         self.context = context
