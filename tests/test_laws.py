@@ -45,6 +45,7 @@ ALLOWED = {
     "core": {"kernels"},
     "storage": set(),
     "drawing": set(),
+    "live": set(),
     "algorithms": {"core"},
     "models": {"core"},
     "learner": {"core", "kernels"},
@@ -61,7 +62,7 @@ ALLOWED = {
     },
     "papers": {"core", "data", "drawing", "kernels", "models", "report", "runs", "simulation", "storage", "study"},
     "cli": {
-        *("algorithms", "core", "data", "federation", "kernels", "papers"),
+        *("algorithms", "core", "data", "federation", "kernels", "live", "papers"),
         *("report", "runs", "simulation", "storage", "study"),
     },
 }
@@ -188,7 +189,7 @@ def test_the_table_has_no_cycle() -> None:
 
 
 def test_only_engines_know_of_time_and_other_processes() -> None:
-    engines = {"simulation", "federation", "study"}
+    engines = {"simulation", "federation", "study", "live"}
     found = {
         str(path): names
         for path, tree in modules().items()

@@ -1,6 +1,6 @@
 """The command line.
 
-`archipel run`, `reproduce`, `report`, `algorithms`, `data`, `new` and `doctor`; for a real federation `ca`,
+`archipel run`, `reproduce`, `report`, `view`, `algorithms`, `data`, `new` and `doctor`; for a real federation `ca`,
 `controller`, `learner`, `status`, `operator` and `replay`.
 
 Exit codes: 0 done; 1 a run failed; 2 what was asked for cannot be done as it was asked; 130 stopped by Ctrl-C.

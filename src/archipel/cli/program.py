@@ -24,6 +24,7 @@ COMMANDS = {
     "run": "Run a study, watch it, and get a table and a report.",
     "reproduce": "Run a table of a paper, and compare the paper's figures with ours.",
     "report": "Compare finished runs: a page with figures, and a table here.",
+    "view": "Look at runs on one page: curves, learners, versions, traffic, and a slider that replays them.",
     "algorithms": "List the methods and their parts; with a name, show everything about one.",
     "new": "Create a project: a study, a network, made-up data and a test, all of which run.",
     "doctor": "Check the installation, the machine and the data, and train a little; "

@@ -45,7 +45,7 @@ def reproduce(
         _list(json)
         return
     with loading():
-        from archipel.cli.live import Display
+        from archipel.cli.progress import Display
         from archipel.papers.outcome import as_data, reproduce
 
     chosen = reproduction(name)

@@ -78,7 +78,7 @@ def run(
     done; --resume continues.
     """
     with loading():
-        from archipel.cli.live import Display
+        from archipel.cli.progress import Display
         from archipel.study.results import run_study
 
     chosen, place = _chosen(study, algorithm or [], data, change or [], folder, resume, allow_code)

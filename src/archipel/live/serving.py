@@ -1,0 +1,71 @@
+"""Open the server of a page: what it follows, where it listens, and whom it admits."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+from pathlib import Path
+
+from archipel.live.access import Access, is_loopback, parse_address, tls_context
+from archipel.live.federation_state import JOURNAL, FederationState
+from archipel.live.follower import Followed, Follower
+from archipel.live.http_server import LiveServer
+from archipel.live.results_folder import RUNS, ResultsFolder
+from archipel.live.run_folder import DESCRIPTION, LIVE
+
+USUAL = "localhost:9444"
+"""Where the page is unless it is told."""
+
+
+def open_page(
+    followed: Followed,
+    listen: str | None = None,
+    *,
+    papers: Path | None = None,
+    operators: tuple[str, ...] = (),
+    revoked: Path | None = None,
+    token: str | None = None,
+) -> LiveServer:
+    """Listen, and follow; without an address at the usual place, or at a free port if that is taken.
+
+    papers: folder of the controller's certificate, for TLS beyond this machine. operators: names whose certificates
+    are admitted there, unless they are in the file of revoked ones. token: opens it too; drawn if nothing else does.
+    """
+    host, port = parse_address(listen or USUAL)
+    beyond = not is_loopback(host)
+    if beyond and token is None and not operators:
+        token = secrets.token_urlsafe(24)
+    access = Access(host, token if beyond else None, operators, revoked)
+    context = tls_context(papers) if beyond and papers is not None else None
+    follower = Follower(followed)
+    try:
+        server = LiveServer(_bound(host, port), follower, access, context)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        if listen is not None:
+            raise OSError(
+                f"{listen}: another program listens there. Give another port, or none for a free one."
+            ) from None
+        server = LiveServer(_bound(host, 0), follower, access, context)
+    follower.start()
+    return server
+
+
+def followed_in(folder: Path) -> Followed:
+    """Return what there is to follow in a folder: a federation's state, or results."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: there is no such folder. Give one that runs were saved in.")
+    if (folder / JOURNAL).exists():
+        return FederationState(folder)
+    if not (folder / RUNS).exists() and not any(next(folder.rglob(name), None) for name in (DESCRIPTION, LIVE)):
+        raise FileNotFoundError(
+            f"No run in {folder}: there is no {DESCRIPTION}. Run a study there, save a run with run.save(folder), or "
+            "give the --state folder of a controller."
+        )
+    return ResultsFolder(folder)
+
+
+def _bound(host: str, port: int) -> tuple[str, int]:
+    """Return the address to bind: a name for this machine is IPv4's, so that nothing has to be looked up."""
+    return ("127.0.0.1" if host.lower() == "localhost" else host, port)
