@@ -22,14 +22,18 @@ from archipel import (
     ByTier,
     ByUtility,
     Community,
+    ControlVariates,
     Decay,
     DivideAndConquer,
+    DynamicMean,
+    DynamicRegulariser,
     Equally,
     Everyone,
     FairChange,
     FrozenLayers,
     LayerByLayer,
     Layout,
+    LearnerMomentum,
     MatchedMean,
     Mean,
     MeanChange,
@@ -127,6 +131,23 @@ LINES = {
     "tifl": Algorithm("tifl", Rounds(0.1), ByTier()),
     # Li et al. section 4: q = 1 on synthetic data and Sent140
     "qfedavg": Algorithm("qfedavg", weighting=Equally(), merge=FairChange(1.0, 0.05)),
+    # Karimireddy et al. section 7: eta_g = 1, 20 %; Acar et al. and Xu et al.: 10 %, 5 epochs of .1, batch 50, 1e-3
+    "scaffold": Algorithm("scaffold", Rounds(0.2), weighting=Equally(), planners=(ControlVariates(),)),
+    "feddyn": Algorithm(
+        "feddyn",
+        Rounds(0.1),
+        weighting=Equally(),
+        merge=DynamicMean(),
+        planners=(DynamicRegulariser(0.01),),
+        plan=Plan(epochs=5, batch=50, rate=0.1, options={"weight_decay": 1e-3}),
+    ),
+    "fedcm": Algorithm(
+        "fedcm",
+        Rounds(0.1),
+        weighting=Equally(),
+        planners=(LearnerMomentum(0.1),),
+        plan=Plan(epochs=5, batch=50, rate=0.1, options={"weight_decay": 1e-3}),
+    ),
     # RADFed: C = .1, E = 1, S and gamma of Table II
     "radfed": Algorithm("radfed", Relay(0.1, 15), weighting=Equally(), plan=Plan(epochs=1)),
     "radfed_i": Algorithm("radfed_i", Relay(0.1, 15), ByImportance(0.9, "sample"), Equally()),
@@ -160,6 +181,9 @@ SETTINGS = [
     algorithms.fednova(0.1, 0.5, rate=0.2),
     algorithms.fednova(momentum=0.9),
     algorithms.fedma(0.5, 2.0, 1.0, 3, 1.0, 0.5, epochs=2),
+    algorithms.scaffold(0.5, 0.3),
+    algorithms.feddyn(0.1, 0.3, epochs=1),
+    algorithms.fedcm(0.3, 0.5, 0.2),
     algorithms.hdafl(private=("fc2", "head"), by_gradient_norm=True),
     algorithms.radfed_i(0.2, 80, 0.8, "batch", epochs=10, batch=256),
     replace(algorithms.radfed(), name="mixture", weighting=ByDistributedValidation(), selection=Everyone()),
@@ -217,9 +241,11 @@ def test_options_of_the_constructors():
 
 @pytest.mark.parametrize("name", sorted(LINES))
 def test_every_constructor_takes_the_settings_of_local_training(name):
-    optimiser = "SGD" if name == "fednova" else "RMSprop"  # it has to know what steps add up to
-    algorithm = getattr(algorithms, name)(epochs=3, batch=7, rate=0.2, optimiser=optimiser, momentum=0.1)
-    assert algorithm.plan == Plan(epochs=3, batch=7, rate=0.2, optimiser=optimiser, momentum=0.1)
+    local = {"epochs": 3, "batch": 7, "rate": 0.2, "optimiser": "RMSprop", "momentum": 0.1, "options": {"eps": 1e-6}}
+    if name in ("fednova", "scaffold", "fedcm"):  # they have to know what steps add up to
+        local |= {"optimiser": "SGD", "momentum": 0.1 if name == "fednova" else 0.0}
+    algorithm = getattr(algorithms, name)(**local)
+    assert algorithm.plan == Plan(**local)
 
 
 # ------------------------------------------------------------------------------------------ what follows from parts

@@ -102,7 +102,7 @@ class Client:
         self.vx, self.vy = data.x[validation], data.y[validation]
         self.n = len(train)
 
-    def epochs(self, w: Tensor, **settings: float | slice) -> Iterator[Tensor]:
+    def epochs(self, w: Tensor, **settings: Any) -> Iterator[Tensor]:
         """Another task: the model after one pass over the data, after two, and so on for ever."""
         key = derive(SEED, "training", self.name, self.tasks)
         self.tasks += 1
@@ -117,20 +117,23 @@ class Client:
         momentum: float = 0.0,
         proximal: float = 0.0,
         trains: slice = slice(None),
+        shift: Tensor | None = None,
     ) -> Iterator[Tensor]:
-        """u <- momentum u + grad F(w) + proximal (w - w'); w <- w - rate u, on the part of w that trains."""
+        """u <- momentum u + grad F(w) + shift + proximal (w - w'); w <- w - rate u, on the part of w that trains."""
         received, w = w, w.clone()
         u = torch.zeros_like(w)
         for epoch in count():
             order = torch.from_numpy(generator(key, "epoch", epoch).permutation(self.n))
             for b in order.split(batch):
                 g = self.net.gradient(w, self.x[b], self.y[b])
+                if shift is not None:
+                    g.add_(shift)
                 g.add_(w - received, alpha=proximal)
                 u.mul_(momentum).add_(g)
                 w[trains] = w[trains].add(u[trains], alpha=-rate)
             yield w.clone()
 
-    def train(self, w: Tensor, epochs: int, **settings: float | slice) -> Tensor:
+    def train(self, w: Tensor, epochs: int, **settings: Any) -> Tensor:
         """w_k after so many epochs."""
         return next(islice(self.epochs(w, **settings), epochs - 1, None))
 

@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from archipel import algorithms
-from archipel.algorithms import async_fedavg, fedavg, radfed_i, sync_dvw
+from archipel.algorithms import async_fedavg, fedavg, fedbuff, radfed_i, sync_dvw
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts import (
     Adam,
     Community,
+    ControlVariates,
     Ending,
     LatinSquare,
     NormClipped,
@@ -42,12 +43,15 @@ SETTINGS: dict[str, dict[str, object]] = {
     "fed2a": {"buffer": 3, "max_wait": 0.2, "period": 2, "last": 1},
     "fedbabu": {"fraction": 0.5},
     "fedbuff": {"buffer": 3, "beta": 0.3},
+    "fedcm": {"epochs": 1, "fraction": 0.5},
+    "feddyn": {"epochs": 1, "fraction": 0.5},
     "fedma": {"epochs": 1, "gamma": 20.0},
     "hdafl": {"by_gradient_norm": True},
     "oort": {"fraction": 0.5},
     "plu": {"buffer": 3, "period": 2, "last": 1},
     "power_of_choice": {"fraction": 0.5, "candidates": 4},
     "rce": {"buffer": 3},
+    "scaffold": {"fraction": 0.5},
     "sync_dvw": {"epochs": 1, "evaluators": 3},
     "tifl": {"fraction": 0.5, "credits": 2},
     "tvw": {"buffer": 3},
@@ -71,6 +75,7 @@ ALGORITHMS: dict[str, Make] = {
         planners=(PrivateLayers("head"),),
         server=Adam(),
     ),
+    "control variates in a stream": lambda: replace(fedbuff(3, batch=8), planners=(ControlVariates(),)),
     "a clipped community": lambda: replace(async_fedavg(batch=8, epochs=1), merge=NormClipped(Community(), 1.0)),
     "a community that forgets": lambda: replace(async_fedavg(batch=8, epochs=1), merge=Community(forget=True)),
 }

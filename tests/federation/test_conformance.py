@@ -11,6 +11,7 @@ import torch
 
 from archipel.core.records import Probed
 from archipel.core.types import Trained
+from archipel.federation.controller import orders
 from archipel.federation.storage.durable_controller import CODEC, DurableController, IncomingEvent, replay
 from archipel.federation.storage.journal import Answer, Journal
 from archipel.federation.storage.stored_models import Delivery, as_bytes
@@ -37,6 +38,12 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "plu in rounds": {"name": "fedavg", "more_planners": ["PeriodicLayers(2, 1)"]},
     "qfedavg": {"name": "qfedavg"},
     "oort": {"name": "oort", "fraction": 0.7},
+    "feddyn": {"name": "feddyn", "fraction": 0.7, "epochs": 1},
+    "private heads with control variates": {
+        "name": "hdafl",
+        "fraction": 1.0,
+        "more_planners": ["ControlVariates()"],
+    },
     "radfed": {"name": "radfed", "hops": 2, "fraction": 0.7},
     "radfed_i": {"name": "radfed_i", "hops": 2, "fraction": 0.7, "first": "measured"},
 }
@@ -71,6 +78,18 @@ def test_a_federation_comes_to_the_simulators_bits(method: str, tmp_path: Path) 
     for name, agent in held.agents.items():
         for layer, numbers in expected.private.get(name, {}).items():
             assert torch.equal(agent.memory.private[layer], numbers)
+
+
+def test_models_and_shifts_that_are_fetched_are_those_that_are_enclosed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = study(algorithms=[SYNCHRONOUS["private heads with control variates"]], ending={"rounds": 3})
+    monkeypatch.setattr(orders, "ENCLOSED", 0)
+    held, expected = hold(raw, tmp_path), simulated(raw)
+    assert held.run is not None
+    assert torch.equal(held.run.model, expected.model)
+    # a model that is evaluated while a task with it is out may be fetched for both
+    assert held.run.traffic["train down bytes"] >= expected.traffic["train down bytes"]
 
 
 @pytest.mark.parametrize("standardise", ["global", "local"])

@@ -220,7 +220,7 @@ def test_metrics() -> None:
     "plan",
     [
         Plan(),
-        Plan(epochs=3, batch=7, rate=0.125, momentum=0.9, key=2**63, proximal=0.5),
+        Plan(epochs=3, batch=7, rate=0.125, momentum=0.9, key=2**63, proximal=0.5, shift="planner.0/00.3"),
         Plan(steps=9, optimiser="Adam", options={"betas": (0.9, 0.99), "amsgrad": True, "eps": 1e-8}),
         Plan(cycle=Cycle(0.5, 2, 40), trains=("a",), uploads=(), private=("b",), reports=("validation", "losses")),
         Plan(trains=(), uploads=("a", "b"), reports=("progress", "gradient norm per batch")),

@@ -41,6 +41,20 @@ def test_the_proximal_term_pulls_towards_the_model_that_came() -> None:
     assert path({"rate": 0.1, "proximal": 0.5}, 3) == pytest.approx([0.8, 0.65, 0.5375], rel=1e-6)
 
 
+def test_a_shift_is_added_to_every_gradient() -> None:
+    # 2 w + .5: g = 2.5, w = .75; g = 2, w = .55; with momentum .5: u = 2.5, w = .75; u = 1.25 + 2, w = .425
+    def shifted(**settings: float) -> list[float]:
+        job = Job.begin(learner(at(0)), work.layout, ONE, Plan(epochs=2, rate=0.1, shift="s", **settings), 0.5 * ONE)
+        advance(work, job, 1)
+        first = float(job.vector)
+        advance(work, job)
+        return [first, float(job.vector)]
+
+    work = slope((1.0,), (0.0,))
+    assert shifted() == pytest.approx([0.75, 0.55], rel=1e-6)
+    assert shifted(momentum=0.5) == pytest.approx([0.75, 0.425], rel=1e-6)
+
+
 def test_the_proximal_term_and_momentum() -> None:
     # mu .5, gamma .5: u = 2, w = .8; u = 1 + 1.5 = 2.5, w = .55; u = 1.25 + 1.1 - .225 = 2.125, w = .3375
     found = path({"rate": 0.1, "proximal": 0.5, "momentum": 0.5}, 3)

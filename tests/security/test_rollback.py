@@ -40,7 +40,7 @@ async def vector_of(federation: Federation, version: int) -> torch.Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "async_fedavg", "radfed"])
+@pytest.mark.parametrize("method", ["fedavg", "async_fedavg", "radfed", "scaffold"])
 def test_a_rollback_restores_the_numbers_and_the_run_goes_on(method: str, tmp_path: Path) -> None:
     async def go() -> None:
         async with scene(endless(method), tmp_path) as one:

@@ -70,6 +70,7 @@ static int train_and_evaluate(void) {
     int64_t sizes[] = {below(2) ? below(100) : 0, below(100)};
     int64_t *evaluated = choices(sizes[0] + sizes[1], all_examples);
     long steps = 1 + below(per_epoch * epochs);
+    int shifts = below(2);
 
     struct training training[REPEATS];
     struct trial trial[REPEATS];
@@ -82,7 +83,7 @@ static int train_and_evaluate(void) {
         };
         training[i] = (struct training){
             .network = &net, .model = model, .anchor = net.proximal ? begin : NULL,
-            .momentum = net.momentum ? allocate(size, sizeof(float)) : NULL,
+            .shift = shifts ? begin : NULL, .momentum = net.momentum ? allocate(size, sizeof(float)) : NULL,
             .indices = indices, .order = order, .examples = examples, .batch = batch, .steps = steps,
             .then = i % 2 ? &trial[i] : NULL,
         };

@@ -125,6 +125,8 @@ def test_layers_that_are_called_in_another_order_than_they_are_made() -> None:
         replace(PLAN, momentum=0.9, options={"nesterov": True}),
         replace(PLAN, momentum=0.9, options={"nesterov": True, "weight_decay": 0.1}, proximal=1.0),
         replace(PLAN, proximal=1.0),
+        replace(PLAN, shift="shift"),
+        replace(PLAN, shift="shift", proximal=0.5, momentum=0.9, options={"weight_decay": 0.1}, trains=("fc1", "head")),
         replace(PLAN, trains=("fc1",)),
         replace(PLAN, trains=("fc2",)),
         replace(PLAN, trains=("head",)),

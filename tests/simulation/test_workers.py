@@ -77,10 +77,11 @@ def assert_alike(convolves: str, network: str, mine: Tensor, theirs: Tensor) -> 
     [
         PLAN,
         replace(PLAN, proximal=0.5, trains=("head",)),
+        replace(PLAN, shift="shift", trains=("head",)),
         replace(PLAN, momentum=0.0, optimiser="Adam", rate=0.01),
         replace(PLAN, cycle=Cycle(tombstones=1, at_most=4)),
     ],
-    ids=["momentum", "head alone", "Adam", "cycle"],
+    ids=["momentum", "head alone", "shift", "Adam", "cycle"],
 )
 def test_workers_are_plain(network, plan, convolves):
     at_hand = case(network)

@@ -8,6 +8,8 @@ from archipel.algorithms.fedavgm import fedavgm
 from archipel.algorithms.fedbabu import fedbabu
 from archipel.algorithms.fedbn import fedbn
 from archipel.algorithms.fedbuff import fedbuff
+from archipel.algorithms.fedcm import fedcm
+from archipel.algorithms.feddyn import feddyn
 from archipel.algorithms.fedma import fedma
 from archipel.algorithms.fednova import fednova
 from archipel.algorithms.fedopt import fedadagrad, fedadam, fedyogi
@@ -19,6 +21,7 @@ from archipel.algorithms.oort import oort
 from archipel.algorithms.power_of_choice import power_of_choice
 from archipel.algorithms.qfedavg import qfedavg
 from archipel.algorithms.radfed import radfed, radfed_a, radfed_i, radfed_m, radfed_p
+from archipel.algorithms.scaffold import scaffold
 from archipel.algorithms.tifl import tifl
 from archipel.algorithms.yardsticks import centralised, local_only
 
@@ -36,6 +39,8 @@ __all__ = [
     "fedbabu",
     "fedbn",
     "fedbuff",
+    "fedcm",
+    "feddyn",
     "fedma",
     "fednova",
     "fedper",
@@ -54,6 +59,7 @@ __all__ = [
     "radfed_m",
     "radfed_p",
     "rce",
+    "scaffold",
     "sync_dvw",
     "tifl",
     "tvw",

@@ -8,7 +8,7 @@ and a method that wants them local names them private.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -128,6 +128,19 @@ class Layout:
     def parameter_layers(self) -> tuple[int, ...]:
         """Places of the layers that have parameters."""
         return tuple(place for place, layer in enumerate(self.layers) if not layer.buffers)
+
+    def shared_parameters(self, trains: Collection[str] | None, private: Collection[str]) -> tuple[int, ...]:
+        """Return places of the layers with parameters that train (None: all do) and are not private."""
+        return tuple(
+            place
+            for place in self.parameter_layers
+            if (trains is None or self.names[place] in trains) and self.names[place] not in private
+        )
+
+    def numbers_of(self, vector: Tensor, name: str) -> Tensor:
+        """Return a layer's numbers in a vector, as a view."""
+        layer = self.layers[self.index(name)]
+        return vector[layer.start : layer.stop]
 
     @cached_property
     def _places(self) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from archipel.core.context import ControllerContext
 from archipel.core.records import Restored
 from archipel.core.types import Cancel, Model, RolledBack
@@ -12,8 +14,8 @@ REASON = "the model was rolled back"
 def roll_back(context: ControllerContext, event: RolledBack) -> None:
     """Make the event's model the next version, and forget all that follows from the versions after it.
 
-    Updates that wait were trained from those versions, so they are refused; open tasks are cancelled; merge and server
-    begin anew, since their memories hold the same updates. Private layers stay with their learners.
+    Updates that wait were trained from those versions, so they are refused; open tasks are cancelled; merge, server
+    and planners that remember updates begin anew. Private layers stay with their learners.
     """
     state = context.state
     for update in (*state.dequeue([*state.queue]), *state.arrive()):
@@ -26,7 +28,8 @@ def roll_back(context: ControllerContext, event: RolledBack) -> None:
         if not assignment.cancelled:
             assignment.cancelled = True
             context.issue(Cancel(assignment.task))
-    _reset(context, "merge", "server")
+    planners = [f"planner.{i}" for i, planner in enumerate(context.algorithm.planners) if planner.remembers_updates]
+    _reset(context, "merge", "server", *planners)
     state.version += 1
     name = f"v{state.version}"
     context.models.write(name, context.models.read(event.model).clone())
@@ -37,9 +40,16 @@ def roll_back(context: ControllerContext, event: RolledBack) -> None:
 
 
 def _reset(context: ControllerContext, *roles: str) -> None:
-    """Drop what the parts with these roles, and those inside them, remember."""
-    for role in [role for role in context.state.memory if role.split(".")[0] in roles]:
-        del context.state.memory[role]
-        context.state.vectors.release_all(role)
-    for name in [name for name in context.models.names() if "/" in name and name.split("/")[0].split(".")[0] in roles]:
-        context.models.drop(name)
+    """Drop what the parts with these roles, and those inside them, remember; what tasks that are out name stays."""
+    state = context.state
+    for role in [role for role in state.memory if _belongs(role, roles)]:
+        del state.memory[role]
+        state.vectors.release_all(role)
+    for name in context.models.names():
+        if "/" in name and _belongs(name.split("/")[0], roles) and name not in state.vectors.counts:
+            context.models.drop(name)
+
+
+def _belongs(role: str, roles: Collection[str]) -> bool:
+    """Return whether this is the role of one of these parts, or of a part inside them."""
+    return any(role == one or role.startswith(f"{one}.") for one in roles)

@@ -64,6 +64,11 @@ class Assignment:
     finishing: bool = False
     cancelled: bool = False
 
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """The vectors it names: those that travel with the task."""
+        return (self.model.name,) if self.plan.shift is None else (self.model.name, self.plan.shift)
+
 
 @dataclass(slots=True)
 class Inquiry:
@@ -113,6 +118,8 @@ class Update:
     """All learners it has been trained by; their examples and steps add up."""
     start: str = ""
     """The model that its task carried, by name; under Relay that of the path's first task."""
+    plan: Plan = Plan()
+    """What its task asked for; under Relay its last task."""
     asked: bool = False
     evidence: list[Evidence] = field(default_factory=list)
     stale_versions: int = 0
@@ -122,8 +129,8 @@ class Update:
 
     @property
     def vectors(self) -> tuple[str, ...]:
-        """The vectors it names: a merge of changes also reads the model that its task carried."""
-        return (self.model.name, self.start) if self.start else (self.model.name,)
+        """The vectors it names: its own, and for merges and planners of changes the model and the shift of its task."""
+        return tuple(name for name in (self.model.name, self.start, self.plan.shift) if name)
 
     @property
     def ready(self) -> bool:
@@ -195,14 +202,14 @@ class State:
         """Note a training task that goes out."""
         self.out[assignment.task] = assignment
         self.members.engage(assignment.learner)
-        self.vectors.add(assignment.model.name)
+        self.vectors.add(*assignment.vectors)
 
     def close(self, task: int) -> Assignment | None:
         """Take a training task off the list; None if it is not out."""
         assignment = self.out.pop(task, None)
         if assignment is not None:
             self.members.release(assignment.learner)
-            self.vectors.remove(assignment.model.name)
+            self.vectors.remove(*assignment.vectors)
         return assignment
 
     def enqueue(self, update: Update) -> None:
@@ -325,7 +332,7 @@ class View:
 def needed_vectors(state: State) -> Counter[str]:
     """Count, by a walk over the whole state, how often each vector is named, apart from those that parts hold."""
     names = [state.model.name, *(model.name for model in state.starts.values())]
-    names += [assignment.model.name for assignment in state.out.values()]
+    names += [name for assignment in state.out.values() for name in assignment.vectors]
     waiting = (*state.queue.values(), *state.travelling.values())
     names += [name for update in waiting for name in update.vectors]
     names += [name for inquiry in state.inquiries.values() for name in inquiry.models]

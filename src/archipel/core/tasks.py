@@ -40,6 +40,8 @@ def send(context: ControllerContext, decision: Send, *, measures: bool = False) 
     for i, planner in enumerate(context.algorithm.planners):
         plan = planner.plan(context.view(f"planner.{i}"), member, plan)
     if measures:
+        if plan.shift is not None:
+            state.vectors.discard(plan.shift)
         plan = plan.untrained()
     member.given += 1
     task = context.next_task()
@@ -181,6 +183,7 @@ def _update(context: ControllerContext, assignment: Assignment, event: Trained) 
         metrics=check_metrics(context, event.metrics),
         path=(assignment.learner,),
         start=assignment.model.name,
+        plan=assignment.plan,
     )
 
 

@@ -99,6 +99,9 @@ class Plan:
     """Layers that never leave the learner; it keeps them between tasks."""
     proximal: float = 0.0
     """Weight of (1/2)||w - w'||^2 in the loss, w' being the model the task carried."""
+    shift: str | None = None
+    """The vector that is added to every gradient (SCAFFOLD's c - c_i), by its name in the store; of it, the layers
+    that train and are not private travel with the task."""
     reports: tuple[Reports, ...] = ()
     """What the learner tells beside its model."""
     key: int = 0
@@ -124,7 +127,7 @@ class Plan:
 
     def untrained(self) -> Plan:
         """Return the plan of a task that trains and sends nothing: the learner reports on the model it receives."""
-        return replace(self, epochs=1, steps=None, cycle=None, trains=(), uploads=())
+        return replace(self, epochs=1, steps=None, cycle=None, trains=(), uploads=(), shift=None)
 
     def sends(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return which of these layers go back to the controller."""

@@ -99,16 +99,18 @@ class Job:
     """The model at its end on the learner's own validation part, where an execution has found it out on the way."""
     received: Tensor | None = None
     """The model as it was received, if its training loss is to be reported."""
+    shift: Tensor | None = None
+    """What is added to every gradient."""
     examples: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.examples = self.learner.train.size(0)
 
     @staticmethod
-    def begin(learner: Learner, layout: Layout, carried: Tensor, plan: Plan) -> Job:
+    def begin(learner: Learner, layout: Layout, carried: Tensor, plan: Plan, shift: Tensor | None = None) -> Job:
         vector = learner.with_private(layout, carried)
         received = vector if "training loss" in plan.reports else None
-        return Job(learner, plan, vector, vector if plan.proximal else None, received=received)
+        return Job(learner, plan, vector, vector if plan.proximal else None, received=received, shift=shift)
 
     @property
     def steps(self) -> int:

@@ -26,10 +26,10 @@ def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
         steps = optimiser(plan, parameters) if parameters else None
         if steps is not None and job.memory:
             _remember(steps, job.memory)
-        anchors = _anchors(work, job, parameters)
+        anchors, shifts = (_pieces(work, vector, parameters) for vector in (job.anchor, job.shift))
         while not job.done and (epochs is None or epochs > 0):
             if steps is not None:
-                _epoch(work, job, steps, parameters, anchors)
+                _epoch(work, job, steps, parameters, anchors, shifts)
             job.epochs += 1
             epochs = None if epochs is None else epochs - 1
             if job.watches:
@@ -63,7 +63,12 @@ def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metr
 
 
 def _epoch(
-    work: TrainingContext, job: Job, steps: torch.optim.Optimizer, parameters: list[nn.Parameter], anchors: list[Tensor]
+    work: TrainingContext,
+    job: Job,
+    steps: torch.optim.Optimizer,
+    parameters: list[nn.Parameter],
+    anchors: list[Tensor],
+    shifts: list[Tensor],
 ) -> None:
     module, plan, augment = work.module, job.plan, work.augment
     _training_mode(work, plan.trains)
@@ -76,6 +81,9 @@ def _epoch(
                 x = augment.apply(x, draws[positions])
             steps.zero_grad()
             work.loss(module(x), work.y[chosen]).backward()
+            for parameter, shift in zip(parameters, shifts, strict=False):
+                if parameter.grad is not None:
+                    parameter.grad.add_(shift)
             for parameter, anchor in zip(parameters, anchors, strict=False):
                 # the gradient of (mu / 2) ||w - w'||^2
                 if parameter.grad is not None:
@@ -101,12 +109,13 @@ def _training_mode(work: TrainingContext, layers: tuple[str, ...] | None) -> Non
             work.module.get_submodule(layer.module).eval()
 
 
-def _anchors(work: TrainingContext, job: Job, parameters: list[nn.Parameter]) -> list[Tensor]:
-    if job.anchor is None:
+def _pieces(work: TrainingContext, vector: Tensor | None, parameters: list[nn.Parameter]) -> list[Tensor]:
+    """Return the pieces of a vector that belong to these parameters; none if there is no vector."""
+    if vector is None:
         return []
     places = {id(parameter): name for name, parameter in work.module.named_parameters()}
-    received = work.layout.tensors(job.anchor)
-    return [received[places[id(parameter)]] for parameter in parameters]
+    tensors = work.layout.tensors(vector)
+    return [tensors[places[id(parameter)]] for parameter in parameters]
 
 
 def _remember(steps: torch.optim.Optimizer, memory: dict[str, dict[str, Tensor]]) -> None:

@@ -84,6 +84,7 @@ class ShadowRun:
             cycle=None,
             trains=None,
             proximal=0.0,
+            shift=None,
             reports=(),
         )
         job = Job.begin(Learner("shadow", examples, nothing, nothing), simulator.context.layout, self.central, plan)

@@ -111,6 +111,8 @@ class Flights:
         """Send a task to its learner and schedule what follows."""
         site, plan = self.sites[command.learner], command.plan
         down = self.wire.deliver(command.learner, command.model, site.learner.private)
+        if plan.shift is not None:
+            down += self.wire.shift(self.context.layout.shared_parameters(plan.trains, plan.private))
         flight = Flight(command, down, by_epoch=plan.cycle is not None or "progress" in plan.reports)
         self.unanswered[command.task] = command.learner
         self.out[command.task] = flight
@@ -227,8 +229,9 @@ class Flights:
     def _job(self, flight: Flight) -> Job:
         if flight.job is None:
             carried = self.models.read(flight.train.model.name).to(self.context.x.device)
-            learner = self.sites[flight.train.learner].learner
-            flight.job = Job.begin(learner, self.context.layout, carried, flight.train.plan)
+            learner, plan = self.sites[flight.train.learner].learner, flight.train.plan
+            shift = None if plan.shift is None else self.models.read(plan.shift).to(self.context.x.device)
+            flight.job = Job.begin(learner, self.context.layout, carried, plan, shift)
         return flight.job
 
     def _answer(self, flight: Flight, job: Job, vector: Tensor, epochs: int) -> Trained | Failed:
@@ -304,7 +307,7 @@ class Flights:
 def _saved(flight: Flight) -> dict[str, Any]:
     job = flight.job
     kept = ("train", "down", "by_epoch", "ended", "began", "before", "finishing", "arriving", "lost", "sends")
-    progress = ("vector", "anchor", "epochs", "losses", "memory", "validation", "received")
+    progress = ("vector", "anchor", "epochs", "losses", "memory", "validation", "received", "shift")
     return {
         **{name: getattr(flight, name) for name in kept},
         "job": None if job is None else {name: getattr(job, name) for name in progress},

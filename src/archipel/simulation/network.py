@@ -54,6 +54,10 @@ class Wire:
         self.held[learner] = Held(model.manifest, self.held.get(learner, NOTHING).sent)
         return self._move("train down", needed)
 
+    def shift(self, layers: Sequence[int]) -> int:
+        """Send these layers of a vector that a task adds to gradients; return the bytes."""
+        return self._move("train down", layers)
+
     def show(
         self, sites: Iterable[tuple[str, Collection[str]]], model: Model, kind: str = "evaluate down"
     ) -> list[int]:

@@ -24,6 +24,7 @@ from archipel.core.parts.recall import MedianStaleness, Recall
 from archipel.core.parts.robust import GeometricMedian, Krum, Median, TrimmedMean
 from archipel.core.parts.selection import ByImportance, Everyone, LatinSquare, Selection, Uniform
 from archipel.core.parts.server import Adagrad, Adam, Momentum, Replace, Server, Yogi
+from archipel.core.parts.shifts import ControlVariates, DynamicMean, DynamicRegulariser, LearnerMomentum
 from archipel.core.parts.utility_selection import ByLoss, ByTier, ByUtility
 from archipel.core.parts.weighting import (
     ByConsistency,
@@ -49,8 +50,11 @@ __all__ = [
     "ByTier",
     "ByUtility",
     "Community",
+    "ControlVariates",
     "Decay",
     "DivideAndConquer",
+    "DynamicMean",
+    "DynamicRegulariser",
     "Ending",
     "Equally",
     "Evaluation",
@@ -61,6 +65,7 @@ __all__ = [
     "Krum",
     "LatinSquare",
     "LayerByLayer",
+    "LearnerMomentum",
     "MatchedMean",
     "Mean",
     "MeanByClass",

@@ -17,6 +17,9 @@ from archipel.core.types import Cycle, Plan
 
 
 class Planner(Part):
+    remembers_updates = False
+    """Whether its memory is made of updates, so that it begins anew after a rollback."""
+
     def conflicts(self, algorithm: Composition) -> str | None:
         if sum(type(planner) is type(self) for planner in algorithm.planners) > 1:
             return f"planners hold {type(self).__name__} more than once; one of them would be lost."

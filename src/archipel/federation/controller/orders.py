@@ -142,6 +142,7 @@ class Orders:
         if isinstance(command, Train):
             order.train.task = command.task
             order.train.plan.CopyFrom(messages.encode_plan(command.plan))
+            await self._add_shift(session, command, order.train)
         else:
             assert isinstance(command.probe, Score)
             order.evaluate.task = command.task
@@ -153,6 +154,19 @@ class Orders:
             about.enclosed.CopyFrom(await self._enclose(command.model.name, lacking))
             self._outbox.count(session, command, lacking)
         return order.SerializeToString()
+
+    async def _add_shift(self, session: LearnerSession, command: Train, order: pb.Train) -> None:
+        """Add the layers of the vector that a task adds to gradients, with their numbers if they are few bytes."""
+        plan = command.plan
+        if plan.shift is None:
+            return
+        layers = self._layout.shared_parameters(plan.trains, plan.private)
+        digests = self._models.digests(plan.shift)
+        names = [self._layout.names[place] for place in layers]
+        order.shift.extend(messages.encode_layers(names, [digests[place] for place in layers]))
+        if self._layout.bytes(layers) <= ENCLOSED:
+            order.enclosed_shift.CopyFrom(await self._enclose(plan.shift, layers))
+            self._outbox.count(session, command, layers)
 
     async def _enclose(self, model: str, layers: tuple[int, ...]) -> pb.Enclosed:
         key = (model, layers)
@@ -176,6 +190,10 @@ class Orders:
         if command is None and not over:
             raise Missing(f"Task {want.task} is not one of {name}'s, or no longer.")
         model = self._log.state.model.name if command is None else command.model.name
+        if want.shift:
+            model = command.plan.shift if isinstance(command, Train) and command.plan.shift is not None else ""
+            if not model:
+                raise Rejected(f"Task {want.task} adds no vector to gradients.")
         layers = self._layout.indices(want.layers)
         pieces = map(encode_piece, self._body(model, layers, want.offset))
         session.fetching += 1

@@ -23,13 +23,14 @@ from archipel.federation.learner.link import Link, TurnedAway, bounded
 from archipel.federation.learner.local_state import Memory, Owed, StateFolder
 from archipel.federation.learner.order_record import OrderRecord
 from archipel.federation.learner.policy import Probes, Questions, Refusal, failure_reason, without_validation
+from archipel.federation.learner.received_vectors import digest_of_numbers, receive_shift, unpack
 from archipel.federation.learner.site_data import LocalSite
 from archipel.federation.logs import printable
 from archipel.federation.storage.blobs import Buffer
 from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import messages
-from archipel.federation.wire.body import HEADER, WIDTH, Bodies, fingerprint
+from archipel.federation.wire.body import Bodies, fingerprint
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import score
 from archipel.learner.training import advance, report
@@ -252,8 +253,9 @@ class Agent:
                 self.training.cancelled = True
             self.training = training = Training(order, plan)
             carried = await self._model(order.task, order.model, order.enclosed, keep=True)
+            shift = None if plan.shift is None else await receive_shift(self.link, self.bodies, order, plan)
             loop = asyncio.get_running_loop()
-            job = await loop.run_in_executor(self._trainer, lambda: self._work_at(training, carried))
+            job = await loop.run_in_executor(self._trainer, lambda: self._work_at(training, carried, shift))
             owed = None
             if job is not None:
                 unwanted = await self._unwanted()
@@ -282,10 +284,11 @@ class Agent:
             return frozenset()
         return optional.intersection(heard.unwanted)
 
-    def _work_at(self, training: Training, carried: Tensor) -> Job | None:
+    def _work_at(self, training: Training, carried: Tensor, shift: Tensor | None) -> Job | None:
         """In the trainer's thread: the job, trained; None if nobody wants it any more."""
-        work = self.island.work
-        job = Job.begin(self.island.learner, work.layout, carried.to(work.x.device), training.plan)
+        work, device = self.island.work, self.island.work.x.device
+        shift = None if shift is None else shift.to(device)
+        job = Job.begin(self.island.learner, work.layout, carried.to(device), training.plan, shift)
         while not job.done and not training.cancelled:
             advance(work, job, 1)
             training.steps = job.steps
@@ -306,9 +309,10 @@ class Agent:
             raise ValueError("its private layers hold numbers that are not finite")
         layers = tuple(name for name in plan.sends(work.layout.names) if name not in unwanted)
         had = {layer.name: layer.sha256.hex() for layer in training.order.model}
-        digests = {name: _digest(self._slice(vector, name)) for name in layers}
+        layout = work.layout
+        digests = {name: digest_of_numbers(layout.numbers_of(vector, name)) for name in layers}
         changed = tuple(name for name in layers if digests[name] != had[name])
-        pieces = [self._slice(vector, name) for name in changed]
+        pieces = [layout.numbers_of(vector, name) for name in changed]
         self.memory.sequence += 1
         self.memory.trained += 1
         self.memory.owed = Owed(
@@ -399,37 +403,17 @@ class Agent:
         # taken now: while something is fetched, another order may put other layers in their place
         found = {name: self._layers[digests[name]] for name in layout.names if digests[name] in self._layers}
         if enclosed is not None and enclosed.body:
-            found |= self._unpack(bytearray(enclosed.body), enclosed.layers, digests)
+            found |= unpack(self.bodies, bytearray(enclosed.body), enclosed.layers, digests)
         missing = [name for name in layout.names if name not in found and name not in private]
         if missing:
             size = self.bodies.size(layout.indices(missing))
-            found |= self._unpack(await self.link.fetch(task, missing, size), missing, digests)
+            found |= unpack(self.bodies, await self.link.fetch(task, missing, size), missing, digests)
         vector = torch.zeros(layout.size)  # where it is zero, the learner's own layers will stand
         for name, numbers in found.items():
-            self._slice(vector, name).copy_(numbers)
+            layout.numbers_of(vector, name).copy_(numbers)
         if keep:
-            self._layers = {digests[name]: self._slice(vector, name) for name in found}
+            self._layers = {digests[name]: layout.numbers_of(vector, name) for name in found}
         return vector
-
-    def _unpack(
-        self, body: bytearray | memoryview, names: Sequence[str], digests: Mapping[str, str]
-    ) -> dict[str, Tensor]:
-        layout = self.island.work.layout
-        place = self.bodies.check_header(layout.indices(names), bytes(body[: WIDTH + HEADER]), len(body))
-        numbers = torch.frombuffer(body, dtype=torch.float32, offset=place)
-        found = {}
-        place = 0
-        for name in names:
-            size = layout.layers[layout.index(name)].size
-            found[name] = numbers[place : place + size]
-            place += size
-            if _digest(found[name]) != digests[name]:
-                raise ValueError(f"Layer {name!r} of the controller's model came damaged.")
-        return found
-
-    def _slice(self, vector: Tensor, name: str) -> Tensor:
-        layer = self.island.work.layout.layers[self.island.work.layout.index(name)]
-        return vector[layer.start : layer.stop]
 
     async def _keep_last(self, stop: pb.Stop) -> None:
         try:
@@ -439,7 +423,3 @@ class Agent:
             log.warning("the last model did not come", extra={"reason": str(error)})
             return
         self.last_model = self.island.learner.with_private(self.island.work.layout, vector)
-
-
-def _digest(numbers: Tensor) -> str:
-    return hashlib.sha256(as_bytes(numbers)).hexdigest()

@@ -128,13 +128,16 @@ class Link:
 
     # ----------------------------------------------------------------------------------------------------- models
 
-    async def fetch(self, task: int, layers: Sequence[str], size: int) -> memoryview:
-        """Fetch the body of these layers of a task's model, of so many bytes; resume where a call broke off."""
+    async def fetch(self, task: int, layers: Sequence[str], size: int, *, shift: bool = False) -> memoryview:
+        """Fetch the body of these layers of a task's model, of so many bytes; resume where a call broke off.
+
+        shift: of the vector that the task adds to gradients, instead.
+        """
         body, here = as_bytes(empty(-(-size // 4), self._spare))[:size], 0
 
         async def rest() -> None:
             nonlocal here
-            want = pb.Want(task=task, layers=layers, offset=here)
+            want = pb.Want(task=task, layers=layers, offset=here, shift=shift)
             timeout = PATIENCE + (size - here) / SLOWEST
             call = self._fetch(want, metadata=self._metadata, timeout=timeout, wait_for_ready=True)
             async for piece in call:

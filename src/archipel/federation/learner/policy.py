@@ -200,6 +200,8 @@ class Policy:
                 yield f"{name}={asked!r}, and the study has {mine!r}"
         if not plan.rate <= known.rate:
             yield f"rate={plan.rate!r}, and the study has at most {known.rate!r}"
+        if (plan.shift is None) != (known.shift is None):
+            yield "it shifts gradients, and the study does not" if plan.shift else "it lacks the study's shift"
         sets = {
             "trains": tuple(self.names if one.trains is None else one.trains for one in (plan, known)),
             "uploads": (plan.sends(self.names), known.sends(self.names)),

@@ -162,10 +162,9 @@ class StoredModels:
         self._kept[name] = Kept(_joined(runs), tuple(digests))
 
     def digests(self, name: str) -> tuple[Digest, ...]:
-        """Of all layers of a model."""
+        """Of all layers of a model; those of a part's vector are computed when they are asked for."""
         digests = self._kept[name].digests
-        assert digests is not None, f"{name} is a part's own"
-        return digests
+        return digests or tuple(self._digest(self.read(name), layer) for layer in range(len(self.layout.layers)))
 
     def numbers(self, name: str, layers: Sequence[int], skip: int, size: int) -> Iterator[bytes | memoryview]:
         """Yield the numbers of these layers as bytes, without the first `skip`, in pieces of at most `size`."""

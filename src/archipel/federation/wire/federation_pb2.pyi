@@ -129,19 +129,23 @@ class Enclosed(_message.Message):
     def __init__(self, layers: _Optional[_Iterable[str]] = ..., body: _Optional[bytes] = ...) -> None: ...
 
 class Train(_message.Message):
-    __slots__ = ("task", "model", "plan", "enclosed")
+    __slots__ = ("task", "model", "plan", "enclosed", "shift", "enclosed_shift")
     TASK_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     ENCLOSED_FIELD_NUMBER: _ClassVar[int]
+    SHIFT_FIELD_NUMBER: _ClassVar[int]
+    ENCLOSED_SHIFT_FIELD_NUMBER: _ClassVar[int]
     task: int
     model: _containers.RepeatedCompositeFieldContainer[Layer]
     plan: Plan
     enclosed: Enclosed
-    def __init__(self, task: _Optional[int] = ..., model: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., enclosed: _Optional[_Union[Enclosed, _Mapping]] = ...) -> None: ...
+    shift: _containers.RepeatedCompositeFieldContainer[Layer]
+    enclosed_shift: Enclosed
+    def __init__(self, task: _Optional[int] = ..., model: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., enclosed: _Optional[_Union[Enclosed, _Mapping]] = ..., shift: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., enclosed_shift: _Optional[_Union[Enclosed, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("epochs", "steps", "batch", "rate", "momentum", "optimiser", "options", "cycle", "trains", "uploads", "private", "proximal", "reports", "key")
+    __slots__ = ("epochs", "steps", "batch", "rate", "momentum", "optimiser", "options", "cycle", "trains", "uploads", "private", "proximal", "reports", "key", "shift")
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +160,7 @@ class Plan(_message.Message):
     PROXIMAL_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    SHIFT_FIELD_NUMBER: _ClassVar[int]
     epochs: int
     steps: int
     batch: int
@@ -170,7 +175,8 @@ class Plan(_message.Message):
     proximal: float
     reports: _containers.RepeatedScalarFieldContainer[str]
     key: int
-    def __init__(self, epochs: _Optional[int] = ..., steps: _Optional[int] = ..., batch: _Optional[int] = ..., rate: _Optional[float] = ..., momentum: _Optional[float] = ..., optimiser: _Optional[str] = ..., options: _Optional[str] = ..., cycle: _Optional[_Union[Cycle, _Mapping]] = ..., trains: _Optional[_Union[Names, _Mapping]] = ..., uploads: _Optional[_Union[Names, _Mapping]] = ..., private: _Optional[_Iterable[str]] = ..., proximal: _Optional[float] = ..., reports: _Optional[_Iterable[str]] = ..., key: _Optional[int] = ...) -> None: ...
+    shift: str
+    def __init__(self, epochs: _Optional[int] = ..., steps: _Optional[int] = ..., batch: _Optional[int] = ..., rate: _Optional[float] = ..., momentum: _Optional[float] = ..., optimiser: _Optional[str] = ..., options: _Optional[str] = ..., cycle: _Optional[_Union[Cycle, _Mapping]] = ..., trains: _Optional[_Union[Names, _Mapping]] = ..., uploads: _Optional[_Union[Names, _Mapping]] = ..., private: _Optional[_Iterable[str]] = ..., proximal: _Optional[float] = ..., reports: _Optional[_Iterable[str]] = ..., key: _Optional[int] = ..., shift: _Optional[str] = ...) -> None: ...
 
 class Cycle(_message.Message):
     __slots__ = ("loss", "tombstones", "at_most")
@@ -215,14 +221,16 @@ class Stop(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., task: _Optional[int] = ..., model: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ...) -> None: ...
 
 class Want(_message.Message):
-    __slots__ = ("task", "layers", "offset")
+    __slots__ = ("task", "layers", "offset", "shift")
     TASK_FIELD_NUMBER: _ClassVar[int]
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SHIFT_FIELD_NUMBER: _ClassVar[int]
     task: int
     layers: _containers.RepeatedScalarFieldContainer[str]
     offset: int
-    def __init__(self, task: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., offset: _Optional[int] = ...) -> None: ...
+    shift: bool
+    def __init__(self, task: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., offset: _Optional[int] = ..., shift: _Optional[bool] = ...) -> None: ...
 
 class Piece(_message.Message):
     __slots__ = ("data",)

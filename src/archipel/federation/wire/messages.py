@@ -17,7 +17,7 @@ from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.body import InvalidUpdate
 from archipel.learner.batches import steps_of_epoch
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised when an older side would misunderstand a newer one."""
 MOST = 2**40
 """Examples, or steps, that anybody may claim to have or to have made: sums of such counts are exact."""
@@ -43,6 +43,7 @@ def encode_plan(plan: Plan) -> pb.Plan:
         uploads=None if plan.uploads is None else pb.Names(names=plan.uploads),
         private=plan.private,
         proximal=plan.proximal,
+        shift=plan.shift or "",
         reports=plan.reports,
         key=plan.key,
     )
@@ -69,6 +70,7 @@ def decode_plan(said: pb.Plan) -> Plan:
         uploads=tuple(said.uploads.names) if said.HasField("uploads") else None,
         private=tuple(said.private),
         proximal=said.proximal,
+        shift=said.shift or None,
         reports=tuple(report for report in known if report in said.reports),
         key=said.key,
     )

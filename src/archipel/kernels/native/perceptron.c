@@ -32,9 +32,9 @@ const struct member archipel_trial_members[] = {
 };
 const struct member archipel_training_members[] = {
     MEMBER(training, task), MEMBER(training, network), MEMBER(training, model), MEMBER(training, anchor),
-    MEMBER(training, momentum), MEMBER(training, indices), MEMBER(training, order), MEMBER(training, examples),
-    MEMBER(training, batch), MEMBER(training, steps), MEMBER(training, steps_done), MEMBER(training, epoch_done),
-    MEMBER(training, then), MEMBER(training, failed), END(training),
+    MEMBER(training, shift), MEMBER(training, momentum), MEMBER(training, indices), MEMBER(training, order),
+    MEMBER(training, examples), MEMBER(training, batch), MEMBER(training, steps), MEMBER(training, steps_done),
+    MEMBER(training, epoch_done), MEMBER(training, then), MEMBER(training, failed), END(training),
 };
 
 /* ----------------------------------------------------------------------------------------------- memory of a thread */
@@ -46,6 +46,7 @@ struct buffers {
     float *transposed;        /* [input, output] */
     float *bias;              /* [output] */
     float *anchor;            /* like `weight` (in the first layer like `transposed`), followed by the bias's */
+    float *shift;             /* likewise */
     float *momentum;          /* likewise */
     float *outputs;           /* [example, output] */
     float *gradient;          /* [example, output]: of the outputs before ReLU */
@@ -67,8 +68,14 @@ static float *arena_take(size_t count) {
 /* Numbers of a layer's weight, padded in both dimensions. */
 static long weight_size(const struct buffers *buffers) { return buffers->in_width * buffers->out_width; }
 
-static void assign_buffers(const struct network *net, struct buffers *buffers, long batch, int with_anchor,
-                           int with_momentum, float **inputs) {
+/* Take room for a layer's part of a vector like the model; NULL if there is no such vector. */
+static float *take_extra(const struct buffers *own, const void *vector) {
+    return vector ? arena_take(weight_size(own) + own->out_width) : NULL;
+}
+
+/* job: NULL for a trial. */
+static void assign_buffers(const struct network *net, struct buffers *buffers, long batch, const struct training *job,
+                           float **inputs) {
     arena.used = 0;
     *inputs = arena_take(batch * net->layer[0].inputs);
     for (int64_t l = 0; l < net->layers; l++) {
@@ -80,19 +87,20 @@ static void assign_buffers(const struct network *net, struct buffers *buffers, l
         own->weight = l == 0 ? NULL : arena_take(size);
         own->transposed = arena_take(size);
         own->bias = arena_take(own->out_width);
-        own->anchor = with_anchor ? arena_take(size + own->out_width) : NULL;
-        own->momentum = with_momentum ? arena_take(size + own->out_width) : NULL;
+        own->anchor = take_extra(own, job ? job->anchor : NULL);
+        own->shift = take_extra(own, job ? job->shift : NULL);
+        own->momentum = take_extra(own, job ? job->momentum : NULL);
         own->outputs = arena_take(batch * own->out_width);
         own->gradient = arena_take(batch * own->out_width);
     }
 }
 
 /* Assign all buffers, in a larger arena if needed; return 0 if out of memory. */
-static int allocate_buffers(const struct network *net, struct buffers *buffers, long batch, int with_anchor,
-                            int with_momentum, float **inputs) {
+static int allocate_buffers(const struct network *net, struct buffers *buffers, long batch, const struct training *job,
+                            float **inputs) {
     float *numbers = arena.numbers;
     arena.numbers = NULL;
-    assign_buffers(net, buffers, batch, with_anchor, with_momentum, inputs);
+    assign_buffers(net, buffers, batch, job, inputs);
     arena.numbers = numbers;
     if (arena.used > arena.size) {
         free(arena.numbers);
@@ -103,7 +111,7 @@ static int allocate_buffers(const struct network *net, struct buffers *buffers, 
             return 0;
         }
     }
-    assign_buffers(net, buffers, batch, with_anchor, with_momentum, inputs);
+    assign_buffers(net, buffers, batch, job, inputs);
     return 1;
 }
 
@@ -131,7 +139,7 @@ static void transpose_padded(const float *from, long rows, long columns, float *
             transpose_square(from + row * columns + column, columns, to + column * rows + row, rows);
 }
 
-/* Copy a layer's numbers from a model (or its anchor or momentum) into padded buffers. */
+/* Copy a layer's numbers from a model (or its anchor, shift or momentum) into padded buffers. */
 static void load_layer(const struct layer *layer, const struct buffers *own, int first, const float *vector,
                        float *weight, float *bias) {
     memset(weight, 0, sizeof(float) * weight_size(own));
@@ -162,8 +170,8 @@ static void store_layer(const struct layer *layer, const struct buffers *own, in
 /* The copy of a layer's weight that is trained. */
 static float *trained_weight(const struct buffers *own, int first) { return first ? own->transposed : own->weight; }
 
-static void load_model(const struct network *net, struct buffers *buffers, const float *model, const float *anchor,
-                       const float *momentum) {
+static void load_model(const struct network *net, struct buffers *buffers, const float *model,
+                       const struct training *job) {
     for (int64_t l = 0; l < net->layers; l++) {
         const struct layer *layer = &net->layer[l];
         struct buffers *own = &buffers[l];
@@ -171,10 +179,12 @@ static void load_model(const struct network *net, struct buffers *buffers, const
         load_layer(layer, own, l == 0, model, trained_weight(own, l == 0), own->bias);
         if (l > 0)
             memset(own->transposed, 0, sizeof(float) * size);
-        if (anchor)
-            load_layer(layer, own, l == 0, anchor, own->anchor, own->anchor + size);
-        if (momentum)
-            load_layer(layer, own, l == 0, momentum, own->momentum, own->momentum + size);
+        if (own->anchor)
+            load_layer(layer, own, l == 0, job->anchor, own->anchor, own->anchor + size);
+        if (own->shift)
+            load_layer(layer, own, l == 0, job->shift, own->shift, own->shift + size);
+        if (own->momentum)
+            load_layer(layer, own, l == 0, job->momentum, own->momentum, own->momentum + size);
     }
 }
 
@@ -245,7 +255,7 @@ static void step_bias(const struct network *net, struct buffers *own, long count
         for (long i = 0; i < count; i++)
             total += *(const vfloat *)(own->gradient + i * own->out_width + j);
         sgd_step(net, (vfloat *)(own->bias + j), total, own->anchor ? own->anchor + size + j : NULL,
-                 own->momentum ? own->momentum + size + j : NULL);
+                 own->shift ? own->shift + size + j : NULL, own->momentum ? own->momentum + size + j : NULL);
     }
 }
 
@@ -254,7 +264,7 @@ static void backward(const struct network *net, struct buffers *buffers, const f
     int64_t lowest = 0;
     while (lowest < net->layers && !net->layer[lowest].trained)
         lowest++;
-    int extras = net->proximal != 0 || net->decay != 0 || net->momentum != 0;
+    int extras = net->proximal != 0 || net->decay != 0 || net->momentum != 0 || buffers->shift;
     for (int64_t l = net->layers - 1; l >= lowest; l--) {
         const struct layer *layer = &net->layer[l];
         struct buffers *own = &buffers[l], *below = l > 0 ? &buffers[l - 1] : NULL;
@@ -284,6 +294,7 @@ static void backward(const struct network *net, struct buffers *buffers, const f
         p.depth = count;
         p.net = net;
         p.anchor = own->anchor;
+        p.shift = own->shift;
         p.momentum = own->momentum;
         if (extras)
             multiply(SGD_WITH_EXTRAS, &p);
@@ -310,11 +321,11 @@ static void run_trial(void *argument) {
     const struct network *net = job->network;
     struct buffers buffers[net->layers];
     float *inputs;
-    if (!allocate_buffers(net, buffers, TRIAL_BLOCK, 0, 0, &inputs)) {
+    if (!allocate_buffers(net, buffers, TRIAL_BLOCK, NULL, &inputs)) {
         job->failed = 1;
         return;
     }
-    load_model(net, buffers, job->model, NULL, NULL);
+    load_model(net, buffers, job->model, NULL);
     prepare_forward(net, buffers);
     struct buffers *last = &buffers[net->layers - 1];
     long classes = net->layer[net->layers - 1].outputs;
@@ -345,11 +356,11 @@ static void run_training(void *argument) {
     struct buffers buffers[net->layers];
     float *inputs;
     long batch = job->batch < job->examples ? job->batch : job->examples;
-    if (!allocate_buffers(net, buffers, batch, job->anchor != NULL, job->momentum != NULL, &inputs)) {
+    if (!allocate_buffers(net, buffers, batch, job, &inputs)) {
         job->failed = 1;
         return;
     }
-    load_model(net, buffers, job->model, job->anchor, job->momentum);
+    load_model(net, buffers, job->model, job);
     while (job->steps_done < job->steps) {
         if (job->task.cancelled)
             return;

@@ -38,6 +38,7 @@ struct training {
     const struct network *network;
     float *model;           /* updated in place */
     const float *anchor;    /* the model that the proximal term pulls towards, or NULL */
+    const float *shift;     /* added to every gradient, or NULL */
     float *momentum;        /* updated in place, or NULL */
     const int64_t *indices; /* the learner's examples */
     const int64_t *order;   /* [epoch, example]: positions in `indices` */

@@ -118,16 +118,18 @@ class NativeTraining(_Begun):
         batch: int,
         steps: int,
         anchor: Tensor | None = None,
+        shift: Tensor | None = None,
         momentum: Tensor | None = None,
         then: NativeTrial | None = None,
     ) -> None:
         """own: indices of the learner's examples; order: positions in it, epoch by epoch; then: runs afterwards."""
         self.model, self.momentum, self.then = model, momentum, then
-        self._library, self._needed = network.library, (network, own, order, anchor)
+        self._library, self._needed = network.library, (network, own, order, anchor, shift)
         self._record = structs.TrainingStruct(
             network=network.address,
             model=model.data_ptr(),
             anchor=None if anchor is None else anchor.data_ptr(),
+            shift=None if shift is None else shift.data_ptr(),
             momentum=None if momentum is None else momentum.data_ptr(),
             indices=own.data_ptr(),
             order=_address(order),

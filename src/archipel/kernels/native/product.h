@@ -27,11 +27,15 @@ struct product {
     int relu;                  /* FORWARD */
     const struct network *net; /* SGD */
     const float *anchor;       /* SGD_WITH_EXTRAS: laid out like `to`, or NULL */
+    const float *shift;        /* likewise */
     float *momentum;           /* likewise */
 };
 
 /* Update one vector of parameters as torch.optim.SGD does. */
-INLINE void sgd_step(const struct network *net, vfloat *weight, vfloat gradient, const float *anchor, float *momentum) {
+INLINE void sgd_step(const struct network *net, vfloat *weight, vfloat gradient, const float *anchor,
+                     const float *shift, float *momentum) {
+    if (shift)
+        gradient += *(const vfloat *)shift;
     if (anchor)
         gradient += net->proximal * (*weight - *(const vfloat *)anchor);
     if (net->decay != 0) /* 0 times an infinite weight would be NaN */
@@ -81,7 +85,7 @@ INLINE void compute_tile(const enum use use, const int rows, const int vectors, 
                 *to -= p->net->rate * sums[i][j];
             else
                 sgd_step(p->net, to, sums[i][j], p->anchor ? p->anchor + at : NULL,
-                         p->momentum ? p->momentum + at : NULL);
+                         p->shift ? p->shift + at : NULL, p->momentum ? p->momentum + at : NULL);
         }
 }
 

@@ -51,6 +51,7 @@ class TrainingStruct(Structure):
         ("network", c_void_p),
         ("model", c_void_p),
         ("anchor", c_void_p),
+        ("shift", c_void_p),
         ("momentum", c_void_p),
         ("indices", c_void_p),
         ("order", c_void_p),

@@ -107,10 +107,9 @@ class TrainStacks(ClusterTask):
                 models[id(model)] = len(models), self.placed.reference(model)
             return models[id(model)][0]
 
-        anchor = None if job.anchor is None else position(job.anchor)
         known = id(job.learner) in actor.learners
         actor.learners[id(job.learner)] = job.learner
-        return request_of(job, position(job.vector), anchor, known=known)
+        return request_of(job, position, known=known)
 
     def check(self) -> None:
         """Read how the jobs ended; raise the error if one failed."""

@@ -6,7 +6,7 @@ them by their position.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +61,7 @@ class JobRequest:
     plan: Plan
     model: int
     anchor: int | None
+    shift: int | None
     epochs: int
     losses: list[float]
     memory: dict[str, Any]
@@ -86,19 +87,23 @@ class JobFailure:
     """The traceback."""
 
 
-def request_of(job: Job, model: int, anchor: int | None, *, known: bool) -> JobRequest:
-    """Return a job as plain data; known: the actor has the learner's examples."""
+def request_of(job: Job, position: Callable[[Tensor], int], *, known: bool) -> JobRequest:
+    """Return a job as plain data; position: of a vector among the models; known: the actor has the examples."""
     learner = job.learner
     examples = None if known else Examples(learner.name, learner.train.numpy(), learner.validation.numpy())
     memory = as_arrays(job.memory)
-    return JobRequest(id(learner), examples, job.plan, model, anchor, job.epochs, job.losses, memory)
+    model, anchor, shift = (
+        None if vector is None else position(vector) for vector in (job.vector, job.anchor, job.shift)
+    )
+    assert model is not None
+    return JobRequest(id(learner), examples, job.plan, model, anchor, shift, job.epochs, job.losses, memory)
 
 
 def job_of(request: JobRequest, learner: Learner, models: Sequence[Tensor]) -> Job:
     """Return the job that a request describes."""
-    anchor = None if request.anchor is None else models[request.anchor]
-    memory = as_tensors(request.memory)
-    return Job(learner, request.plan, models[request.model], anchor, request.epochs, list(request.losses), memory)
+    anchor, shift = (None if place is None else models[place] for place in (request.anchor, request.shift))
+    model, memory = models[request.model], as_tensors(request.memory)
+    return Job(learner, request.plan, model, anchor, request.epochs, list(request.losses), memory, shift=shift)
 
 
 def learner_of(examples: Examples) -> Learner:

@@ -23,8 +23,8 @@ from archipel.simulation.executors.forking import close_all, fork, shared_number
 TrainStack: TypeAlias = Callable[[Sequence[Job], int | None], None]
 """Trains a stack of jobs for a number of epochs, or to their ends."""
 
-ROWS = 2
-"""Vectors of a job that both processes use: the model, and the model it received."""
+ROWS = 3
+"""Vectors of a job that both processes use: the model, the model it received, and the shift."""
 
 
 class ForkPool:
@@ -141,7 +141,7 @@ class _SharedRows:
         self._last: tuple[tuple[int, int] | None, Sequence[Tensor]] = (None, ())
 
     def rows(self, count: int, size: int) -> Sequence[Tensor]:
-        """Return rows for the vectors of this many jobs: first all models, then all anchors."""
+        """Return rows for the vectors of this many jobs: first all models, then all anchors, then all shifts."""
         shape = (count, size)
         if self._last[0] != shape:  # raises where they do not fit
             self._last = shape, self._numbers[: ROWS * count * size].view(ROWS * count, size).unbind()
@@ -149,7 +149,7 @@ class _SharedRows:
 
 
 def _vectors(job: Job) -> tuple[Tensor | None, ...]:
-    return job.vector, job.anchor
+    return job.vector, job.anchor, job.shift
 
 
 def _as_arrays(memory: dict[str, Any]) -> dict[str, Any]:
@@ -212,6 +212,6 @@ def _job(
         name, train, validation = examples
         nothing = torch.empty(0, dtype=torch.int64)
         learners[key] = Learner(name, torch.from_numpy(train), torch.from_numpy(validation), nothing)
-    vector, anchor = (None if row is None else rows[row] for row in places)
+    vector, anchor, shift = (None if row is None else rows[row] for row in places)
     assert vector is not None
-    return Job(learners[key], plan, vector, anchor, epochs, losses, _as_tensors(memory))
+    return Job(learners[key], plan, vector, anchor, epochs, losses, _as_tensors(memory), shift=shift)

@@ -117,7 +117,7 @@ class Native:
                 self._scoring, model, self._examples(learner.validation), np.array([len(learner.validation)])
             )
         own = self._examples(learner.train)
-        training = NativeTraining(made, model, own, order, plan.batch, steps, job.anchor, momentum, then)
+        training = NativeTraining(made, model, own, order, plan.batch, steps, job.anchor, job.shift, momentum, then)
         self._out[job] = (training, end)
         training.begin()
 

@@ -111,7 +111,7 @@ def _stacked_step(made: Mapped, context: TrainingContext, start: Tensor, example
         for learner in range(len(examples)):
             made.draws.seed(learner, learner)
     x, y = context.x[padded], context.y[padded]
-    optimiser = StackedSgd(Plan(rate=1.0), models, None, None)
+    optimiser = StackedSgd(Plan(rate=1.0), models, None, None, None)
     made.step(optimiser.active, trained, optimiser, x, y)(weights.to(context.x.device), True)
     return models.vectors()
 

@@ -172,16 +172,23 @@ class Stacked:
         plan, alike = jobs[0].plan, (len(jobs), *_shared(jobs[0]))
         alike_before, stack = self._last
         if alike != alike_before or stack is None or not by_hand(plan):
-            models, anchors = self._places(jobs), self._places(jobs) if plan.proximal else None
-            stack = Stack(models, StackedSgd(plan, models, anchors, self._places(jobs) if plan.momentum else None))
+            models = self._places(jobs)
+            anchors, shifts, momenta = (
+                self._places(jobs) if needed else None
+                for needed in (plan.proximal, jobs[0].shift is not None, plan.momentum)
+            )
+            stack = Stack(models, StackedSgd(plan, models, anchors, shifts, momenta))
             if by_hand(plan):
                 self._last = (alike, stack if len(jobs) * self.context.layout.size <= KEPT else None)
             elif trained:
-                stack.optimiser = StackedTorch(plan, models, anchors, trained, [job.memory for job in jobs])
+                memories = [job.memory for job in jobs]
+                stack.optimiser = StackedTorch(plan, models, anchors, shifts, trained, memories)
         stack.models.fill([job.vector for job in jobs])
         optimiser = stack.optimiser
         if optimiser.anchors is not None:
             optimiser.anchors.fill([job.anchor for job in jobs if job.anchor is not None])
+        if optimiser.shifts is not None:
+            optimiser.shifts.fill([job.shift for job in jobs if job.shift is not None])
         if isinstance(optimiser, StackedSgd) and optimiser.momenta is not None:
             optimiser.momenta.fill([job.memory.get("momentum", torch.zeros_like(job.vector)) for job in jobs])
         return stack
@@ -287,7 +294,7 @@ def _shared(job: Job) -> tuple[object, ...]:
     plan = job.plan
     steps = 0 if by_hand(plan) else job.steps  # torch's optimisers count them
     settings = (plan.optimiser, plan.rate, plan.momentum, plan.proximal, tuple(plan.options.items()), plan.trains)
-    return *settings, job.watches, steps
+    return *settings, job.shift is not None, job.watches, steps
 
 
 def _has_batch_of_one(job: Job) -> bool:

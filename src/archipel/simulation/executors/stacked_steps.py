@@ -53,6 +53,8 @@ class StackedOptimiser(Protocol):
     plan: Plan
     anchors: Places | None
     """The models that the proximal term pulls towards."""
+    shifts: Places | None
+    """What is added to every gradient."""
 
     def narrow(self, k: int) -> Mapping[str, Tensor]:
         """Go on with the first k learners; return the tensors of their models."""
@@ -70,11 +72,13 @@ def by_hand(plan: Plan) -> bool:
 
 
 class StackedSgd:
-    """SGD as torch.optim writes it: proximal term, weight decay, momentum, Nesterov."""
+    """SGD as torch.optim writes it: shift, proximal term, weight decay, momentum, Nesterov."""
 
-    def __init__(self, plan: Plan, models: Places, anchors: Places | None, momenta: Places | None) -> None:
+    def __init__(
+        self, plan: Plan, models: Places, anchors: Places | None, shifts: Places | None, momenta: Places | None
+    ) -> None:
         self.plan = plan
-        self.models, self.anchors, self.momenta = models, anchors, momenta
+        self.models, self.anchors, self.shifts, self.momenta = models, anchors, shifts, momenta
         self.narrow(len(next(iter(models.tensors.values()))))
 
     def narrow(self, k: int) -> Mapping[str, Tensor]:
@@ -98,7 +102,7 @@ class StackedSgd:
     def by_product(self, name: str, left: Tensor, right: Tensor) -> Callable[[], object]:
         """Return a call that descends along left @ right; where nothing is added, the product changes its tensor."""
         tensor, rate, gamma = self.active[name], self.plan.rate, self.plan.momentum
-        if self.anchors or self.plan.options:
+        if self.anchors or self.shifts or self.plan.options:
             change = self.by_gradient(name)
             return lambda: change(torch.bmm(left, right))
         if not self.momenta:
@@ -109,14 +113,18 @@ class StackedSgd:
     def by_gradient(self, name: str) -> Callable[[Tensor], object]:
         """Return a call that changes a tensor by its gradient."""
         tensor, plan = self.active[name], self.plan
-        anchor = self.anchors.tensors[name][: self.k] if self.anchors else None
-        momentum = self.momenta.tensors[name][: self.k] if self.momenta else None
+        anchor, shift, momentum = (
+            None if places is None else places.tensors[name][: self.k]
+            for places in (self.anchors, self.shifts, self.momenta)
+        )
         decay = float(plan.options.get("weight_decay", 0.0))  # type: ignore[arg-type]
         nesterov = bool(plan.options.get("nesterov"))
-        if anchor is None and momentum is None and not decay:
+        if anchor is None and shift is None and momentum is None and not decay:
             return partial(tensor.sub_, alpha=plan.rate)
 
         def change(gradient: Tensor) -> None:
+            if shift is not None:
+                gradient = gradient + shift
             if anchor is not None:
                 gradient = gradient.add(tensor - anchor, alpha=plan.proximal)
             if decay:
@@ -137,12 +145,13 @@ class StackedTorch:
         plan: Plan,
         models: Places,
         anchors: Places | None,
+        shifts: Places | None,
         trained: Sequence[str],
         memories: Sequence[dict[str, dict[str, Any]]],
     ) -> None:
         """memories: of each learner, as `torch.optim` numbers the trained parameters; empty before the first step."""
         self.plan = plan
-        self.models, self.anchors, self.trained = models, anchors, trained
+        self.models, self.anchors, self.shifts, self.trained = models, anchors, shifts, trained
         self._optimiser = self._made(len(memories))
         if memories[0]:
             states = {i: _stacked([memory[str(i)] for memory in memories]) for i in range(len(trained))}
@@ -160,6 +169,8 @@ class StackedTorch:
         leaves = dict(zip(self.trained, self._leaves, strict=True))
         for name, gradient in zip(names, gradients, strict=True):
             leaf = leaves[name]
+            if self.shifts is not None:
+                gradient = gradient + self.shifts.tensors[name][: len(leaf)]
             if self.anchors is not None:
                 anchor = self.anchors.tensors[name][: len(leaf)]
                 gradient = gradient.add(leaf.detach() - anchor, alpha=self.plan.proximal)
