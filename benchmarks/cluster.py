@@ -5,7 +5,7 @@
 workloads: W1 and W3 on two one-core nodes against local workers, both after start-up, in turns.
 sleeping: learners that sleep instead of computing, a million parameters, 2 to 64 actors: how well the driver keeps them
 busy, and what a task costs it.
-losses: an actor killed, a node killed, an actor stopped: how much longer a run takes.
+losses: an actor killed, an actor stopped, a node stopped, a node killed: how much longer a run takes.
 memory: how much more the driver needs for ten million parameters than for a small network, in models.
 """
 
@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -203,10 +203,28 @@ def losses(repeats: int) -> dict[str, Any]:
         found["nothing lost"] = whole
         found["actor killed: seconds more"] = run(lambda one: os.kill(actor(one), signal.SIGKILL)) - whole
         found["actor stopped: seconds more"] = run(lambda one: os.kill(actor(one), signal.SIGSTOP)) - whole
+        stopped = cluster.archipel_nodes[0]
+        found["node stopped: seconds more"] = run(lambda one: signal_node(stopped, signal.SIGSTOP)) - whole
+        signal_node(stopped, signal.SIGKILL)
+        cluster.archipel_nodes[0] = cluster.add_node(num_cpus=1)
         found["node killed: seconds more"] = (
             run(lambda one: cluster.remove_node(cluster.archipel_nodes.pop(), allow_graceful=False)) - whole
         )
     return found
+
+
+def signal_node(node: Any, number: signal.Signals) -> None:
+    """Signal all processes of a node: its raylet and what that has started."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    for process in [raylet, *descendants(raylet)]:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
+
+
+def descendants(parent: int) -> list[int]:
+    """Return the processes that a process has started, and theirs."""
+    children = [int(one) for one in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    return [*children, *(one for child in children for one in descendants(child))]
 
 
 # -------------------------------------------------------------------------------------------------------------- memory

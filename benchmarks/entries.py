@@ -41,6 +41,7 @@ ENTRIES = (
     Entry(
         "archipel, plain", "archipel_", "archipel plain", {"execution": "plain"}, workloads=("W1", "W2", "W3", "tiny")
     ),
+    Entry("archipel, Ray", "archipel_", "archipel on Ray", {"cluster": "local"}, workloads=("W1", "W2", "tiny")),
     *(
         Entry(f"archipel, {name}", "archipel_", name, {"algorithm": name}, workloads=workloads)
         for name, workloads in (

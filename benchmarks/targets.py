@@ -45,6 +45,8 @@ TARGETS = (
     Target("W1", "warm", ("flower",), 1.6),
     Target("W1", "warm", PEERS, 1.25),
     Target("W1", "warm", ("bare",), 1.2),
+    Target("W1", "warm", ("flower",), 1.6, ours="archipel on Ray"),
+    Target("W2", "warm", ("flower",), 10, ours="archipel on Ray"),
     Target("W3", "warm", PEERS, 1.1),
     Target("W3", "warm", ("centralised",), 1.0),
     Target("W4", "warm", ("archipel",), 0.5, ours="async_fedavg", their_workload="W2"),

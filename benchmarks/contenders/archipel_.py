@@ -39,14 +39,14 @@ class Noted(ap.Selection):
 
 
 def main() -> None:
-    lap = Lap(algorithm="", execution="")
+    lap = Lap(algorithm="", execution="", cluster="")
     workload = lap.workload
     name = lap.options["algorithm"] or ("async_fedavg" if workload.speeds else "fedavg")
     noted = Noted(() if workload.speeds else selections(workload))
     algorithm = replace(ALGORITHMS[name](workload), selection=noted)
     islands = _islands(workload)
     module = network(workload)
-    execution = {"execution": lap.options["execution"]} if lap.options["execution"] else {}
+    where = {name: lap.options[name] for name in ("execution", "cluster") if lap.options[name]}
     simulate = ap.simulate  # loaded when it is asked for
     lap.ready()
 
@@ -56,7 +56,7 @@ def main() -> None:
         model=module,
         fleet=_fleet(workload),
         ending=ap.Ending(commits=workload.rounds),
-        **execution,
+        **where,
     )
     lap.rounds(noted.ends)
 

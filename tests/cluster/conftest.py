@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,12 +34,35 @@ class Machines:
         self.nodes.remove(node)
         self.cluster.remove_node(node, allow_graceful=False)
 
+    @contextmanager
+    def stopped(self, node: Any) -> Iterator[None]:
+        """Stop all processes of a node, as a machine that hangs; kill them at the end."""
+        processes = family(node.all_processes["raylet"][0].process.pid)
+        signal_all(processes, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            signal_all(processes, signal.SIGKILL)
+            self.kill(node)
+
     def keep(self, count: int) -> None:
         """Have exactly this many nodes."""
         while len(self.nodes) > count:
             self.kill(self.nodes[0])
         while len(self.nodes) < count:
             self.add()
+
+
+def family(process: int) -> list[int]:
+    """Return a process and all that it has started, and theirs."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return [process, *(one for child in children for one in family(int(child)))]
+
+
+def signal_all(processes: Sequence[int], number: signal.Signals) -> None:
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,18 +182,8 @@ def test_all_nodes_are_killed_and_the_driver_goes_on(machines: Machines) -> None
 
 def test_a_node_that_is_stopped_and_silent(machines: Machines) -> None:
     simulator = ready(ap.fedavg(), "auto", execution="workers", **LONG)
-    stopped: list[int] = []
-
-    def stop() -> None:
-        stopped.append(executor(simulator).pool.ready[0].process)
-        os.kill(stopped[0], signal.SIGSTOP)
-
-    try:
-        run = lose(simulator, stop, left=1)
-    finally:
-        for process in stopped:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGCONT)
+    with ExitStack() as stopped:
+        run = lose(simulator, lambda: stopped.enter_context(machines.stopped(machines.nodes[0])), left=1)
     same(run, local(ap.fedavg(), execution="workers", **LONG))
 
 
