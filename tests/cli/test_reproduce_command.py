@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -51,6 +52,12 @@ def test_the_list_names_all_with_what_they_claim(tmp_path: Path) -> None:
         assert one["title"] in plain.stdout
         assert all(claim in plain.stdout for claim in one["claims"])
         assert set(one["scales"]) == {"smoke", "small", "full"}
+    verdicts = {one["name"]: one["verdicts"] for one in listed}
+    assert verdicts["hdafl-table5"]["seeds"] == [0, 1, 2, 3, 4]
+    held = "HDAFL saves more bytes than FedAvg"
+    assert verdicts["hdafl-table5"]["holds"][held] is True
+    assert re.search(rf"holds +{held}", plain.stdout)
+    assert "(small, 5 seeds)" in plain.stdout
 
 
 def test_a_table_the_claims_and_where_the_runs_are(

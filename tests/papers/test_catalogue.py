@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from archipel.papers.catalogue import NAMES, reproduction
-from archipel.papers.document import pages
+from archipel.papers.document import pages, verdicts
 from archipel.papers.finished_runs import FinishedRuns
 from archipel.papers.outcome import SCORING
+from archipel.papers.verdicts import read
 
 STORED = Path(__file__).parents[2] / "docs" / "papers"
 
@@ -63,6 +64,7 @@ def test_a_table_that_an_outcome_does_not_have_says_so(tmp_path: Path) -> None:
 def test_the_pages_of_the_papers_are_those_that_were_generated() -> None:
     stored = {path.name: path.read_text() for path in STORED.glob("*.md")}
     assert stored == pages(STORED), "python -m archipel.papers.document docs/papers"
+    assert read() == verdicts(STORED), "python -m archipel.papers.document docs/papers"
 
 
 def test_every_stored_figure_is_on_a_page() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
@@ -15,6 +16,7 @@ from archipel.cli.loading import STOPPED, loading
 from archipel.papers.catalogue import NAMES, reproduction
 from archipel.papers.reproduction import JUDGED, Figures, Reproduction
 from archipel.papers.studies import ScaleName
+from archipel.papers.verdicts import StoredVerdicts, read
 
 if TYPE_CHECKING:
     from archipel.papers.outcome import Outcome
@@ -34,7 +36,9 @@ def reproduce(
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each core.")
     ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Name all there are, with what they claim.")] = False,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Name all there are, with their claims and whether these held.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Run a table of a paper, and compare the paper's figures with ours.
@@ -77,27 +81,32 @@ def reproduce(
 
 
 def _list(json: bool) -> None:
-    known = [reproduction(name) for name in NAMES]
+    known, verdicts = [reproduction(name) for name in NAMES], read()
     if json:
-        print_json([_entry(one) for one in known])
+        print_json([_entry(one, verdicts.get(one.name)) for one in known])
         return
     paper = ""
     for one in known:
         if one.paper != paper:
             paper = one.paper
             out.print(f"\n[bold]{escape(paper)}[/]", highlight=False)
-        out.print(f"  {one.name:15}{escape(one.title)}", highlight=False, soft_wrap=True)
+        found = verdicts.get(one.name)
+        shown = found.shown() if found else "not run at small"
+        out.print(f"  {one.name:15}{escape(one.title)} ({shown})", highlight=False, soft_wrap=True)
         for claim in one.claims:
-            out.print(f"{'':19}{escape(claim.text)}", highlight=False, soft_wrap=True, style="dim")
+            holds = found.holds.get(claim.text) if found else None
+            out.print(f"{'':17}[{COLOURS[holds]}]{JUDGED[holds]:15}[/]", end="", highlight=False)
+            out.print(escape(claim.text), highlight=False, soft_wrap=True, style="dim")
     out.print(f"\narchipel reproduce NAME --scale {'|'.join(get_args(ScaleName))} runs one.", highlight=False)
 
 
-def _entry(one: Reproduction) -> dict[str, object]:
+def _entry(one: Reproduction, found: StoredVerdicts | None) -> dict[str, object]:
     return {
         "name": one.name,
         "paper": one.paper,
         "title": one.title,
         "claims": [claim.text for claim in one.claims],
+        "verdicts": found and asdict(found),
         "scales": {name: scale.says for name, scale in one.scales.items()},
     }
 

@@ -1,7 +1,8 @@
 """Write the pages of docs/papers from stored outcomes: `python -m archipel.papers.document docs/papers`.
 
 The folder holds the reproduction.json of every table that was run, as <name>.json, and its curves, as <name>.png.
-Figures come from there and words from the reproductions; none is typed by hand, and a test compares the pages.
+Figures come from there and words from the reproductions; none is typed by hand, and a test compares the pages. The
+verdicts are written into the package too, for `archipel reproduce --list`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, TypeAlias
 from archipel.papers.catalogue import NAMES, reproduction
 from archipel.papers.outcome import SCORING
 from archipel.papers.reproduction import JUDGED, FigureCell, PaperTable, Reproduction
+from archipel.papers.verdicts import FILE, StoredVerdicts, written
 from archipel.report.measures import Spread
 from archipel.storage.atomic_files import write_text
 
@@ -50,7 +52,7 @@ EARLIER = "**Earlier** scoring, and maybe other settings ([why](index.md))."
 
 def pages(folder: Path) -> dict[str, str]:
     """Return the index and a page for each paper, by file name."""
-    stored = {name: json.loads(path.read_text()) for name in NAMES if (path := folder / f"{name}.json").exists()}
+    stored = _stored(folder)
     papers: dict[str, list[Reproduction]] = {}
     for name in NAMES:
         papers.setdefault(_page(name), []).append(reproduction(name))
@@ -60,6 +62,20 @@ def pages(folder: Path) -> dict[str, str]:
         "index.md": "\n".join(index) + "\n",
         **{page: _paper(tables, stored, folder) for page, tables in papers.items()},
     }
+
+
+def verdicts(folder: Path) -> dict[str, StoredVerdicts]:
+    """Return what became of the claims of every outcome in the folder."""
+    found = {}
+    for name, outcome in _stored(folder).items():
+        holds = {claim["claim"]: claim["holds"] for claim in outcome["claims"]}
+        earlier = scored_earlier(name, outcome)
+        found[name] = StoredVerdicts(outcome["scale"], tuple(outcome["seeds"]), earlier, holds)
+    return found
+
+
+def _stored(folder: Path) -> dict[str, Stored]:
+    return {name: json.loads(path.read_text()) for name in NAMES if (path := folder / f"{name}.json").exists()}
 
 
 def scored_earlier(name: str, outcome: Stored) -> bool:
@@ -172,3 +188,4 @@ def _cell(text: str) -> str:
 if __name__ == "__main__":
     for file, text in pages(Path(sys.argv[1])).items():
         write_text(Path(sys.argv[1]) / file, text)
+    write_text(FILE, written(verdicts(Path(sys.argv[1]))))
