@@ -93,7 +93,8 @@ def test_oort() -> None:
 
 def test_tifl() -> None:
     fleet = ap.Fleet(ap.Group("fast", 4), ap.Group("slow", 2, train_seconds=0.1))
-    groups = fleet.assign([island.name for island in islands(6).learners], islands(6).sizes())
+    assigned = fleet.assign(islands(6).sizes())
+    groups = {name: fleet.groups[place] for name, place in zip(islands(6).rows.names, assigned, strict=True)}
     tiers = {tier: sorted(k for k in groups if groups[k].name == tier) for tier in ("fast", "slow")}
     used = dict.fromkeys(tiers, 0)
 

@@ -1,13 +1,18 @@
 """What is held out: the validation part, the test set, the stimuli and the learners' own test parts."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from archipel.core.randomness import generator
 from archipel.data import stratified_validation
-from archipel.data.splits import carve_test, exclusive_tests, hold_out, own_test, take_stimuli
+from archipel.data.array_types import BoolArray, IntArray
+from archipel.data.index_table import IndexTable
+from archipel.data.splits import carve_tests, draw, exclusive_tests, hold_out, own_test, take_stimuli
 
 labels = st.lists(st.integers(0, 5), min_size=1, max_size=80)
 fractions = st.floats(0.01, 0.99)
@@ -109,6 +114,36 @@ def test_small_own_test_parts(train: list[int], test: list[int], expected: list[
     assert np.bincount(y[own_test(np.array(train), y, (0, "own"))]).tolist() == expected
 
 
+def carve_test(y: IntArray, fraction: float, key: tuple[int | str, ...]) -> BoolArray:
+    """Mark the test part of one learner."""
+    return carve_tests(y, np.array([0, len(y)]), fraction, [generator(*key)])
+
+
+def carved_alone(y: IntArray, fraction: float, random: np.random.Generator) -> BoolArray:
+    """The same for one learner, step by step: what `carve_tests` does for all learners at once."""
+    strata = np.unique(y, return_inverse=True)[1].astype(np.int64)
+    supply = np.bincount(strata)
+    shares = fraction * supply
+    counts = np.floor(shares + 1e-9).astype(np.int64)
+    order = np.lexsort((random.permutation(len(supply)), -np.round(shares - counts, 9)))
+    counts[order[: max(0, round(fraction * len(y)) - int(counts.sum()))]] += 1
+    counts = np.minimum(counts, supply - 1)
+    if not counts.any():
+        most = order[supply[order].argmax()]
+        counts[most] = min(1, supply[most] - 1)
+    return draw(strata, counts, random)
+
+
+@given(st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=12), min_size=1, max_size=6), fractions)
+@settings(max_examples=60, deadline=None)
+def test_all_learners_are_carved_as_each_alone(parts: list[list[int]], fraction: float) -> None:
+    starts = np.cumsum([0, *map(len, parts)])
+    draws = [generator(1, row) for row in range(len(parts))]
+    together = carve_tests(np.array([*itertools.chain(*parts)]), starts, fraction, draws)
+    alone = [carved_alone(np.array(part), fraction, generator(1, row)) for row, part in enumerate(parts)]
+    assert together.tolist() == np.concatenate(alone).tolist()
+
+
 @pytest.mark.slow
 @given(labels, fractions, st.integers(0, 100))
 @settings(max_examples=100)
@@ -142,4 +177,11 @@ def test_small_classes_are_tested_at_one_learner_or_another() -> None:
 
 def test_what_is_exclusive_tests() -> None:
     tests = [torch.tensor([0, 1, 2]), torch.tensor([2, 3]), torch.tensor([], dtype=torch.int64)]
-    assert exclusive_tests(tests, torch.tensor([0, 5]), 6).tolist() == [False, True, False, True, False, False]
+    assert exclusive_tests(IndexTable.of(tests), torch.tensor([0, 5]), 6).tolist() == [
+        False,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]

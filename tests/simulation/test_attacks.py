@@ -70,13 +70,14 @@ def test_honest_learners_send_what_they_have_trained() -> None:
 def test_flipped_labels_are_copies_and_nobody_elses_change() -> None:
     data = ap.data.digits().split(learners=4)
     liar = data.learners[1]
-    flipped = with_flipped_labels(data, {one.name: "label_flip" if one is liar else "" for one in data.learners})
+    flipped = with_flipped_labels(data, {**dict.fromkeys(data.rows.names, ""), liar.name: "label_flip"})
     after = flipped.learners[1]
     assert torch.equal(flipped.y[after.train], 9 - data.y[liar.train])
     assert torch.equal(flipped.x[after.train], data.x[liar.train])
     assert torch.equal(flipped.y[: len(data.y)], data.y)
     for k in (0, 2, 3):
-        assert flipped.learners[k] is data.learners[k]
+        assert torch.equal(flipped.learners[k].train, data.learners[k].train)
+        assert torch.equal(flipped.learners[k].test, data.learners[k].test)
     assert with_flipped_labels(data, {}) is data
 
 

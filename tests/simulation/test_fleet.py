@@ -37,7 +37,7 @@ BYTES = 4 * NUMBERS
 )
 def test_groups_alternate_by_descending_size(fleet, sizes, groups) -> None:
     names = ["00", "01", "02", "03"]
-    assigned = fleet.assign(names, sizes)
+    assigned = {name: fleet.groups[place] for name, place in zip(names, fleet.assign(sizes), strict=True)}
     assert " ".join(assigned[name].name for name in names) == groups
 
 
@@ -63,7 +63,7 @@ def test_the_short_form_is_metis_gpus_and_cpus() -> None:
         (lambda: Group("a", 1, down=0), "down should be more than 0, got 0"),
         (lambda: Group("a", 1, latency=math.nan), "latency should be at least 0, got nan"),
         (
-            lambda: Fleet(fast=2, slow=1).assign(["00"], [5]),
+            lambda: Fleet(fast=2, slow=1).assign([5]),
             r"it has 3 learners \(2 fast, 1 slow\), the data have 1 islands; make them equal",
         ),
     ],

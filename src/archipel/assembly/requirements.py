@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 
 from archipel.core.algorithm import Algorithm
 from archipel.core.checks import ArchipelWarning, between, require
@@ -12,7 +11,7 @@ from archipel.core.parts.evaluation import HELD_OUT, Evaluation
 from archipel.core.parts.protocol import Relay, Rounds, participants
 from archipel.core.parts.weighting import ByDistributedValidation, Product, Weighting
 from archipel.data import Islands
-from archipel.learner.learner import Learner
+from archipel.data.array_types import IntArray
 
 MIN_STIMULI = 3
 """Two stimuli have one distance, which correlates with nothing."""
@@ -27,12 +26,12 @@ def evaluation_of(algorithm: Algorithm, data: Islands, layout: Layout) -> Evalua
     metric = "loss" if data.classes is None else "accuracy"
     if algorithm.private(layout):
         require(
-            any(len(island.test) for island in data.learners if island.role == "train"),
+            bool(data.rows.tests.sizes[data.rows.has("train")].any()),
             f"{algorithm.name} has private layers, so it is scored on the learners' own test parts, and no learner has "
             "one; split the data with a test part.",
         )
         return Evaluation(at="learners", mean="learners", metric=metric)
-    if any(island.role == "test" for island in data.learners):
+    if data.rows.has("test").any():
         return Evaluation(at="held-out test", metric=metric)
     return Evaluation(at="home" if len(data.test) else "learners", metric=metric)
 
@@ -48,7 +47,7 @@ def check_evaluation(evaluation: Evaluation, algorithm: Algorithm, data: Islands
     if evaluation.at in HELD_OUT:
         role = HELD_OUT[evaluation.at]
         require(
-            any(island.role == role for island in data.learners),
+            bool(data.rows.has(role).any()),
             f"The run is scored at learners held out for {role}, and there are none; take folds of the data, or score "
             "with Evaluation(at='home').",
         )
@@ -82,20 +81,25 @@ def check_stimuli(algorithm: Algorithm, data: Islands) -> None:
     )
 
 
-def check_learners(algorithm: Algorithm, evaluation: Evaluation, data: Islands, training: Sequence[Learner]) -> None:
-    """Check that the learners that train are enough and have the parts that are needed; warn if none fills a batch."""
+def check_learners(
+    algorithm: Algorithm, evaluation: Evaluation, data: Islands, training: IntArray, validation: IntArray
+) -> None:
+    """Check that the learners that train are enough and have the parts that are needed; warn if none fills a batch.
+
+    training, validation: how many examples each of them has to train and to validate on.
+    """
     check_stimuli(algorithm, data)
-    require(bool(training), "No learner trains, all are held out; give one the role 'train'.")
+    require(len(training) > 0, "No learner trains, all are held out; give one the role 'train'.")
     if algorithm.validates or evaluation.validates:
         name = algorithm.name if algorithm.validates else repr(evaluation)
         require(
-            any(len(learner.validation) for learner in training),
+            bool(validation.any()),
             f"{name} needs validation parts, and no learner has enough examples to reserve one.",
         )
     for metric in _weighting_metrics(algorithm.weighting):
         _check_metric(f"{algorithm.name} weighs by", metric, data)
     _check_cohort(algorithm, len(training))
-    batch, most = algorithm.plan.batch, max(len(learner.train) for learner in training)
+    batch, most = algorithm.plan.batch, int(training.max())
     if most < batch:
         warnings.warn(
             f"No learner has as many examples as a batch of {batch} (the largest has {most}): each trains on all it "

@@ -52,12 +52,12 @@ class SplitSummary:
 def described(islands: Islands, pictures: Sequence[Path]) -> SplitSummary:
     """Return the numbers of a split."""
     has_classes = islands.classes is not None
-    table = islands.class_table().tolist() if has_classes else [[] for _ in islands.learners]
+    table = islands.class_table().tolist() if has_classes else [[]] * len(islands.learners)
     return SplitSummary(
         islands.name,
         tuple(
-            LearnerSplit(learner.name, size, tuple(row))
-            for learner, size, row in zip(islands.learners, islands.sizes(), table, strict=True)
+            LearnerSplit(name, size, tuple(row))
+            for name, size, row in zip(islands.rows.names, islands.sizes(), table, strict=True)
         ),
         len(islands.test),
         len(islands.stimuli),

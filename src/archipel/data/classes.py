@@ -23,14 +23,15 @@ setting they are exactly as asked, and only the features are approximate.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TypeAlias
 
 import numpy as np
 
 from archipel.core.randomness import generator
-from archipel.data.array_types import BoolArray, FloatArray, IntArray
+from archipel.data.array_types import BoolArray, IntArray
 from archipel.data.features import configurations, drawn
 from archipel.data.forms import call, numbers, positive, span, unknown
 from archipel.data.reconcile import TableMargins, Target, reconcile
@@ -39,6 +40,8 @@ from archipel.data.transport import allocate
 
 DRAWS = 8
 """Random choices of classes tried before sizes are scaled down: some fit larger sizes than others."""
+CHUNK = 4096
+"""Permutations drawn at a time."""
 FORMS = ("iid", "3", "8x1,4x1,3x8", "2-6", "dirichlet(0.1)", "disjoint(2)")
 
 
@@ -77,8 +80,8 @@ def deal(
     classes: str | int | Sequence[int],
     seed: int,
     features: Sequence[Feature] = (),
-) -> list[IntArray]:
-    """Distribute the examples: return every learner's positions in the labels, ascending; no position twice."""
+) -> IntArray:
+    """Distribute the examples: return the number of every example's learner; unused ones have that of none."""
     rule = read(classes, learners, seed)
     if isinstance(rule, Dirichlet) or features:
         kinds, table = skewed_table(labels, learners, sizes, classes, seed, features)
@@ -89,9 +92,9 @@ def deal(
     # the examples of every kind go to the learners in turn; one more row takes those that are left over
     supply = np.bincount(kinds, minlength=table.shape[1])
     dealt = np.vstack([table, supply - table.sum(0)])
-    owner = np.repeat(np.tile(np.arange(learners + 1), table.shape[1]), dealt.T.ravel())
-    hands = stacks[np.argsort(owner, kind="stable")]
-    return [np.sort(part) for part in np.split(hands, np.cumsum(table.sum(1)))[:-1]]
+    owner = np.empty(len(labels), np.int64)
+    owner[stacks] = np.repeat(np.tile(np.arange(learners + 1), table.shape[1]), dealt.T.ravel())
+    return owner
 
 
 def read(classes: str | int | Sequence[int], learners: int, seed: int) -> ClassRule:
@@ -285,52 +288,66 @@ def fitting(
 
 def choose(counts: IntArray, sizes: IntArray, supply: IntArray, random: np.random.Generator) -> BoolArray:
     """Choose every learner's classes: the least used first, ties in random order, so that all are used alike."""
-    learners, places = len(counts), int(counts.sum())
+    learners, places, kinds = len(counts), int(counts.sum()), range(len(supply))
     all_fit = places >= (supply > 0).sum()
-    held = np.zeros((learners, len(supply)), dtype=bool)
-    holders = np.zeros(len(supply), np.int64)
-    left = supply.astype(np.float64)  # examples of every class that the learners so far are expected to leave
+    # plain numbers: there are few classes, and a learner takes of what those before it have left
+    stock, holders = supply.tolist(), [0] * len(supply)
+    left = [float(count) for count in stock]  # examples of every class that the learners so far are expected to leave
+    chosen: list[int] = []
     # the largest learners first: small ones fit into what is left
-    for turn, k in enumerate(np.argsort(-sizes, kind="stable")):
+    turns = np.argsort(-sizes, kind="stable")
+    wanted = zip(
+        counts[turns].tolist(), sizes[turns].tolist(), permutations(learners, len(supply), random), strict=True
+    )
+    for turn, (count, size, lot) in enumerate(wanted):
         # a class has at most as many holders as examples: where that matters, take classes with most room first
-        room = np.minimum(supply - holders, learners - turn)
-        used = 1 - left / np.maximum(supply, 1)
-        order = [c for c in np.lexsort((random.permutation(len(supply)), used, -room)) if room[c] > 0]
-        places -= int(counts[k])
+        room = [min(stock[c] - holders[c], learners - turn) for c in kinds]
+        rank = [(-room[c], 1 - left[c] / max(stock[c], 1), lot[c]) for c in kinds]
+        order = sorted([c for c in kinds if room[c] > 0], key=rank.__getitem__)
+        places -= count
         unheld = [c for c in order if holders[c] == 0]
         # the remaining learners must be able to hold the classes that no learner holds yet
         must = max(0, len(unheld) - places) if all_fit else 0
-        picked = pick(must, unheld, [], left, sizes[k])
-        picked = pick(int(counts[k]), order, picked, left, sizes[k])
-        if len(picked) < counts[k]:
+        picked = pick(must, unheld, [], left, size) if must else []
+        picked = pick(count, order, picked, left, size)
+        if len(picked) < count:
             raise ValueError(
                 f"split: {counts.sum()} classes are to be held by {learners} learners together, but with "
                 f"{supply.tolist()} training examples per class there is room for "
                 f"{np.minimum(supply, learners).sum()} at most, one example each. "
                 "Ask for fewer learners or fewer classes per learner."
             )
-        held[k, picked] = True
-        holders[picked] += 1
-        need = float(sizes[k])
-        for place, c in enumerate(sorted(picked, key=lambda c: left[c])):
-            taken = min(left[c], need / (len(picked) - place))
+        chosen += picked
+        need = float(size)
+        for place, c in enumerate(sorted(picked, key=left.__getitem__)):
+            holders[c] += 1
+            taken = min(left[c], need / (count - place))
             left[c] -= taken
             need -= taken
+    held = np.zeros((learners, len(supply)), dtype=bool)
+    held[np.repeat(turns, counts[turns]), chosen] = True
     return held
 
 
-def pick(count: int, order: list[int], picked: list[int], left: FloatArray, size: int) -> list[int]:
+def permutations(count: int, length: int, random: np.random.Generator) -> Iterator[list[int]]:
+    """Yield permutations of the numbers below a length, the same as drawn one by one."""
+    for first in range(0, count, CHUNK):
+        ordered = np.tile(np.arange(length), (min(CHUNK, count - first), 1))
+        yield from random.permuted(ordered, axis=1).tolist()
+
+
+def pick(count: int, order: list[int], picked: list[int], left: list[float], size: int) -> list[int]:
     """Add classes in this order up to a count, except those that would leave too few examples for the size."""
     picked = list(picked)
-    roomiest = sorted((c for c in order if c not in picked), key=lambda c: -left[c])
+    roomiest = sorted([c for c in order if c not in picked], key=lambda c: -left[c])
     # if no choice has enough examples, aim at the largest
-    goal = min(float(size), sum(left[c] for c in picked + roomiest[: count - len(picked)])) - 1e-6
+    goal = min(float(size), sum([left[c] for c in picked + roomiest[: count - len(picked)]])) - 1e-6
     for c in order:
         if len(picked) >= count:
             break
         if c not in picked:
-            others = [d for d in roomiest if d != c and d not in picked][: count - len(picked) - 1]
-            if sum(left[d] for d in [*picked, c, *others]) >= goal:
+            others = islice((d for d in roomiest if d != c and d not in picked), count - len(picked) - 1)
+            if sum([left[d] for d in (*picked, c, *others)]) >= goal:
                 picked.append(c)
     return picked
 

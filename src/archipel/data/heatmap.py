@@ -40,7 +40,7 @@ def heat_map(
     # a fixed salt and no date, so that equal islands give equal bytes
     with mpl.rc_context({"svg.hashsalt": "archipel", "font.size": 9, "text.color": INK, "axes.labelcolor": INK}):
         learners, classes = table.shape
-        names = [learner.name for learner in islands.learners]
+        names = islands.rows.names
         figure = Figure(figsize=size(names, classes), layout="constrained")
         draw(figure, names, table, values)
         figure.suptitle(f"{islands.name}: {learners} learners, {classes} classes" if title is None else title)

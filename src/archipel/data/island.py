@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -25,19 +24,18 @@ class Island:
     """The purpose of the learner; "validation" and "test" learners are held out as a whole."""
 
 
-def union(parts: Iterable[Tensor]) -> Tensor:
-    """Return all indices of the parts, without repeats, ascending."""
-    indices: Tensor = torch.unique(torch.cat(list(parts)), sorted=True)
-    return indices
-
-
-def check_indices(what: str, indices: Tensor, examples: int) -> None:
-    """Refuse anything but a list of different int64 indices of examples."""
+def check_index_array(what: str, indices: Tensor) -> None:
+    """Refuse anything but int64 in one dimension."""
     if indices.dtype != torch.int64 or indices.ndim != 1:
         raise ValueError(
             f"{what} must be int64 indices in one dimension, got {indices.dtype} of shape "
             f"{tuple(indices.shape)}. Convert a mask with mask.nonzero().flatten()."
         )
+
+
+def check_indices(what: str, indices: Tensor, examples: int) -> None:
+    """Refuse anything but a list of different int64 indices of examples."""
+    check_index_array(what, indices)
     wrong = indices[(indices < 0) | (indices >= examples)]
     if len(wrong):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The result of a split: all data in one tensor each for x and y, and every learner an index array into them.
+"""The result of a split: all data in one tensor each for x and y, and every learner a row of indices into them.
 
 Laws, checked when islands are made:
   1. a training index belongs to one learner only;
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,12 +19,15 @@ import torch
 from torch import Tensor
 
 from archipel.core.checks import one_of, require
+from archipel.core.randomness import generator
 from archipel.core.types import Role
 from archipel.data.augment import Augment
 from archipel.data.folds import fold_roles
-from archipel.data.island import Island, check_examples, check_indices, union
+from archipel.data.index_table import IndexTable, class_counts
+from archipel.data.island import Island, check_examples, check_indices
+from archipel.data.island_table import ROLES, IslandTable, union
 from archipel.data.split_file import SavedSplit, checksum, write_split
-from archipel.data.splits import carve_test, check_fraction, exclusive_tests
+from archipel.data.splits import carve_tests, check_fraction, exclusive_tests
 from archipel.data.standardise import (
     Statistics,
     combine,
@@ -33,8 +37,6 @@ from archipel.data.standardise import (
     standardised_locally,
 )
 
-ROLES: tuple[Role, ...] = ("train", "validation", "test")
-
 
 @dataclass(frozen=True, eq=False)
 class Islands:
@@ -42,7 +44,8 @@ class Islands:
 
     x: Tensor
     y: Tensor
-    learners: tuple[Island, ...]
+    learners: Sequence[Island]
+    """Kept as rows of arrays, as `rows` returns them."""
     test: Tensor
     """int64 indices of the global test set at HOME; may be empty."""
     stimuli: Tensor
@@ -57,14 +60,17 @@ class Islands:
         check_examples(self.x, self.y, self.classes, f"Islands {self.name!r}")
         if self.augment is not None:
             self.augment.check(self.x, self.name)
-        names = [learner.name for learner in self.learners]
-        for name, times in Counter(names).items():
-            require(times == 1, f"Islands: two learners are called {name!r}. Give every learner its own name.")
+        if not isinstance(self.learners, IslandTable):
+            object.__setattr__(self, "learners", IslandTable.of(self.learners))
+        names = self.rows.names
+        if len(set(names)) < len(names):
+            twice = Counter(names).most_common(1)[0][0]
+            raise ValueError(f"Islands: two learners are called {twice!r}. Give every learner its own name.")
         sound = self._is_sound()
         if not sound:  # find the first mistake, and say whose it is
             self._check_learners()
         require(
-            any(learner.role == "train" for learner in self.learners),
+            bool(self.rows.has("train").any()),
             f"Islands: none of the {len(names)} learners trains. Give at least one the role 'train'.",
         )
         self._check_indices("test", self.test)
@@ -72,37 +78,36 @@ class Islands:
         if not sound:
             self._check_laws()
 
+    @property
+    def rows(self) -> IslandTable:
+        """The learners as rows of arrays: to look at all of them without an object for each."""
+        assert isinstance(self.learners, IslandTable)
+        return self.learners
+
     def _is_sound(self) -> bool:
         """Return whether all learners' parts obey all laws, in one pass over all of them."""
-        parts = [part for learner in self.learners for part in (learner.train, learner.test)]
-        if not all(part.dtype == torch.int64 and part.ndim == 1 for part in (*parts, self.test, self.stimuli)):
+        if not all(part.dtype == torch.int64 and part.ndim == 1 for part in (self.test, self.stimuli)):
             return False
-        if not all(learner.role in ROLES and len(learner.train) for learner in self.learners):
+        if not self.rows.train.sizes.all():
             return False
-        train, test = (torch.cat([self.test[:0], *side]) for side in (parts[::2], parts[1::2]))
+        train, test = self.rows.train.indices, self.rows.tests.used
         used = torch.cat([train, test, self.test, self.stimuli])
         if len(used) and not 0 <= int(used.min()) <= int(used.max()) < len(self.x):
             return False
         trained, shown = (torch.zeros(len(self.x), dtype=torch.bool) for _ in range(2))
         trained[train] = True
         shown[self.stimuli] = True
-        owner = torch.repeat_interleave(torch.arange(len(self.learners)), torch.tensor([len(p) for p in parts[1::2]]))
         return (
             int(trained.sum()) == len(train)
             and not trained[used[len(train) :]].any()
             and not shown[test].any()
             and not shown[self.test].any()
-            and len(torch.unique(owner * len(self.x) + test)) == len(test)
+            and self.rows.tests.distinct()
         )
 
     def _check_learners(self) -> None:
-        """Refuse the first learner whose role or parts are wrong."""
+        """Refuse the first learner whose parts are wrong."""
         for learner in self.learners:
-            require(
-                learner.role in ROLES,
-                f"Islands: learner {learner.name!r} has the unknown role {learner.role!r}. "
-                f"Known roles: {', '.join(ROLES)}.",
-            )
             self._check_indices(f"train of learner {learner.name!r}", learner.train)
             self._check_indices(f"test of learner {learner.name!r}", learner.test)
             require(
@@ -150,30 +155,24 @@ class Islands:
 
     def sizes(self) -> list[int]:
         """Return the number of training examples of every learner."""
-        return [len(learner.train) for learner in self.learners]
+        return [int(size) for size in self.rows.train.sizes]
 
     def class_table(self) -> Tensor:
         """Count the training examples of every class at every learner: [learners, classes], int64."""
         if self.classes is None:
             raise ValueError(f"class_table: {self.name!r} has no classes. Use sizes() instead.")
-        rows = [torch.bincount(self.y[learner.train], minlength=self.classes) for learner in self.learners]
-        return torch.stack(rows)
+        return class_counts(self.y, self.rows.train, self.classes)
 
     def pooled(self) -> Islands:
         """Give all training data to one learner, as a centralised baseline; held-out learners stay."""
-        trainers = [learner for learner in self.learners if learner.role == "train"]
-        pool = Island(
-            trainers[0].name,
-            # ascending, so that the baseline does not depend on how the data were split
-            union(learner.train for learner in trainers),
-            union(learner.test for learner in trainers),
-        )
-        learners = tuple(
-            pool if learner is trainers[0] else learner
-            for learner in self.learners
-            if learner is trainers[0] or learner.role != "train"
-        )
-        return replace(self, learners=learners)
+        rows = self.rows
+        train = rows.has("train")
+        # ascending, so that the baseline does not depend on how the data were split
+        everything, tested = (union(parts, train, len(self.x)) for parts in (rows.train, rows.tests))
+        first = int(train.argmax())
+        pool = Island(rows.names[first], everything, tested)
+        kept = np.flatnonzero(~train | (np.arange(len(rows)) == first)).tolist()
+        return replace(self, learners=[pool if row == first else rows[row] for row in kept])
 
     def with_own_test(self, fraction: float = 0.2, seed: int = 0) -> Islands:
         """Move a part of every learner's training examples to its own test part.
@@ -184,31 +183,26 @@ class Islands:
         examples), so a second call has the effect of the first. Held-out learners stay as they are.
         """
         check_fraction("with_own_test: fraction", fraction)
-        learners = []
-        for learner, undivided in zip(self.learners, self.without_own_test().learners, strict=True):
-            if learner.role == "train":
-                mine = undivided.train
-                labels = np.zeros(len(mine), dtype=np.int64) if self.classes is None else self.y[mine].numpy()
-                tested = torch.from_numpy(carve_test(labels, fraction, (seed, "data", "carved test", learner.name)))
-                learner = replace(learner, train=mine[~tested], test=mine[tested])
-            learners.append(learner)
-        return replace(self, learners=tuple(learners))
+        rows, undivided = self.rows, self.without_own_test().rows.train
+        labels = torch.zeros(len(self.y), dtype=torch.int64) if self.classes is None else self.y
+        draws = (generator(seed, "data", "carved test", name) for name in rows.names)
+        tested = torch.from_numpy(carve_tests(labels[undivided.indices].numpy(), undivided.starts, fraction, draws))
+        carved = replace(rows, train=undivided.where(~tested), tests=undivided.where(tested))
+        held_out = np.flatnonzero(~rows.has("train")).tolist()
+        return replace(self, learners=carved.replaced({row: rows[row] for row in held_out}))
 
     def without_own_test(self) -> Islands:
         """Remove the own test parts; examples that were only in one of them return to its training part.
 
         Examples of the test set at HOME, and examples in the test parts of several learners, are not trained on.
         """
-        exclusive = exclusive_tests((learner.test for learner in self.learners), self.test, len(self.x))
-        learners = tuple(
-            replace(
-                learner,
-                train=union((learner.train, learner.test[exclusive[learner.test]])),
-                test=learner.test[:0],
-            )
-            for learner in self.learners
-        )
-        return replace(self, learners=learners)
+        rows = self.rows
+        exclusive = exclusive_tests(rows.tests, self.test, len(self.x))
+        returned = IndexTable.empty(len(rows))
+        if exclusive.any():
+            returned = IndexTable.of(part[exclusive[part]] for part in rows.tests)
+        whole = replace(rows, train=rows.train.joined(returned), tests=IndexTable.empty(len(rows)))
+        return replace(self, learners=whole)
 
     def folds(self, count: int = 5, seed: int = 0, rotations: int | None = None) -> tuple[Fold, ...]:
         """Cross-validate by learner (RADFed): every fold is the test fold once, the others are validation in turn.
@@ -223,20 +217,18 @@ class Islands:
             for fold in islands.folds():
                 run = simulate(algorithm, fold.islands.standardised("global"))
         """
-        combinations = fold_roles(len(self.learners), count, seed, rotations)
-        for learner in self.learners:
-            require(
-                learner.role == "train",
-                f"folds: learner {learner.name!r} is held out already, its role is {learner.role!r}. "
-                "Take folds of islands where every learner trains.",
+        rows = self.rows
+        combinations = fold_roles(len(rows), count, seed, rotations)
+        for row in np.flatnonzero(~rows.has("train"))[:1].tolist():
+            raise ValueError(
+                f"folds: learner {rows.names[row]!r} is held out already, its role is {rows.role(row)!r}. "
+                "Take folds of islands where every learner trains."
             )
         undivided = self.without_own_test().learners
 
-        def fold_learners(roles: tuple[Role, ...]) -> tuple[Island, ...]:
-            return tuple(
-                learner if role == "train" else replace(whole, role=role)
-                for learner, whole, role in zip(self.learners, undivided, roles, strict=True)
-            )
+        def fold_learners(roles: tuple[Role, ...]) -> IslandTable:
+            held_out = {row: role for row, role in enumerate(roles) if role != "train"}
+            return rows.replaced({row: replace(undivided[row], role=role) for row, role in held_out.items()})
 
         return tuple(
             Fold(replace(self, learners=fold_learners(one.roles)), one.test, one.validation) for one in combinations
@@ -255,22 +247,21 @@ class Islands:
         if statistics == "none":
             return self
         refuse_whole_numbers(f"standardised: x of {self.name!r}", self.x)
-        measured = [moments(self.x, learner.train) for learner in self.learners]
-        for learner, mine in zip(self.learners, measured, strict=True):
+        rows = self.rows
+        measured = [moments(self.x, train) for train in rows.train]
+        for name, mine in zip(rows.names, measured, strict=True):
             wrong = int((~(mine.sum + mine.squares).isfinite()).sum())
             require(
                 wrong == 0,
-                f"standardised: learner {learner.name!r} has {wrong} features of {mine.sum.numel()} without a finite "
+                f"standardised: learner {name!r} has {wrong} features of {mine.sum.numel()} without a finite "
                 "mean and deviation. Fill in NaN and infinite values, or leave those examples out.",
             )
-        common = combine(mine for mine, learner in zip(measured, self.learners, strict=True) if learner.role == "train")
+        common = combine(measured[row] for row in np.flatnonzero(rows.has("train")))
         if statistics == "global":
             return replace(self, x=standardised_by(self.x, common))
-        tests = [learner.test for learner in self.learners]
-        exclusive = exclusive_tests(tests, self.test, len(self.x))
-        trains = [learner.train for learner in self.learners]
-        x, copied, moved = standardised_locally(self.x, trains, tests, exclusive, measured, common)
-        learners = tuple(replace(learner, test=test) for learner, test in zip(self.learners, moved, strict=True))
+        exclusive = exclusive_tests(rows.tests, self.test, len(self.x))
+        x, copied, moved = standardised_locally(self.x, [*rows.train], [*rows.tests], exclusive, measured, common)
+        learners = replace(rows, tests=IndexTable.of(moved))
         return replace(self, x=x, y=torch.cat([self.y, self.y[copied]]), learners=learners)
 
     def augmented(self, pad: int = 4, flip: bool = True) -> Islands:
@@ -312,6 +303,5 @@ class Fold:
     """Number of the fold whose learners have the role "validation"."""
 
     def __repr__(self) -> str:
-        roles = [learner.role for learner in self.islands.learners]
-        counts = "/".join(str(roles.count(role)) for role in ROLES)
+        counts = "/".join(str(self.islands.rows.has(role).sum()) for role in ROLES)
         return f"<Fold test={self.test} validation={self.validation}: {counts} learners of {self.islands.name!r}>"

@@ -51,10 +51,3 @@ def named(numbers: Sequence[str], owner: IntArray, site_names: Sequence[str]) ->
 def plain(name: str) -> str:
     """Replace everything but letters, digits and dots in a name by underscores."""
     return re.sub(r"[^\w.]+", "_", name)
-
-
-def gathered(positions: IntArray, owner: IntArray, learners: int) -> list[IntArray]:
-    """Group positions by owner, in their order; leave out those without an owner."""
-    mine = positions[np.argsort(owner, kind="stable")]
-    held = np.bincount(owner[owner >= 0], minlength=learners)
-    return np.split(mine[len(mine) - held.sum() :], np.cumsum(held)[:-1])

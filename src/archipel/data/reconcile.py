@@ -42,6 +42,8 @@ WORSE = 1.1
 """Largest distance of the random table from the targets, as a multiple of the optimum's."""
 BURN_IN, SEARCH = 100, 500
 """P and Q: moves per entry in the two phases."""
+CHUNK = 4096
+"""Pairs of learners that exchange examples together."""
 PATIENCE = 100
 """Sweeps without a better table before the second phase ends."""
 STEPS, WINDOW, PRECISION = 3000, 20, 1e-6
@@ -97,13 +99,19 @@ def loss(table: FloatArray, targets: list[Target]) -> float:
 
 def gaps(table: FloatArray, targets: list[Target]) -> list[FloatArray]:
     """Return the difference between the learners' examples of every category and the targets."""
-    return [table @ indicator(one) - one.examples for one in targets]
+    return [product(table, indicator(one)) - one.examples for one in targets]
 
 
 def indicator(one: Target) -> FloatArray:
     """Return 1 where a configuration is of a category, 0 elsewhere: [configurations, categories]."""
     marks: FloatArray = (one.codes[:, None] == np.arange(one.examples.shape[1])).astype(np.float64)
     return marks
+
+
+def product(table: FloatArray, matrix: FloatArray) -> FloatArray:
+    """Return the product; that with the identity, as in formula 1, is the table itself."""
+    identity = matrix.shape[0] == matrix.shape[1] and np.array_equal(matrix, np.eye(len(matrix)))
+    return table if identity else table @ matrix
 
 
 def optimum(margins: TableMargins, targets: list[Target], random: np.random.Generator) -> FloatArray:
@@ -117,7 +125,7 @@ def optimum(margins: TableMargins, targets: list[Target], random: np.random.Gene
     # values are half the loss, whose gradient is (table @ sums - aims) @ sums.T
     ahead, pace, falling = table, 1.0, [half(table, sums, aims)]
     for _ in range(STEPS):
-        further = onto(ahead - (ahead @ sums - aims) @ sums.T / steepest)
+        further = onto(ahead - product(product(ahead, sums) - aims, sums.T) / steepest)
         value = half(further, sums, aims)
         if value > falling[-1] and ahead is not table:
             ahead, pace = table, 1.0  # overshoot: start again from the best table without momentum
@@ -134,7 +142,7 @@ def optimum(margins: TableMargins, targets: list[Target], random: np.random.Gene
 
 def half(table: FloatArray, sums: FloatArray, aims: FloatArray) -> float:
     """Return half the loss."""
-    gap = table @ sums - aims
+    gap = product(table, sums) - aims
     return 0.5 * float(np.vdot(gap, gap))
 
 
@@ -142,9 +150,10 @@ class Projection:
     """Projection onto the tables with given margins, started from the duals of the previous call."""
 
     def __init__(self, margins: TableMargins) -> None:
+        rows_and_columns = len(margins.rows) * len(margins.columns)
         self.parts = [
             (
-                np.ix_(rows, columns),
+                np.ix_(rows, columns) if len(rows) * len(columns) < rows_and_columns else slice(None),
                 margins.rows[rows, b].astype(np.float64),
                 margins.columns[columns].astype(np.float64),
             )
@@ -204,11 +213,16 @@ class Sweep:
         table, random = self.table, self.random
         learners = random.permutation(len(table))[: len(table) // 2 * 2]
         kinds = np.lexsort((random.permutation(table.shape[1]), self.block))
-        one, other = learners[::2, None], learners[1::2, None]
         left, right = kinds[self.first], kinds[self.first + 1]
-        given = random.uniform(0, STEP, (len(one), len(left)))
-        given *= np.minimum(table[one, left], table[other, right])
-        table[one, left] -= given
-        table[other, right] -= given
-        table[one, right] += given
-        table[other, left] += given
+        given = random.uniform(0, STEP, (len(learners) // 2, len(left)))
+        # some whole rows at a time: pairs of learners are anywhere in memory
+        for first in range(0, len(given), CHUNK):
+            some = given[first : first + CHUNK]
+            pairs = learners[2 * first : 2 * (first + CHUNK)]
+            one, other = table[pairs[::2]], table[pairs[1::2]]
+            some *= np.minimum(one[:, left], other[:, right])
+            one[:, left] -= some
+            other[:, right] -= some
+            one[:, right] += some
+            other[:, left] += some
+            table[pairs[::2]], table[pairs[1::2]] = one, other

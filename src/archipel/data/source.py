@@ -18,13 +18,16 @@ from archipel.data.classes import Feature, deal
 from archipel.data.colour import grey_images, grey_share, with_grey
 from archipel.data.features import concentrations
 from archipel.data.forms import a_number, call, unknown
-from archipel.data.island import Island, check_examples, check_indices
+from archipel.data.home_tests import HomeTests
+from archipel.data.index_table import IndexTable, LearnerParts
+from archipel.data.island import check_examples, check_indices
+from archipel.data.island_table import IslandTable
 from archipel.data.islands import Islands
-from archipel.data.natural import gathered, named, owners
+from archipel.data.natural import named, owners
 from archipel.data.normalise import normalised
 from archipel.data.sizes import whole_number
 from archipel.data.split_file import checksum, read_split
-from archipel.data.splits import check_fraction, hold_out, own_test, take_stimuli
+from archipel.data.splits import check_fraction, hold_out, take_stimuli
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +100,10 @@ class Source:
             Feature(feature, self.categories[feature].numpy()[pool], concentration)
             for feature, concentration in skewed.items()
         ]
-        parts = [pool[positions] for positions in deal(labels[pool], learners, sizes, classes, seed, columns)]
-        tests = own_tests(labels, parts, home, seed)
-        return self._islands(numbered(learners), parts, tests, home, seen, own, seed)
+        owner = deal(labels[pool], learners, sizes, classes, seed, columns)
+        train = IndexTable.grouped(pool, owner, learners)
+        tests = own_tests(labels, train, home, seed)
+        return self._islands(numbered(learners), train, tests, home, seen, own, seed)
 
     def natural(
         self,
@@ -142,15 +146,15 @@ class Source:
         # a stratum for every class at every site
         strata = np.unique(sites[here] * (int(labels.max()) + 1) + labels[here], return_inverse=True)[1]
         pool, home, seen = self._hold_out(labels, here, strata.astype(np.int64), part, stimuli, seed)
-        parts = gathered(pool, owner[sites[pool]], len(names))
+        train = IndexTable.grouped(pool, owner[sites[pool]], len(names))
         from_here = owner[sites[home]]
         if (from_here >= 0).any():
-            tests = gathered(home, from_here, len(names))
+            tests: LearnerParts = IndexTable.grouped(home, from_here, len(names))
         else:
-            tests = own_tests(labels, parts, home, seed)
+            tests = own_tests(labels, train, home, seed)
         if not merged:
             names = named(names, owner, self.site_names)
-        return self._islands(names, parts, tests, home, seen, own, seed)
+        return self._islands(names, train, tests, home, seen, own, seed)
 
     def colour_skew(self, share: float | str = 0.95, test: str = "alike", seed: int = 0) -> Source:
         """Make colour images mostly grey in the first half of the classes and rarely grey in the second half (D&C).
@@ -211,18 +215,15 @@ class Source:
     def _islands(
         self,
         names: list[str],
-        parts: list[IntArray],
-        tests: list[IntArray],
+        train: IndexTable,
+        tests: LearnerParts,
         home: IntArray,
         seen: IntArray,
         own: float | None,
         seed: int,
     ) -> Islands:
         """Return the islands with these names and parts."""
-        learners = tuple(
-            Island(name, torch.from_numpy(train), torch.from_numpy(test))
-            for name, train, test in zip(names, parts, tests, strict=True)
-        )
+        learners = IslandTable.training(names, train, tests)
         home_test, stimuli = torch.from_numpy(home), torch.from_numpy(seen)
         islands = Islands(self.x, self.y, learners, home_test, stimuli, self.classes, self.name)
         return islands if own is None else islands.with_own_test(own, seed)
@@ -234,14 +235,9 @@ def numbered(learners: int) -> list[str]:
     return [f"{number:0{digits}}" for number in range(learners)]
 
 
-def own_tests(labels: IntArray, parts: list[IntArray], home: IntArray, seed: int) -> list[IntArray]:
+def own_tests(labels: IntArray, train: IndexTable, home: IntArray, seed: int) -> LearnerParts:
     """Return every learner's own test part, taken from the test set at HOME."""
-    if not len(home):
-        return [home] * len(parts)
-    return [
-        home[own_test(labels[part], labels[home], (seed, "data", "own test", number))]
-        for number, part in enumerate(parts)
-    ]
+    return HomeTests(labels, train, torch.from_numpy(home), seed) if len(home) else IndexTable.empty(len(train))
 
 
 def held_out(test: float | str | None) -> tuple[float | None, float | None]:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,21 +41,22 @@ class SavedSplit:
     classes: int | None
     checksum: str
     """SHA-256 of x and y, as `checksum` computes it."""
-    learners: tuple[Island, ...]
+    learners: Sequence[Island]
     test: Tensor
     stimuli: Tensor
 
 
 def write_split(split: SavedSplit, path: Path) -> None:
     """Write a split file; an existing file is replaced atomically."""
-    parts = [part for learner in split.learners for part in (learner.train, learner.test)]
+    learners = tuple(split.learners)
+    parts = [part for learner in learners for part in (learner.train, learner.test)]
     packed = pack([*parts, split.test, split.stimuli])
     contents = {
         "source": split.source,
         "examples": split.examples,
         "classes": split.classes,
         "checksum": split.checksum,
-        "learners": [[one.name, one.role, len(one.train), len(one.test)] for one in split.learners],
+        "learners": [[one.name, one.role, len(one.train), len(one.test)] for one in learners],
         "test": len(split.test),
         "stimuli": len(split.stimuli),
     }

@@ -11,6 +11,7 @@ from torch import Tensor
 from archipel.core.checks import require
 from archipel.core.randomness import generator
 from archipel.data.array_types import BoolArray, IntArray
+from archipel.data.index_table import LearnerParts
 from archipel.data.sizes import apportion
 
 
@@ -39,6 +40,17 @@ def stratified_validation(
     wanted = np.floor(fraction * supply + 0.5).astype(np.int64)
     mask = draw(strata, np.minimum(np.maximum(wanted, 1), supply - 1), generator(*key))
     return indices(~mask), indices(mask)
+
+
+def validation_sizes(table: Tensor | None, sizes: IntArray, fraction: float) -> IntArray:
+    """Return how many examples `stratified_validation` reserves of every learner's; a fraction of 0 reserves none.
+
+    table: examples of every class at every learner; None: there are no classes. sizes: examples of every learner.
+    """
+    supply = sizes[:, None] if table is None else table.numpy()
+    wanted = np.maximum(np.floor(fraction * supply + 0.5).astype(np.int64), 1)
+    reserved: IntArray = np.minimum(wanted, np.maximum(supply - 1, 0)).sum(1)
+    return reserved if fraction else np.zeros_like(reserved)
 
 
 def hold_out(labels: IntArray, fraction: float, seed: int) -> BoolArray:
@@ -73,36 +85,73 @@ def own_test(train: IntArray, labels: IntArray, key: tuple[int | str, ...]) -> B
     return draw(labels, counts, generator(*key))
 
 
-def carve_test(labels: IntArray, fraction: float, key: tuple[int | str, ...]) -> BoolArray:
-    """Mark a test part of a learner's own examples: this fraction of every class, exact to the example.
+def carve_tests(labels: IntArray, starts: IntArray, fraction: float, draws: Iterable[np.random.Generator]) -> BoolArray:
+    """Mark a test part of every learner's own examples: this fraction of every class, exact to the example.
+
+    labels: of all learners' examples, one learner after the other; starts: where each learner's begin, and the end.
+    draws: a generator for each learner.
 
     Every class keeps one example to train on. A learner with two or more examples of a class has at least one to test
     on.
     """
     check_fraction("with_own_test: fraction", fraction)
-    random = generator(*key)
-    strata = np.unique(labels, return_inverse=True)[1].astype(np.int64)
-    supply = np.bincount(strata)
+    sizes = np.diff(starts)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    # a stratum is a class of a learner; they are numbered learner by learner
+    cells, stratum, supply = np.unique(
+        owner * (int(labels.max(initial=0)) + 1) + labels, return_inverse=True, return_counts=True
+    )
+    whose = cells // (int(labels.max(initial=0)) + 1)
+    strata = np.bincount(whose, minlength=len(sizes))
+    turns, shuffled = np.empty(len(cells), np.int64), np.empty(len(labels), np.int64)
+    place = 0
+    for random, kinds, start, size in zip(draws, strata.tolist(), starts[:-1].tolist(), sizes.tolist(), strict=True):
+        turns[place : place + kinds] = random.permutation(kinds)
+        shuffled[start : start + size] = start + random.permutation(size)
+        place += kinds
+    counts = _carved_counts(fraction, sizes, supply, whose, turns)
+    grouped = shuffled[np.argsort(stratum[shuffled], kind="stable")]
+    mask = np.zeros(len(labels), dtype=bool)
+    mask[grouped[_places(supply) < np.repeat(counts, supply)]] = True
+    return mask
+
+
+def _carved_counts(fraction: float, sizes: IntArray, supply: IntArray, whose: IntArray, turns: IntArray) -> IntArray:
+    """Return how many examples of each stratum are for the test; equal remainders are served in the order of turns."""
     shares = fraction * supply
     # the small addend: a share that is whole but for rounding errors must not lose its last example
-    counts = np.floor(shares + 1e-9).astype(np.int64)
+    counts: IntArray = np.floor(shares + 1e-9).astype(np.int64)
+    missing = np.rint(fraction * sizes).astype(np.int64) - _sums(counts, whose, len(sizes))
     # ties in random order: many small learners would otherwise all be tested on their first classes
-    order = np.lexsort((random.permutation(len(supply)), -np.round(shares - counts, 9)))
-    counts[order[: max(0, round(fraction * len(labels)) - int(counts.sum()))]] += 1
-    counts = np.minimum(counts, supply - 1)
-    if not counts.any():
-        most = order[supply[order].argmax()]
-        counts[most] = min(1, supply[most] - 1)
-    return draw(strata, counts, random)
+    order = np.lexsort((turns, -np.round(shares - counts, 9), whose))
+    rank = _places(np.bincount(whose, minlength=len(sizes)))
+    counts[order[rank < missing[whose[order]]]] += 1
+    np.minimum(counts, supply - 1, out=counts)
+    # who has none takes one of the largest class, the first in this order
+    largest = order[np.lexsort((rank, -supply[order], whose[order]))][rank == 0]
+    largest = largest[_sums(counts, whose, len(sizes))[whose[largest]] == 0]
+    counts[largest] = np.minimum(1, supply[largest] - 1)
+    return counts
 
 
-def exclusive_tests(tests: Iterable[Tensor], home: Tensor, examples: int) -> Tensor:
+def _places(counts: IntArray) -> IntArray:
+    """Return the number of every member of groups of these sizes, in each group from 0."""
+    places: IntArray = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return places
+
+
+def _sums(values: IntArray, group: IntArray, groups: int) -> IntArray:
+    """Add up the values of every group."""
+    return np.bincount(group, weights=values, minlength=groups).astype(np.int64)
+
+
+def exclusive_tests(tests: LearnerParts, home: Tensor, examples: int) -> Tensor:
     """Mark the examples that are in exactly one learner's own test part and not in the test set at HOME."""
-    times = torch.zeros(examples, dtype=torch.int64)
-    for test in tests:
-        times[test] += 1
-    times[home] = 0
-    return times == 1
+    outside = torch.ones(examples, dtype=torch.bool)
+    outside[home] = False
+    if not outside[tests.used].any():
+        return torch.zeros(examples, dtype=torch.bool)
+    return outside & (tests.times(examples) == 1)
 
 
 def draw(labels: IntArray, counts: IntArray, random: np.random.Generator) -> BoolArray:
@@ -110,9 +159,8 @@ def draw(labels: IntArray, counts: IntArray, random: np.random.Generator) -> Boo
     shuffled = random.permutation(len(labels))
     grouped = shuffled[np.argsort(labels[shuffled], kind="stable")]
     supply = np.bincount(labels, minlength=len(counts))
-    place = np.arange(len(labels)) - np.repeat(np.cumsum(supply) - supply, supply)
     mask = np.zeros(len(labels), dtype=bool)
-    mask[grouped[place < np.repeat(counts, supply)]] = True
+    mask[grouped[_places(supply) < np.repeat(counts, supply)]] = True
     return mask
 
 

@@ -15,7 +15,7 @@ from archipel.data.array_types import FloatArray, IntArray
 ROUNDS = 500
 """Limit on the steps of Newton's method, which needs about six."""
 CHUNK = 1024
-"""Learners that are looked at together for holders of a class."""
+"""Learners that are looked at together."""
 
 
 def allocate(sizes: IntArray, supply: IntArray, at_least: IntArray, at_most: IntArray) -> IntArray | None:
@@ -39,12 +39,12 @@ def complete(shares: FloatArray, rows: IntArray, columns: IntArray, room: IntArr
     table = np.minimum(np.floor(shares + 1e-6).astype(np.int64), room)
     room = room - table
     spare: IntArray = columns - table.sum(0)
-    for k in np.flatnonzero(table.sum(1) < rows).tolist():
-        by_remainder = np.argsort(table[k] - shares[k], kind="stable")
-        one_more = by_remainder[((room[k] > 0) & (spare > 0))[by_remainder]][: rows[k] - table[k].sum()]
-        table[k, one_more] += 1
-        room[k, one_more] -= 1
-        spare[one_more] -= 1
+    short = np.flatnonzero(table.sum(1) < rows)
+    for first in range(0, len(short), CHUNK):
+        learners, classes = one_more(short[first : first + CHUNK], shares, rows, table, room, spare)
+        table[learners, classes] += 1
+        room[learners, classes] -= 1
+        spare -= np.bincount(classes, minlength=len(spare))
     for k in np.flatnonzero(table.sum(1) < rows).tolist():
         while (lack := int(rows[k] - table[k].sum())) > 0:
             if not augment(k, lack, table, room, spare):
@@ -52,11 +52,34 @@ def complete(shares: FloatArray, rows: IntArray, columns: IntArray, room: IntArr
     return table
 
 
+def one_more(
+    learners: IntArray, shares: FloatArray, rows: IntArray, table: IntArray, room: IntArray, spare: IntArray
+) -> tuple[IntArray, IntArray]:
+    """Return where learners get one more, each in turn by largest remainder, as long as there are spare examples."""
+    by_remainder = np.argsort(table[learners] - shares[learners], axis=1, kind="stable")
+    has_room = np.take_along_axis(room[learners] > 0, by_remainder, 1)
+    lacks = rows[learners] - table[learners].sum(1)
+    left, served, classes = spare.tolist(), list[int](), list[int]()
+    # plain numbers: a learner takes of what those before it have left, so they cannot be served at once
+    for k, lack, order, open_ in zip(
+        learners.tolist(), lacks.tolist(), by_remainder.tolist(), has_room.tolist(), strict=True
+    ):
+        for c, fits in zip(order, open_, strict=True):
+            if fits and left[c] > 0:
+                left[c] -= 1
+                served.append(k)
+                classes.append(c)
+                lack -= 1
+                if not lack:
+                    break
+    return np.array(served, np.int64), np.array(classes, np.int64)
+
+
 def augment(start: int, lack: int, table: IntArray, room: IntArray, spare: IntArray) -> bool:
     """Give a learner more by the shortest augmenting path, a chain of exchanges to a class with spare examples."""
     taker: dict[int, int] = {}  # class -> the learner that would take of it, in the order in which they were reached
     gives: dict[int, int] = {}  # learner -> the class it would give to the taker of that class
-    for learner in _reached(start, taker, gives, table):
+    for learner in _reached(start, taker, gives, table, room):
         for c in np.flatnonzero(room[learner]).tolist():
             if c in taker:
                 continue
@@ -78,17 +101,22 @@ def augment(start: int, lack: int, table: IntArray, room: IntArray, spare: IntAr
     return False
 
 
-def _reached(start: int, taker: dict[int, int], gives: dict[int, int], table: IntArray) -> Iterator[int]:
-    """Yield learners breadth first: the first one, then all that hold a class somebody would take; note what they give.
+def _reached(
+    start: int, taker: dict[int, int], gives: dict[int, int], table: IntArray, room: IntArray
+) -> Iterator[int]:
+    """Yield learners breadth first: the first one, then holders of a class that is to be taken; note what they give.
 
-    Most searches end after a few learners, so holders are looked for only as far as they are needed.
+    Most searches end after a few learners, so holders are looked for only as far as they are needed, and those that
+    would take nothing new are passed over.
     """
     yield start
     done = 0
     while done < len(taker):
         c = list(taker)[done]
         for first in range(0, len(table), CHUNK):
-            for place in np.flatnonzero(table[first : first + CHUNK, c]).tolist():
+            some = slice(first, first + CHUNK)
+            new = [kind for kind in range(table.shape[1]) if kind not in taker]
+            for place in np.flatnonzero((table[some, c] > 0) & (room[some, new] > 0).any(1)).tolist():
                 other = first + place
                 if other != start and other not in gives:
                     gives[other] = c
@@ -145,18 +173,20 @@ def project(
         u = levels(wanted, rows)
         duals = u, levels((wanted + u[:, None]).T, columns)
     u, v = duals
-    table, value = dual(wanted, rows, columns, u, v)
+    table = np.empty_like(wanted)
+    value = dual(wanted, rows, columns, u, v, table)
+    active, shared = np.empty_like(wanted), np.empty_like(wanted)
     for _ in range(ROUNDS):
         short, low = rows - table.sum(1), columns - table.sum(0)
         error = max(np.abs(short).max(), np.abs(low).max()) / scale
         if error <= 1e-10:
             break
-        active = (table > 0).astype(np.float64)
+        np.greater(table, 0, out=active)
         # damping keeps the system regular if rows and columns share no active entry
         damping = 1e-9 + 1e-4 * min(1.0, error)
         in_row, in_column = active.sum(1) + damping, active.sum(0) + damping
         if len(rows) >= len(columns):
-            system = np.diag(in_column) - active.T @ (active / in_row[:, None])
+            system = np.diag(in_column) - active.T @ np.divide(active, in_row[:, None], out=shared)
             dv = np.linalg.solve(system, low - active.T @ (short / in_row))
             du = (short - active @ dv) / in_row
         else:
@@ -165,7 +195,7 @@ def project(
             dv = (low - du @ active) / in_column
         slope, step = float(short @ du + low @ dv), 1.0
         while True:
-            table, higher = dual(wanted, rows, columns, u + step * du, v + step * dv)
+            higher = dual(wanted, rows, columns, u + step * du, v + step * dv, table)
             if higher >= value + 1e-4 * step * slope - 1e-13 * abs(value) or step < 1e-12:
                 break
             step /= 2
@@ -174,11 +204,14 @@ def project(
 
 
 def dual(
-    wanted: FloatArray, rows: FloatArray, columns: FloatArray, u: FloatArray, v: FloatArray
-) -> tuple[FloatArray, float]:
-    """Return the table for u and v, and the value of the dual function."""
-    table = np.maximum(wanted + u[:, None] + v, 0)
-    return table, float(u @ rows + v @ columns - 0.5 * np.vdot(table, table))
+    wanted: FloatArray, rows: FloatArray, columns: FloatArray, u: FloatArray, v: FloatArray, table: FloatArray
+) -> float:
+    """Fill the table for u and v, and return the value of the dual function."""
+    # in place: memory for a large table costs more than its arithmetic
+    np.add(wanted, u[:, None], out=table)
+    table += v
+    np.maximum(table, 0, out=table)
+    return float(u @ rows + v @ columns - 0.5 * np.vdot(table, table))
 
 
 def levels(values: FloatArray, totals: FloatArray) -> FloatArray:

@@ -165,12 +165,11 @@ def with_flipped_labels(data: Islands, attacks: Mapping[str, str]) -> Islands:
         place += len(rows)
         return torch.arange(place - len(rows), place)
 
-    def island(one: Island) -> Island:
-        if one.name not in flippers:
-            return one
+    def flipped_island(one: Island) -> Island:
         return replace(one, train=flipped(one.train), test=flipped(one.test))
 
-    learners = tuple(map(island, data.learners))
+    chosen = [row for row, name in enumerate(data.rows.names) if name in flippers]
+    learners = data.rows.replaced({row: flipped_island(data.learners[row]) for row in chosen})
     rows = torch.cat(copies)
     x, y = torch.cat([data.x, data.x[rows]]), torch.cat([data.y, (data.classes or 0) - 1 - data.y[rows]])
     return replace(data, x=x, y=y, learners=learners)

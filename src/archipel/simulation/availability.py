@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
 from typing import Any
 
 from archipel.core.randomness import generator
 from archipel.core.types import Joined, Left
 from archipel.simulation.clock import Clock, Goes, Returns
-from archipel.simulation.site import Site
+from archipel.simulation.site_table import SiteTable
 
 
 class Availability:
     """Draws when each learner goes offline and for how long, and keeps track of it."""
 
-    def __init__(self, clock: Clock, sites: Mapping[str, Site], seed: int) -> None:
+    def __init__(self, clock: Clock, sites: SiteTable, seed: int) -> None:
         self.clock = clock
         self.sites = sites
         self.seed = seed
+        self.absences: Counter[str] = Counter()
+        """How often each learner went offline: the counter of its randomness."""
+        self._test_sizes = sites.test_sizes
 
     def begin(self) -> None:
         """Schedule that all learners join now."""
@@ -27,24 +30,22 @@ class Availability:
 
     def joined(self, name: str, fresh: bool) -> Joined:
         """Return the event of a learner that joins; fresh: it has no private layers."""
-        site = self.sites[name]
-        learner = site.learner
+        sites, row, group = self.sites, self.sites.row[name], self.sites.group(name)
         return Joined(
             name,
-            site.group.claims * len(learner.train),
-            site.group.claims * len(learner.validation),
-            len(learner.test),
-            site.group.name,
-            site.role,
+            group.claims * int(sites.train_sizes[row]),
+            group.claims * int(sites.validation_sizes[row]),
+            int(self._test_sizes[row]),
+            group.name,
+            sites.role(name),
             fresh,
         )
 
     def go(self, name: str) -> Left:
         """Take a learner offline and schedule its return."""
-        site = self.sites[name]
-        site.absences += 1
-        draw = generator(self.seed, "returns", name, site.absences)
-        self.clock.after(float(draw.exponential(site.group.down)), Returns(name))
+        self.absences[name] += 1
+        draw = generator(self.seed, "returns", name, self.absences[name])
+        self.clock.after(float(draw.exponential(self.sites.group(name).down)), Returns(name))
         return Left(name)
 
     def come_back(self, name: str) -> Joined:
@@ -53,16 +54,15 @@ class Availability:
         return self.joined(name, fresh=False)
 
     def _schedule_absence(self, name: str) -> None:
-        site = self.sites[name]
-        if site.group.up is not None:
-            draw = generator(self.seed, "leaves", name, site.absences)
-            self.clock.after(float(draw.exponential(site.group.up)), Goes(name))
+        group = self.sites.group(name)
+        if group.up is not None:
+            draw = generator(self.seed, "leaves", name, self.absences[name])
+            self.clock.after(float(draw.exponential(group.up)), Goes(name))
 
     def save(self) -> dict[str, Any]:
         """Return what a resumed run needs."""
-        return {name: site.absences for name, site in self.sites.items()}
+        return dict(self.absences)
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
-        for name, absences in saved.items():
-            self.sites[name].absences = absences
+        self.absences = Counter(saved)

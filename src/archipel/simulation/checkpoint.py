@@ -13,7 +13,7 @@ from archipel.simulation.simulator import Simulator
 from archipel.storage.dataclass_codec import Codec
 
 CODEC = Codec(types, records, members, state, clock, evaluations, network)
-FORMAT = 3
+FORMAT = 4
 """Of the file; another format cannot be read."""
 
 
@@ -67,13 +67,12 @@ def _identity(simulator: Simulator) -> dict[str, Any]:
 
 
 def _data_hash(simulator: Simulator) -> str:
-    context, evaluated = simulator.context, simulator.evaluations
+    context, evaluated, sites = simulator.context, simulator.evaluations, simulator.sites
+    rows = sites.data.rows
     digest = hashlib.sha256()
-    for name in sorted(simulator.sites):
-        site = simulator.sites[name]
-        digest.update(f"{name} {site.group!r} {site.role}".encode())
-        for part in (site.learner.train, site.learner.validation, site.learner.test):
-            digest.update(part.numpy().tobytes())
-    for tensor in (context.x, context.y, evaluated.test, evaluated.stimuli):
+    digest.update(f"{rows.names} {sites.fleet!r} {sites.validation} {sites.seed}".encode())
+    for numbers in (rows.roles, sites.assigned, rows.train.starts, rows.tests.sizes):
+        digest.update(numbers.tobytes())
+    for tensor in (rows.train.indices, rows.tests.used, context.x, context.y, evaluated.test, evaluated.stimuli):
         digest.update(tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

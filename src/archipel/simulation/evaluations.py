@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -30,7 +30,7 @@ from archipel.simulation.clock import Answered, Clock
 from archipel.simulation.executors.interface import Executor, KnownResult, PendingResult
 from archipel.simulation.fleet import Group
 from archipel.simulation.network import Wire
-from archipel.simulation.site import Site
+from archipel.simulation.site_table import SiteTable
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Evaluations:
         self,
         context: TrainingContext,
         models: Models,
-        sites: Mapping[str, Site],
+        sites: SiteTable,
         clock: Clock,
         wire: Wire,
         executor: Executor,
@@ -76,6 +76,7 @@ class Evaluations:
         self.out: dict[int, Evaluating] = {}
         self._results: dict[int, PendingResult[SiteAnswers]] = {}
         self._parts = lru_cache(maxsize=256)(self._parts_of)
+        self._seconds = lru_cache(maxsize=1 << 16)(self._site_seconds)
 
     def start(self, command: Evaluate) -> Probed | None:
         """Ask all sites at once and schedule their answer; return a record of it if it costs virtual time."""
@@ -112,7 +113,7 @@ class Evaluations:
 
     def _claimed(self, answers: ScoreTable, sites: Sequence[str]) -> ScoreTable:
         """Return the answers with the numbers of examples that the sites claim."""
-        claims = [1 if name == HOME else self.sites[name].group.claims for name in sites]
+        claims = [1 if name == HOME else self.sites.group(name).claims for name in sites]
         return answers if set(claims) == {1} else inflated(answers, claims)
 
     def leave(self, name: str) -> None:
@@ -130,7 +131,7 @@ class Evaluations:
         probe, vector = command.probe, self.models.read(command.model.name)
         if isinstance(probe, Consistency):
             return KnownResult((self._consistency(command, probe),) * len(command.sites))
-        if any(self._private(name) for name in command.sites):
+        if any(map(self._private, command.sites)):
             return KnownResult(ScoreTable.of([*self._scores_with_private_layers(vector, command.sites, probe)]))
         return self.executor.score(vector, self._parts(command.sites, probe.part), probe, urgent=command.record)
 
@@ -148,7 +149,7 @@ class Evaluations:
             yield score(self.context, own, self._examples(name, probe.part), probe.bins)
 
     def _private(self, name: str) -> bool:
-        return name != HOME and bool(self.sites[name].learner.private)
+        return bool(self.sites.private.get(name))
 
     def _parts_of(self, sites: Sequence[str], part: str) -> Parts:
         return Parts.of([self._examples(name, part) for name in sites])
@@ -156,14 +157,14 @@ class Evaluations:
     def _examples(self, name: str, part: str) -> Tensor:
         if name == HOME:
             return self.test
-        learner = self.sites[name].learner
-        return learner.validation if part == "validation" else learner.test
+        return self.sites[name].learner.validation if part == "validation" else self.sites.test(name)
 
     # ---------------------------------------------------------------------------------------------------- what it costs
 
     def _send(self, command: Evaluate) -> list[int]:
         """Return the bytes that carry the model to each site; home has it already."""
-        away = [(name, self.sites[name].learner.private) for name in command.sites if name != HOME]
+        private = self.sites.private
+        away = [(name, private.get(name, ())) for name in command.sites if name != HOME]
         kind = "score down" if command.record else "evaluate down"
         moved = iter(self.wire.show(away, command.model, kind))
         return [0 if name == HOME else next(moved) for name in command.sites]
@@ -172,29 +173,25 @@ class Evaluations:
         """Return the seconds until each site's answer arrives: 0 for scores for the records, and at home."""
         if command.record or not isinstance(command.probe, Score):
             return [0.0] * len(command.sites)
-        seconds = self._seconds[command.probe.part]
+        seconds = [self._seconds(name, command.probe.part) for name in command.sites]
         return [
             own if group is None else self.wire.seconds(group, amount) + group.latency + own
-            for (own, group), amount in zip(map(seconds.__getitem__, command.sites), down, strict=True)
+            for (own, group), amount in zip(seconds, down, strict=True)
         ]
 
-    @cached_property
-    def _seconds(self) -> dict[str, dict[str, tuple[float, Group | None]]]:
-        """By part and site: seconds until its answer arrives; with a group, without those of the model's transfer."""
-        found: dict[str, dict[str, tuple[float, Group | None]]] = {}
-        for part in ("validation", "test"):
-            found[part] = {HOME: (0.0, None)}
-            for name, site in self.sites.items():
-                group, seconds = site.group, site.evaluation_seconds(len(self._examples(name, part)), self.batch)
-                if group.bandwidth is None:  # they do not depend on what has to be sent
-                    found[part][name] = (self.wire.seconds(group, 0) + group.latency + seconds, None)
-                else:
-                    found[part][name] = (seconds, group)
-        return found
+    def _site_seconds(self, name: str, part: str) -> tuple[float, Group | None]:
+        """Return the seconds until a site's answer arrives; with a group, without those of the model's transfer."""
+        if name == HOME:
+            return 0.0, None
+        site = self.sites[name]
+        group, seconds = site.group, site.evaluation_seconds(len(self._examples(name, part)), self.batch)
+        if group.bandwidth is None:  # they do not depend on what has to be sent
+            return self.wire.seconds(group, 0) + group.latency + seconds, None
+        return seconds, group
 
     @cached_property
     def _some_drop(self) -> bool:
-        return any(site.group.drop_rate > 0 for site in self.sites.values())
+        return any(group.drop_rate > 0 for group in self.sites.fleet.groups)
 
     def save(self) -> dict[str, Any]:
         """Return what a resumed run needs; wait for all results."""

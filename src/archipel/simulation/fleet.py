@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from archipel.core.checks import at_least, between, more_than, require
 from archipel.simulation.attacks import attack_of
 
@@ -85,22 +88,24 @@ class Fleet:
     def __repr__(self) -> str:
         return f"Fleet({', '.join(map(repr, self.groups))})"
 
-    def assign(self, names: Sequence[str], sizes: Sequence[int]) -> dict[str, Group]:
-        """Who is in which group: alternating between groups by descending data size (Metis section VI)."""
-        room = {group.name: group.count for group in self.groups}
+    def assign(self, sizes: Sequence[int]) -> NDArray[np.int64]:
+        """Return the place of every learner's group: alternating by descending data size (Metis section VI)."""
+        counts = np.array([group.count for group in self.groups])
         require(
-            len(names) == sum(room.values()),
-            f"Fleet: it has {sum(room.values())} learners "
-            f"({', '.join(f'{g.count} {g.name}' for g in self.groups)}), the data have {len(names)} islands; "
+            len(sizes) == counts.sum(),
+            f"Fleet: it has {counts.sum()} learners "
+            f"({', '.join(f'{g.count} {g.name}' for g in self.groups)}), the data have {len(sizes)} islands; "
             "make them equal.",
         )
-        assigned: dict[str, Group] = {}
-        turn = 0
-        for place in sorted(range(len(names)), key=lambda i: (-sizes[i], i)):
-            while room[self.groups[turn % len(self.groups)].name] == 0:
-                turn += 1
-            group = self.groups[turn % len(self.groups)]
-            room[group.name] -= 1
-            turn += 1
-            assigned[names[place]] = group
+        # the n-th learner of a group has its turn in the n-th lap, after those of earlier groups
+        group = np.repeat(np.arange(len(counts)), counts)
+        lap = np.concatenate([np.arange(count) for count in counts])
+        assigned = np.empty(len(sizes), np.int64)
+        assigned[np.argsort(-np.array(sizes), kind="stable")] = group[np.lexsort((group, lap))]
         return assigned
+
+    def attacks(self, names: Sequence[str], assigned: NDArray[np.int64]) -> dict[str, str]:
+        """Return what attackers do, by name; assigned: the place of every learner's group."""
+        attacks = [group.attack for group in self.groups]
+        rows = np.flatnonzero(np.array([bool(attack) for attack in attacks])[assigned]).tolist()
+        return {names[row]: attacks[int(assigned[row])] for row in rows}

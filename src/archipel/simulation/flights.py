@@ -8,7 +8,7 @@ ahead of the clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from archipel.simulation.clock import Arrives, Clock, EpochEnds, TrainingEnds
 from archipel.simulation.executors.interface import Executor
 from archipel.simulation.network import Wire
 from archipel.simulation.site import Site
+from archipel.simulation.site_table import SiteTable
 
 AHEAD = 1 << 26
 """Parameters of all models that are trained before their time has come: they wait in memory."""
@@ -75,7 +76,7 @@ class Flights:
         self,
         context: TrainingContext,
         models: Models,
-        sites: Mapping[str, Site],
+        sites: SiteTable,
         clock: Clock,
         wire: Wire,
         executor: Executor,
@@ -99,13 +100,17 @@ class Flights:
         self.optional = optional
         self.evaluation_batch = evaluation_batch
         self.seed = seed
-        attacks = {name: attack_of(site.group.attack) for name, site in sites.items()}
+        attacks = {
+            name: attack_of(text) for name, text in sites.fleet.attacks(sites.data.rows.names, sites.assigned).items()
+        }
         self.attackers = Attackers({name: attack for name, attack in attacks.items() if attack is not None}, seed)
         self.out: dict[int, Flight] = {}
         self.unanswered: dict[int, str] = {}
         """Tasks that the controller has no answer to yet, and their learners."""
         self._fresh: list[Flight] = []
         """What can be trained since the last event."""
+        self._tasks: dict[str, set[int]] = {}
+        """The same by learner."""
 
     def train(self, command: Train) -> None:
         """Send a task to its learner and schedule what follows."""
@@ -114,7 +119,7 @@ class Flights:
         if plan.shift is not None:
             down += self.wire.shift(self.context.layout.shared_parameters(plan.trains, plan.private))
         flight = Flight(command, down, by_epoch=plan.cycle is not None or "progress" in plan.reports)
-        self.unanswered[command.task] = command.learner
+        self._note(command.task, command.learner)
         self.out[command.task] = flight
         self._fresh.append(flight)
         epochs = 1 if flight.by_epoch else epochs_of(plan, len(site.learner.train))
@@ -126,6 +131,20 @@ class Flights:
             self.clock.after(seconds, EpochEnds(command.task))
         else:
             self._schedule_arrival(flight, seconds)
+
+    def _note(self, task: int, learner: str) -> None:
+        self.unanswered[task] = learner
+        self._tasks.setdefault(learner, set()).add(task)
+
+    def _close(self, task: int) -> bool:
+        """Note that a task is answered; return False if it was before."""
+        learner = self.unanswered.pop(task, None)
+        if learner is None:
+            return False
+        self._tasks[learner].remove(task)
+        if not self._tasks[learner]:
+            del self._tasks[learner]
+        return True
 
     def finish(self, task: int) -> None:
         """Have a learner report at the end of its epoch: now, if one has just ended, or when the running one does."""
@@ -144,13 +163,13 @@ class Flights:
 
     def give_up_all_of(self, learner: str) -> None:
         """Answer all tasks of a learner that has left with a failure."""
-        for task in sorted(task for task, name in self.unanswered.items() if name == learner):
+        for task in sorted(self._tasks.get(learner, ())):
             self.give_up(task, "left")
 
     def fail(self, event: Failed) -> Failed | None:
         """Return the failure of a task, unless the task was answered before."""
         self.out.pop(event.task, None)
-        return None if self.unanswered.pop(event.task, None) is None else event
+        return event if self._close(event.task) else None
 
     def arrive(self, task: int) -> Trained | Failed | None:
         """Return a learner's answer; None if the task was cancelled or its learner has left."""
@@ -165,7 +184,7 @@ class Flights:
         self.executor.wait(job)
         if flight.sends is None:
             flight.sends = self.wanted(task)
-        del self.unanswered[task]
+        self._close(task)
         epochs = flight.ended if flight.by_epoch else job.epochs
         vector = flight.before if job.epochs > epochs and flight.before is not None else job.vector
         return self._answer(flight, job, vector.cpu(), epochs)
@@ -285,16 +304,17 @@ class Flights:
 
     def save(self) -> dict[str, Any]:
         """Return what a resumed run needs, once nothing is being trained."""
-        private = {name: site.learner.private for name, site in self.sites.items()}
+        private = {name: private for name, private in self.sites.private.items() if private}
         out = {task: _saved(flight) for task, flight in self.out.items()}
         return {"out": out, "unanswered": self.unanswered, "private": private, "movements": self.attackers.latest}
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
         for name, private in saved["private"].items():
-            self.sites[name].learner.private = private
+            self.sites.private[name].update(private)
         self.attackers.latest = saved["movements"]
-        self.unanswered = saved["unanswered"]
+        for task, learner in saved["unanswered"].items():
+            self._note(task, learner)
         self.out = {task: self._loaded(flight) for task, flight in saved["out"].items()}
 
     def _loaded(self, saved: dict[str, Any]) -> Flight:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from archipel.assembly.contexts import context_of, learner_of
+from archipel.assembly.contexts import context_of
 from archipel.assembly.finished_run import run_of
 from archipel.assembly.requirements import check_evaluation, check_learners, evaluation_of, reserved_share
 from archipel.core.algorithm import Algorithm
@@ -29,9 +29,9 @@ from archipel.simulation.cluster.opening import open_cluster
 from archipel.simulation.divergences import ShadowRun
 from archipel.simulation.executors.choice import Way, choose, executor_of
 from archipel.simulation.executors.interface import Executor
-from archipel.simulation.fleet import Fleet, Group
+from archipel.simulation.fleet import Fleet
 from archipel.simulation.simulator import Simulator
-from archipel.simulation.site import Site
+from archipel.simulation.site_table import SiteTable
 from archipel.simulation.vectors import MemoryModels
 
 TRIED = 4
@@ -128,21 +128,24 @@ def prepare(
 ) -> Simulator:
     """Return a simulator that is ready to begin; `simulate` documents the settings."""
     _check_settings(algorithm, data, fleet=fleet, ending=ending, evaluation=evaluation, loss=loss)
-    data, groups = _dealt(data.pooled() if algorithm.pooled else data, None if algorithm.pooled else fleet)
+    data = data.pooled() if algorithm.pooled else data
+    fleet = Fleet(fast=len(data.learners)) if fleet is None or algorithm.pooled else fleet
+    assigned = fleet.assign(data.sizes())
+    data = with_flipped_labels(data, fleet.attacks(data.rows.names, assigned))
     context = context_of(data, model, loss, seed, device)
     algorithm.check_network(context.module, context.layout, context.x[:TRIED])
     evaluation = evaluation or evaluation_of(algorithm, data, context.layout)
     check_evaluation(evaluation, algorithm, data, context.layout)
-    sites = _sites(data, groups, reserved_share(algorithm, evaluation, validation), seed)
-    training = [site.learner for site in sites.values() if site.role == "train"]
-    check_learners(algorithm, evaluation, data, training)
+    sites = SiteTable(data, fleet, assigned, reserved_share(algorithm, evaluation, validation), seed)
+    trains = data.rows.has("train")
+    check_learners(algorithm, evaluation, data, sites.train_sizes[trains], sites.validation_sizes[trains])
     controller = Controller(
         algorithm,
         context.layout,
         MemoryModels(),
         ending=ending or Ending(rounds=20),
         evaluation=evaluation,
-        learners=len(training),
+        learners=int(trains.sum()),
         seed=seed,
         kernels=kernels(),
         classes=data.classes,
@@ -179,21 +182,23 @@ def finished(simulator: Simulator) -> Run:
     sites = simulator.sites
     return run_of(
         simulator.controller,
-        participants=[_participant(name, site, simulator.context) for name, site in sites.items()],
+        participants=_participants(sites),
         records=simulator.records,
         seconds=simulator.clock.now,
         reason=str(simulator.stopped),
         execution=simulator.executor.name,
         execution_reason=simulator.executor.reason,
         layers=simulator.wire.moved,
-        private={name: dict(site.learner.private) for name, site in sites.items() if site.learner.private},
+        private={name: dict(private) for name, private in sites.private.items() if private},
     )
 
 
-def _participant(name: str, site: Site, context: TrainingContext) -> Participant:
-    own = site.learner.train if site.role == "train" else site.learner.test
-    labels = () if context.classes is None else torch.bincount(context.y[own], minlength=context.classes).tolist()
-    return Participant(name, site.group.name, site.role, len(own), tuple(labels))
+def _participants(sites: SiteTable) -> Iterator[Participant]:
+    for name, site in sites.items():
+        own = site.learner.train if sites.role(name) == "train" else site.learner.test
+        classes, y = sites.data.classes, sites.data.y
+        labels = () if classes is None else torch.bincount(y[own], minlength=classes).tolist()
+        yield Participant(name, site.group.name, sites.role(name), len(own), tuple(labels))
 
 
 def _check_settings(algorithm: Algorithm, data: Islands, *, loss: Loss | None, **parts: object) -> None:
@@ -218,17 +223,3 @@ def _check_settings(algorithm: Algorithm, data: Islands, *, loss: Loss | None, *
         "simulate: loss must be a function of outputs and targets, for example torch.nn.functional.cross_entropy, got "
         f"{loss!r}.",
     )
-
-
-def _dealt(data: Islands, fleet: Fleet | None) -> tuple[Islands, dict[str, Group]]:
-    """Return the group of every learner, and the data as attackers have them."""
-    fleet = fleet or Fleet(fast=len(data.learners))
-    groups = fleet.assign([island.name for island in data.learners], data.sizes())
-    return with_flipped_labels(data, {name: group.attack for name, group in groups.items()}), groups
-
-
-def _sites(data: Islands, groups: Mapping[str, Group], validation: float, seed: int) -> dict[str, Site]:
-    return {
-        island.name: Site(learner_of(island, data, validation, seed), groups[island.name], island.role)
-        for island in data.learners
-    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -31,7 +31,7 @@ from archipel.simulation.evaluations import Evaluations
 from archipel.simulation.executors.interface import Executor
 from archipel.simulation.flights import Flights
 from archipel.simulation.network import Wire
-from archipel.simulation.site import Site
+from archipel.simulation.site_table import SiteTable
 
 
 class Observer(Protocol):
@@ -57,7 +57,7 @@ class Simulator:
         self,
         controller: Controller,
         context: TrainingContext,
-        sites: Mapping[str, Site],
+        sites: SiteTable,
         executor: Executor,
         *,
         test: Tensor,
@@ -66,7 +66,7 @@ class Simulator:
     ) -> None:
         self.controller = controller
         self.context = context
-        self.sites = dict(sites)
+        self.sites = sites
         self.executor = executor
         self.seed = seed
         self.observers: tuple[Observer, ...] = ()

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 from archipel.core.randomness import generator
-from archipel.core.types import Role
 from archipel.learner.batches import steps_of_epoch
 from archipel.learner.learner import Learner
 from archipel.simulation.fleet import Group
@@ -18,9 +17,6 @@ class Site:
 
     learner: Learner
     group: Group
-    role: Role = "train"
-    absences: int = 0
-    """How often it went offline: the counter of its randomness."""
 
     def evaluation_seconds(self, examples: int, batch: int) -> float:
         """Return the virtual seconds of evaluating a model on this many examples."""

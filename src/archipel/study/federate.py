@@ -287,7 +287,8 @@ def _terms(study: Study, data: Islands | None) -> Terms:
         require(guest.name not in listed, f"federation.learners names {guest.name} twice.")
         listed[guest.name] = ListedLearner(guest.group, guest.role)
     if not listed and data is not None:
-        listed = {island.name: ListedLearner("", island.role) for island in data.learners}
+        rows = data.rows
+        listed = {name: ListedLearner("", rows.role(row)) for row, name in enumerate(rows.names)}
     require(
         bool(listed),
         "federation.learners: the controller has no data to tell who takes part. List the learners by the names in "

@@ -47,7 +47,7 @@ def take_part(
     everybodys = study.data.standardise == "global"
     if not everybodys:
         data = data.standardised(study.data.standardise)
-        part = next(island for island in data.learners if island.name == name)
+        part = data.learners[data.rows.names.index(name)]
     settings: Settings = build_settings(study, data)
     evaluation = settings.get("evaluation")
     reserve = algorithm.validates or (evaluation is not None and evaluation.validates)
@@ -104,7 +104,7 @@ def _same_columns_everywhere(study: Study) -> None:
 
 def _own_part(study: Study, name: str) -> tuple[Islands, Island]:
     data = build_data(study).split
-    names = [island.name for island in data.learners]
+    names = data.rows.names
     require(
         name in names,
         f"The study's data are split over {', '.join(names)}, and this learner is {name}. Give it its own table with "
