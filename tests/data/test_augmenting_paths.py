@@ -44,7 +44,7 @@ def test_paths_are_those_of_an_eager_search(chunk: int, monkeypatch: pytest.Monk
         spare = draw.integers(0, 2, classes) * (draw.random(classes) < 0.4)
         chain = eager_path(0, room, table, spare)
         before, there = table.copy(), room.copy()
-        assert transport.augment(0, 1, table, room, spare) is (chain is not None)
+        assert transport.Exchange(table, room, spare).augment(0, 1) is (chain is not None)
         changed = {(int(k), int(c)) for k, c in np.argwhere(table > before)}
         assert changed == set(chain or ())
         assert ((table - before) == (there - room)).all()

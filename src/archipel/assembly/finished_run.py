@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ def run_of(
     controller: Controller,
     *,
     participants: Iterable[Participant],
-    records: Iterable[Stamped],
+    records: Sequence[Stamped],
     seconds: float,
     reason: str,
     execution: str,
@@ -40,7 +40,7 @@ def run_of(
         layout=controller.layout,
         model=controller.models.read(state.model.name),
         private=private,
-        records=tuple(records),
+        records=records,
         seconds=seconds,
         reason=reason,
         execution=execution,

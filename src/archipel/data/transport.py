@@ -45,9 +45,10 @@ def complete(shares: FloatArray, rows: IntArray, columns: IntArray, room: IntArr
         table[learners, classes] += 1
         room[learners, classes] -= 1
         spare -= np.bincount(classes, minlength=len(spare))
+    exchange = Exchange(table, room, spare)
     for k in np.flatnonzero(table.sum(1) < rows).tolist():
         while (lack := int(rows[k] - table[k].sum())) > 0:
-            if not augment(k, lack, table, room, spare):
+            if not exchange.augment(k, lack):
                 return None
     return table
 
@@ -75,59 +76,72 @@ def one_more(
     return np.array(served, np.int64), np.array(classes, np.int64)
 
 
-def augment(start: int, lack: int, table: IntArray, room: IntArray, spare: IntArray) -> bool:
-    """Give a learner more by the shortest augmenting path, a chain of exchanges to a class with spare examples."""
-    taker: dict[int, int] = {}  # class -> the learner that would take of it, in the order in which they were reached
-    gives: dict[int, int] = {}  # learner -> the class it would give to the taker of that class
-    for learner in _reached(start, taker, gives, table, room):
-        for c in np.flatnonzero(room[learner]).tolist():
-            if c in taker:
-                continue
-            taker[c] = learner
-            if spare[c] > 0:
-                chain = [(learner, c)]
-                while chain[-1][0] != start:
-                    given = gives[chain[-1][0]]
-                    chain.append((taker[given], given))
-                bounds = [int(room[k, taken]) for k, taken in chain]
-                bounds += [int(table[k, gives[k]]) for k, _ in chain[:-1]]
-                amount = min(lack, int(spare[c]), *bounds)
-                spare[c] -= amount
-                for k, taken in chain:
-                    move(k, taken, amount, table, room)
-                    if k != start:
-                        move(k, gives[k], -amount, table, room)
-                return True
-    return False
+class Exchange:
+    """Learners that give each other examples, so that one of them gets more."""
 
+    def __init__(self, table: IntArray, room: IntArray, spare: IntArray) -> None:
+        """Change these arrays in place: what learners have, what they may take, and what nobody has."""
+        self.table, self.room, self.spare = table, room, spare
+        self.chunk = CHUNK
+        # searches begin at the first learners, who in time have nothing left to give: whole chunks are passed over
+        self._holders = np.add.reduceat(table > 0, np.arange(0, len(table), self.chunk), axis=0, dtype=np.int64)
+        """How many learners of each chunk hold each class."""
 
-def _reached(
-    start: int, taker: dict[int, int], gives: dict[int, int], table: IntArray, room: IntArray
-) -> Iterator[int]:
-    """Yield learners breadth first: the first one, then holders of a class that is to be taken; note what they give.
+    def augment(self, start: int, lack: int) -> bool:
+        """Give a learner more by the shortest augmenting path, a chain of exchanges to a class with spare examples."""
+        taker: dict[
+            int, int
+        ] = {}  # class -> the learner that would take of it, in the order in which they were reached
+        gives: dict[int, int] = {}  # learner -> the class it would give to the taker of that class
+        for learner in self._reached(start, taker, gives):
+            for c in np.flatnonzero(self.room[learner]).tolist():
+                if c in taker:
+                    continue
+                taker[c] = learner
+                if self.spare[c] > 0:
+                    chain = [(learner, c)]
+                    while chain[-1][0] != start:
+                        given = gives[chain[-1][0]]
+                        chain.append((taker[given], given))
+                    bounds = [int(self.room[k, taken]) for k, taken in chain]
+                    bounds += [int(self.table[k, gives[k]]) for k, _ in chain[:-1]]
+                    amount = min(lack, int(self.spare[c]), *bounds)
+                    self.spare[c] -= amount
+                    for k, taken in chain:
+                        self._move(k, taken, amount)
+                        if k != start:
+                            self._move(k, gives[k], -amount)
+                    return True
+        return False
 
-    Most searches end after a few learners, so holders are looked for only as far as they are needed, and those that
-    would take nothing new are passed over.
-    """
-    yield start
-    done = 0
-    while done < len(taker):
-        c = list(taker)[done]
-        for first in range(0, len(table), CHUNK):
-            some = slice(first, first + CHUNK)
-            new = [kind for kind in range(table.shape[1]) if kind not in taker]
-            for place in np.flatnonzero((table[some, c] > 0) & (room[some, new] > 0).any(1)).tolist():
-                other = first + place
-                if other != start and other not in gives:
-                    gives[other] = c
-                    yield other
-        done += 1
+    def _reached(self, start: int, taker: dict[int, int], gives: dict[int, int]) -> Iterator[int]:
+        """Yield learners breadth first: the first, then holders of a class that is to be taken; note what they give.
 
+        Most searches end after a few learners, so holders are looked for only as far as they are needed, and those that
+        would take nothing new are passed over.
+        """
+        yield start
+        done = 0
+        while done < len(taker):
+            c = list(taker)[done]
+            for chunk in np.flatnonzero(self._holders[:, c]).tolist():
+                first = chunk * self.chunk
+                some = slice(first, first + self.chunk)
+                new = [kind for kind in range(self.table.shape[1]) if kind not in taker]
+                wanting = (self.table[some, c] > 0) & (self.room[some, new] > 0).any(1)
+                for place in np.flatnonzero(wanting).tolist():
+                    other = first + place
+                    if other != start and other not in gives:
+                        gives[other] = c
+                        yield other
+            done += 1
 
-def move(learner: int, taken: int, amount: int, table: IntArray, room: IntArray) -> None:
-    """Add an amount, which may be negative, to a learner's examples of a class."""
-    table[learner, taken] += amount
-    room[learner, taken] -= amount
+    def _move(self, learner: int, taken: int, amount: int) -> None:
+        """Add an amount, which may be negative, to a learner's examples of a class."""
+        before = self.table[learner, taken] > 0
+        self.table[learner, taken] += amount
+        self.room[learner, taken] -= amount
+        self._holders[learner // self.chunk, taken] += int(self.table[learner, taken] > 0) - int(before)
 
 
 def rounded(table: FloatArray, rows: IntArray, columns: IntArray, random: np.random.Generator) -> IntArray:

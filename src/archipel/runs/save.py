@@ -29,7 +29,7 @@ from archipel.runs.final_score import final_score
 from archipel.runs.record_lines import record_line
 from archipel.runs.run_data import RunData
 from archipel.runs.versions import versions
-from archipel.storage.atomic_files import write_text
+from archipel.storage.atomic_files import write_lines, write_text
 
 FORMAT = 1
 """Raise it when an older Archipel could not read the folder."""
@@ -62,7 +62,7 @@ def save_run(run: RunData, folder: str | os.PathLike[str], parquet: bool = True)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").unlink(missing_ok=True)
-    write_text(folder / "records.jsonl", "".join(record_line(stamped) + "\n" for stamped in run.records))
+    write_lines(folder / "records.jsonl", map(record_line, run.records))
     if parquet and importlib.util.find_spec("pyarrow"):
         _write_parquet(run, folder / "records.parquet")
     tensors = run.state_dict()

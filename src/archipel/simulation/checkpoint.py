@@ -9,6 +9,7 @@ from typing import Any
 from archipel.core import members, records, state, types
 from archipel.core.checks import require
 from archipel.simulation import clock, evaluations, network
+from archipel.simulation.record_file import RecordFile
 from archipel.simulation.simulator import Simulator
 from archipel.storage.dataclass_codec import Codec
 
@@ -18,10 +19,11 @@ FORMAT = 4
 
 
 class Checkpoint:
-    """One file in a folder; saving replaces it whole."""
+    """One file in a folder, which is replaced whole, and beside it the records, which are appended to."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "checkpoint.safetensors"
+        self._records: RecordFile | None = None
 
     def exists(self) -> bool:
         """Return whether a simulation was saved here."""
@@ -29,7 +31,11 @@ class Checkpoint:
 
     def save(self, simulator: Simulator) -> None:
         """Write the simulation to the file."""
-        _codec(simulator).save(self.path, {"of": _identity(simulator), "simulator": simulator.save()})
+        if self._records is None or self._records.log is not simulator.records:
+            self._records = RecordFile.beside(self.path, simulator.records)
+        saved = {"simulator": simulator.save(), "records": self._records.append()}
+        _codec(simulator).save(self.path, {"of": _identity(simulator), **saved})
+        self._records.remove_others()
 
     def load(self, simulator: Simulator) -> None:
         """Bring a simulator that was prepared with the same settings to where the saved one was."""
@@ -41,7 +47,9 @@ class Checkpoint:
                 f"{self.path} is of another run: its {what} is {found}, this one's is {own}. "
                 "Resume with the same settings, or give another folder.",
             )
+        self._records = RecordFile.load(self.path.parent, saved["records"])
         simulator.load(saved["simulator"])
+        simulator.records = self._records.log
 
 
 def _codec(simulator: Simulator) -> Codec:

@@ -183,7 +183,7 @@ def finished(simulator: Simulator) -> Run:
     return run_of(
         simulator.controller,
         participants=_participants(sites),
-        records=simulator.records,
+        records=simulator.records.finished(),
         seconds=simulator.clock.now,
         reason=str(simulator.stopped),
         execution=simulator.executor.name,

@@ -25,6 +25,7 @@ from archipel.core.types import (
     Woke,
 )
 from archipel.learner.learner import TrainingContext
+from archipel.runs.record_log import RecordLog
 from archipel.simulation.availability import Availability
 from archipel.simulation.clock import Answered, Arrives, Clock, EpochEnds, Goes, Occurrence, Returns, TrainingEnds
 from archipel.simulation.evaluations import Evaluations
@@ -78,7 +79,7 @@ class Simulator:
         optional = controller.algorithm.optional(context.layout)
         self.flights = Flights(*shared, wanted=controller.wanted, optional=optional, evaluation_batch=batch, seed=seed)
         self.evaluations = Evaluations(*shared, test=test, stimuli=stimuli, batch=batch, seed=seed)
-        self.records: list[Stamped] = []
+        self.records = RecordLog()
         self.handled = 0
         """Events handled so far."""
         self.stopped: str | None = None
@@ -175,7 +176,7 @@ class Simulator:
         self.records.append(Stamped(self.clock.now, record))
 
     def save(self) -> dict[str, Any]:
-        """Return what a resumed run needs; wait for everything that is being computed."""
+        """Return what a resumed run needs beside its records; wait for everything that is being computed."""
         controller = self.controller
         self.flights.wait()
         return {
@@ -186,14 +187,13 @@ class Simulator:
             "availability": self.availability.save(),
             "flights": self.flights.save(),
             "evaluations": self.evaluations.save(),
-            "records": self.records,
             "handled": self.handled,
             "stopped": self.stopped,
             "observers": [observer.save() for observer in self.observers],
         }
 
     def load(self, saved: dict[str, Any]) -> None:
-        """Continue from what `save` returned, in a simulator that was prepared with the same settings."""
+        """Continue from what `save` returned, with the same settings; `records` is set by the caller."""
         controller = self.controller
         controller.state = saved["state"]
         for name in controller.models.names():
@@ -205,6 +205,6 @@ class Simulator:
         self.availability.load(saved["availability"])
         self.flights.load(saved["flights"])
         self.evaluations.load(saved["evaluations"])
-        self.records, self.handled, self.stopped = saved["records"], saved["handled"], saved["stopped"]
+        self.handled, self.stopped = saved["handled"], saved["stopped"]
         for observer, memory in zip(self.observers, saved["observers"], strict=True):
             observer.load(memory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -16,6 +17,16 @@ def write_bytes(path: Path, data: bytes) -> None:
     unfinished = path.with_name(path.name + ".unfinished")
     with open(unfinished, "wb") as file:
         file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a text file of these lines atomically, without all of them in memory."""
+    unfinished = path.with_name(path.name + ".unfinished")
+    with open(unfinished, "w", encoding="utf-8") as file:
+        file.writelines(line + "\n" for line in lines)
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, path)

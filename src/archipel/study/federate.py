@@ -222,7 +222,7 @@ class Hosting:
                 Participant(name, member.group or "learners", member.role, member.examples or member.test)
                 for name, member in members
             ],
-            records=federation.durable.records(),
+            records=tuple(federation.durable.records()),
             seconds=federation.durable.time,
             reason=replayed.stopped,
             execution="federation",

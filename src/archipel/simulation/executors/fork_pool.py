@@ -23,6 +23,8 @@ from archipel.simulation.executors.forking import close_all, fork, shared_number
 TrainStack: TypeAlias = Callable[[Sequence[Job], int | None], None]
 """Trains a stack of jobs for a number of epochs, or to their ends."""
 
+KNOWN = 1 << 16
+"""Learners whose examples a process keeps; after that it forgets all of them."""
 ROWS = 3
 """Vectors of a job that both processes use: the model, the model it received, and the shift."""
 
@@ -94,6 +96,9 @@ class _Worker:
         row_of: dict[int, int] = {}
         """Rows of vectors by identity: in a round all jobs start from the same one."""
         requests = []
+        forget = len(self._known) + count > KNOWN
+        if forget:
+            self._known.clear()
         for i, job in enumerate(jobs):
             learner, examples = job.learner, None
             if id(learner) not in self._known:
@@ -108,7 +113,7 @@ class _Worker:
             memory = _as_arrays(job.memory)
             requests.append((id(learner), examples, places, job.plan, job.epochs, job.losses, memory))
         with suppress(OSError):  # a process that died is noticed when its reply is read
-            self.connection.send((size, epochs, requests))
+            self.connection.send((size, epochs, forget, requests))
 
     def receive(self, jobs: Sequence[Job]) -> bool:
         """Update the jobs from the reply; return False, and leave them as they are, if the process has failed."""
@@ -178,7 +183,9 @@ def _as_tensors(memory: dict[str, Any]) -> dict[str, Any]:
 def _serve(connection: Connection, train: TrainStack, memory: _SharedRows) -> None:
     learners: dict[int, Learner] = {}
     while True:
-        size, epochs, requests = connection.recv()
+        size, epochs, forget, requests = connection.recv()
+        if forget:
+            learners.clear()
         rows = memory.rows(len(requests), size)
         jobs = [_job(learners, rows, *request) for request in requests]
         before = [job.epochs for job in jobs]

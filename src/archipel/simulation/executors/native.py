@@ -23,6 +23,9 @@ from archipel.learner.probes import Parts, score_parts
 from archipel.simulation.executors.interface import KnownResult, PendingResult
 from archipel.simulation.executors.stacked_networks import Classifier, network
 
+OWN = 1 << 17
+"""Parts of learners that are kept as C reads them; after that all are prepared again."""
+
 
 class Native:
     """Trains and scores perceptrons on the library's threads while this one goes on."""
@@ -147,6 +150,8 @@ class Native:
         """Return a learner's examples as C reads them; they stay the same from task to task."""
         known = self._own.get(id(examples))
         if known is None:
+            if len(self._own) >= OWN:
+                self._own.clear()
             known = self._own[id(examples)] = (examples, self._readable(examples))
         return known[1]
 
