@@ -8,13 +8,13 @@ from typing import Any
 from archipel.core.randomness import generator
 from archipel.core.types import Joined, Left
 from archipel.simulation.clock import Clock, Goes, Returns
-from archipel.simulation.site_table import SiteTable
+from archipel.simulation.simulated_sites import SimulatedSites
 
 
 class Availability:
     """Draws when each learner goes offline and for how long, and keeps track of it."""
 
-    def __init__(self, clock: Clock, sites: SiteTable, seed: int) -> None:
+    def __init__(self, clock: Clock, sites: SimulatedSites, seed: int) -> None:
         self.clock = clock
         self.sites = sites
         self.seed = seed

@@ -30,7 +30,7 @@ from archipel.simulation.clock import Answered, Clock
 from archipel.simulation.executors.interface import Executor, KnownResult, PendingResult
 from archipel.simulation.fleet import Group
 from archipel.simulation.network import Wire
-from archipel.simulation.site_table import SiteTable
+from archipel.simulation.simulated_sites import SimulatedSites
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Evaluations:
         self,
         context: TrainingContext,
         models: Models,
-        sites: SiteTable,
+        sites: SimulatedSites,
         clock: Clock,
         wire: Wire,
         executor: Executor,

@@ -23,8 +23,8 @@ from archipel.simulation.attacks import Attackers, attack_of
 from archipel.simulation.clock import Arrives, Clock, EpochEnds, TrainingEnds
 from archipel.simulation.executors.interface import Executor
 from archipel.simulation.network import Wire
+from archipel.simulation.simulated_sites import SimulatedSites
 from archipel.simulation.site import Site
-from archipel.simulation.site_table import SiteTable
 
 AHEAD = 1 << 26
 """Parameters of all models that are trained before their time has come: they wait in memory."""
@@ -76,7 +76,7 @@ class Flights:
         self,
         context: TrainingContext,
         models: Models,
-        sites: SiteTable,
+        sites: SimulatedSites,
         clock: Clock,
         wire: Wire,
         executor: Executor,

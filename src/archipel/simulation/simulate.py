@@ -30,8 +30,8 @@ from archipel.simulation.divergences import ShadowRun
 from archipel.simulation.executors.choice import Way, choose, executor_of
 from archipel.simulation.executors.interface import Executor
 from archipel.simulation.fleet import Fleet
+from archipel.simulation.simulated_sites import SimulatedSites
 from archipel.simulation.simulator import Simulator
-from archipel.simulation.site_table import SiteTable
 from archipel.simulation.vectors import MemoryModels
 
 TRIED = 4
@@ -136,7 +136,7 @@ def prepare(
     algorithm.check_network(context.module, context.layout, context.x[:TRIED])
     evaluation = evaluation or evaluation_of(algorithm, data, context.layout)
     check_evaluation(evaluation, algorithm, data, context.layout)
-    sites = SiteTable(data, fleet, assigned, reserved_share(algorithm, evaluation, validation), seed)
+    sites = SimulatedSites(data, fleet, assigned, reserved_share(algorithm, evaluation, validation), seed)
     trains = data.rows.has("train")
     check_learners(algorithm, evaluation, data, sites.train_sizes[trains], sites.validation_sizes[trains])
     controller = Controller(
@@ -193,7 +193,7 @@ def finished(simulator: Simulator) -> Run:
     )
 
 
-def _participants(sites: SiteTable) -> Iterator[Participant]:
+def _participants(sites: SimulatedSites) -> Iterator[Participant]:
     for name, site in sites.items():
         own = site.learner.train if sites.role(name) == "train" else site.learner.test
         classes, y = sites.data.classes, sites.data.y

@@ -32,7 +32,7 @@ from archipel.simulation.evaluations import Evaluations
 from archipel.simulation.executors.interface import Executor
 from archipel.simulation.flights import Flights
 from archipel.simulation.network import Wire
-from archipel.simulation.site_table import SiteTable
+from archipel.simulation.simulated_sites import SimulatedSites
 
 
 class Observer(Protocol):
@@ -58,7 +58,7 @@ class Simulator:
         self,
         controller: Controller,
         context: TrainingContext,
-        sites: SiteTable,
+        sites: SimulatedSites,
         executor: Executor,
         *,
         test: Tensor,

@@ -20,7 +20,7 @@ MADE = 1 << 16
 """Sites that are kept once they were made; beyond that all are made again when they are needed."""
 
 
-class SiteTable(Mapping[str, Site]):
+class SimulatedSites(Mapping[str, Site]):
     """The sites by name. What a learner reserves for validation is drawn when its site is made."""
 
     def __init__(self, data: Islands, fleet: Fleet, assigned: IntArray, validation: float, seed: int) -> None:

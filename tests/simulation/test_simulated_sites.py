@@ -8,9 +8,9 @@ import torch
 import archipel as ap
 from archipel.data import from_arrays
 from archipel.data.islands import Islands
-from archipel.simulation import site_table
+from archipel.simulation import simulated_sites
 from archipel.simulation.fleet import Fleet
-from archipel.simulation.site_table import SiteTable
+from archipel.simulation.simulated_sites import SimulatedSites
 
 
 def uneven(test: float | str) -> Islands:
@@ -26,7 +26,7 @@ def test_sizes_are_those_of_the_parts(test: float | str, validation: float) -> N
     held_out = data.folds(3)[0].islands if test != "none" else data
     for islands in (data, held_out):
         fleet = Fleet(fast=len(islands.learners))
-        sites = SiteTable(islands, fleet, fleet.assign(islands.sizes()), validation, seed=2)
+        sites = SimulatedSites(islands, fleet, fleet.assign(islands.sizes()), validation, seed=2)
         learners = [site.learner for site in sites.values()]
         assert sites.train_sizes.tolist() == [len(learner.train) for learner in learners]
         assert sites.validation_sizes.tolist() == [len(learner.validation) for learner in learners]
@@ -39,7 +39,7 @@ def test_a_run_does_not_depend_on_how_many_sites_are_kept(make, monkeypatch: pyt
         return ap.simulate(make(epochs=1, batch=16), uneven("own"), ending=ap.Ending(rounds=3), validation=0.2)
 
     whole = run()
-    monkeypatch.setattr(site_table, "MADE", 2)
+    monkeypatch.setattr(simulated_sites, "MADE", 2)
     again = run()
     assert again.fingerprint() == whole.fingerprint()
     assert repr(again.records) == repr(whole.records)  # losses may be NaN
