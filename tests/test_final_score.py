@@ -12,7 +12,7 @@ import pytest
 
 import archipel as ap
 from archipel.core.parts.ending import BudgetUnit
-from archipel.core.records import Committed, Scores, Stamped
+from archipel.core.records import Committed, Restored, Scores, Stamped
 from archipel.runs.final_score import final_score, final_stretch
 from tests.made_runs import written
 
@@ -239,3 +239,15 @@ def test_one_run_is_scored_at_validation_and_test_learners(tmp_path: Path) -> No
     both.save(tmp_path)
     assert ap.load_run(tmp_path).validated_score == both.validated_score
     assert "validation.accuracy" in both.rows(Scores)[0]
+
+
+@pytest.mark.parametrize(("budget", "score"), [("seconds", 0.6), ("rounds", 0.6)])
+def test_a_version_that_was_rolled_back_to_counts_as_one(budget: BudgetUnit, score: float) -> None:
+    """Of the last two seconds, or rounds, the restored version stands for one and the commit after it for the other."""
+    run = run_of([(float(n), n) for n in range(1, 9)], {}, budget=budget, seconds=10.0, rounds=10)
+    more = [
+        Stamped(8.0, Restored(9, 4, 8)),
+        Stamped(9.0, replace(committed(10, 10))),
+        *(Stamped(9.0, Scores(version, 0, {"accuracy": value}, 10, 1)) for version, value in ((9, 0.4), (10, 0.8))),
+    ]
+    assert final_score(replace(run, records=(*run.records, *more))) == pytest.approx(score)

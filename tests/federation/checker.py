@@ -21,7 +21,7 @@ import numpy as np
 from safetensors.torch import load_file
 
 from archipel.core.layout import Layout
-from archipel.core.records import Committed, Returned
+from archipel.core.records import Committed, Restored, Returned
 from archipel.core.types import Trained
 from archipel.federation.storage.blobs import Blobs
 from archipel.federation.storage.durable_controller import CODEC, Replay
@@ -103,7 +103,8 @@ def check(state: Path, receipts: Iterable[Mapping[str, Any]], hosting: Hosting, 
         if f"v{commit.version}" not in versions:
             found.find("no digest", f"v{commit.version}")
     _told_again(found, state, lines, versions, hosting)
-    last = versions.get(f"v{len(commits)}", "")
+    restored = sum(isinstance(record, Restored) for record in records)
+    last = versions.get(f"v{len(commits) + restored}", "")
     found.digest = last
     _as_saved(found, state / "run", last, hosting)
     if replay:

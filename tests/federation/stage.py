@@ -53,6 +53,8 @@ class Setting:
     snapshot_every: int = 3
     evaluate_every: int = 5
     keep_updates: bool = True
+    operators: tuple[str, ...] = ()
+    """Admins."""
     delay: float = 0.0
     """Seconds that a learner trains."""
 
@@ -84,6 +86,7 @@ at = "learners"
 
 [federation]
 learners = {self.names}
+operators = [{", ".join(f'{{ name = "{name}", role = "admin" }}' for name in self.operators)}]
 example = [{self.features}]
 classes = 2
 heartbeat = 1.0
@@ -143,6 +146,8 @@ def set_up(folder: Path, setting: Setting) -> Stage:
     issue(folder / "ca", "controller")
     for name in setting.names:
         issue(folder / "ca", "learner", name)
+    for name in setting.operators:
+        issue(folder / "ca", "operator", name)
     if not setting.keep_updates:
         keep_removed_events(folder / "state")
     return Stage(folder, setting, free_port(), host(read_study(folder / "study.toml")))

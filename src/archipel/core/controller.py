@@ -164,6 +164,7 @@ class Controller:
             case RolledBack():
                 roll_back(self._context, event)
                 score(self._context)
+                self._check_ending()  # it may have made the last version, and no decision need follow
         return True
 
     # --------------------------------------------------------------------------------------------------- membership

@@ -138,6 +138,8 @@ class Restored:
 
     version: int
     earlier: int
+    rounds: int
+    """Local-training rounds by then."""
 
 
 Record: TypeAlias = (

@@ -35,7 +35,7 @@ def roll_back(context: ControllerContext, event: RolledBack) -> None:
     context.models.write(name, context.models.read(event.model).clone())
     state.set_model(Model(name, (name,) * len(context.layout.layers)), {})
     state.vectors.discard(event.model)
-    context.record(Restored(state.version, event.version))
+    context.record(Restored(state.version, event.version, state.rounds))
     context.sweep()
 
 

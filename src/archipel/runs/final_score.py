@@ -82,17 +82,17 @@ def finite(score: float) -> float:
 
 def _since_seconds(run: RunData) -> dict[int, float]:
     """Return when each version became the current one."""
-    return {0: 0.0} | {commit.version: time for time, commit in run.commits}
+    return {0: 0.0} | {made.version: time for time, made in run.versions}
 
 
 def _since_rounds(run: RunData) -> dict[int, float]:
     """Return where each version's part of the local rounds begins."""
     made: dict[int, list[int]] = {}
     before = 0
-    for _, commit in run.commits:
-        # the first commit of a count completes that round, those after it belong to the next
-        made.setdefault(commit.rounds + (commit.rounds == before), []).append(commit.version)
-        before = commit.rounds
+    for _, version in run.versions:
+        # the first version of a count completes that round, those after it belong to the next
+        made.setdefault(version.rounds + (version.rounds == before), []).append(version.version)
+        before = version.rounds
     return {0: 0.0} | {
         version: number - 1 + place / len(versions)
         for number, versions in made.items()

@@ -13,7 +13,7 @@ from archipel.core.checks import one_of
 from archipel.core.layout import Layout
 from archipel.core.parts.ending import BudgetUnit
 from archipel.core.parts.evaluation import Where
-from archipel.core.records import Committed, Divergence, Record, Refused, Returned, Scores, Shadow, Stamped
+from archipel.core.records import Committed, Divergence, Record, Refused, Restored, Returned, Scores, Shadow, Stamped
 from archipel.core.types import Role
 
 R = TypeVar("R")
@@ -80,12 +80,18 @@ class RunData:
     """Why no faster way of execution was chosen; empty if there is none."""
 
     def of(self, kind: type[R]) -> list[tuple[float, R]]:
-        """Return Return (time, record) of one kind: run.of(Committed)."""
+        """Return (time, record) of one kind: run.of(Committed)."""
         return [(stamped.time, stamped.record) for stamped in self.records if isinstance(stamped.record, kind)]
 
     @property
     def commits(self) -> list[tuple[float, Committed]]:
         return self.of(Committed)
+
+    @property
+    def versions(self) -> list[tuple[float, Committed | Restored]]:
+        """All versions after the first one, made by commits and rollbacks."""
+        made = [*self.commits, *self.of(Restored)]
+        return sorted(made, key=lambda one: one[1].version)
 
     @property
     def scores(self) -> list[tuple[float, Scores]]:

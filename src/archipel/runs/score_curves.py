@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from archipel.core.checks import require
 from archipel.core.metrics import higher_is_better
+from archipel.core.records import Committed
 from archipel.drawing.drawing import Drawing
 from archipel.drawing.lines import HEADER, MEANS, draw_lines, mean_line
 from archipel.drawing.style import TIME, legend_below, logarithmic, look, panels
@@ -68,7 +69,10 @@ def score_curves(runs: Sequence[RunData]) -> Drawing:
 
 def curves(run: RunData) -> dict[str, dict[float, float]]:
     """Return {place: score} along each axis; empty without scores."""
-    moved = {commit.version: megabytes(commit.traffic, *WORK) for _, commit in run.commits}
+    moved, so_far = {}, 0.0
+    for _, made in run.versions:  # a rollback moves nothing
+        so_far = megabytes(made.traffic, *WORK) if isinstance(made, Committed) else so_far
+        moved[made.version] = so_far
     points = [point for point in history(run) if math.isfinite(point.score)]
     if not points:
         return {}
