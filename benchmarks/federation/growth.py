@@ -1,6 +1,6 @@
 """How much a controller's folder grows with every commit, table by table.
 
-    python -m benchmarks.federation.growth --out benchmarks/measured/growth.json
+    python -m benchmarks.federation.growth --out benchmarks/measured/growth.json   # methods measured before stay
     python -m benchmarks.federation.growth --commits 2000 --methods fedavg
 
 The durable controller alone is measured: tasks are answered at once by updates that were computed from the model's own
@@ -43,7 +43,7 @@ from archipel.study.federate import Hosting, host
 from archipel.study.files import study_of
 
 MILLION = 1_000_000
-METHODS = {"async_fedavg": 20_000, "async_dvw": 20_000, "fedavg": 1_000}
+METHODS = {"async_fedavg": 20_000, "async_dvw": 2_000, "fedavg": 400}
 """And how many commits are made: a commit of `fedavg` holds an update of every learner."""
 
 
@@ -155,7 +155,6 @@ def measure(method: str, learners: int, commits: int) -> dict[str, Any]:
     grown = {what: (whole[what] - half.get(what, 0)) / (end - at) for what in sorted(whole)}
     a_commit = sum(grown.values())
     return {
-        "method": method,
         "learners": learners,
         "commits": end,
         "journal_bytes": journal,
@@ -168,17 +167,17 @@ def measure(method: str, learners: int, commits: int) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--commits", type=int, help="of each method; default: 20,000, and 1,000 of fedavg")
+    parser.add_argument("--commits", type=int, help=f"of each method; default: {METHODS}")
     parser.add_argument("--learners", type=int, default=100)
     parser.add_argument("--methods", nargs="+", default=[*METHODS])
     parser.add_argument("--out", type=Path)
     given = parser.parse_args(arguments)
-    found = []
+    found = json.loads(given.out.read_text()) if given.out is not None and given.out.exists() else {}
     for method in given.methods:
-        found.append(measure(method, given.learners, given.commits or METHODS[method]))
-        print(json.dumps(found[-1], indent=1))
-    if given.out is not None:
-        given.out.write_text(json.dumps(found, indent=2) + "\n")
+        found[method] = measure(method, given.learners, given.commits or METHODS[method])
+        print(method, json.dumps(found[method], indent=1))
+        if given.out is not None:
+            given.out.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,13 +10,14 @@ from statistics import median
 from typing import Any
 
 INPUTS, HISTORIES = 10_000_000, 10_000
+GIGABYTES = 10
 MEASURED = Path(__file__).parent.parent / "measured"
 HEAD = ["| what | target | measured | command | stored in |", "| --- | --- | --- | --- | --- |"]
 
 
 def table() -> str:
     """Return the table, and where the kills of the controller fell."""
-    rows = [*_kills(), *_recovery(), *_crowd(), *_large(), *_fuzz()]
+    rows = [*_kills(), *_recovery(), *_crowd(), *_large(), *_growth(), *_fuzz()]
     return "\n".join(["", *HEAD, *(f"| {' | '.join(row)} |" for row in rows), "", _moments(), ""])
 
 
@@ -86,6 +87,20 @@ def _large() -> Iterator[tuple[str, ...]]:
         "`python -m benchmarks.federation.round --repeats 4`",
         f"{_file('round-quiet')}, 20dc637",
     )
+
+
+def _growth() -> Iterator[tuple[str, ...]]:
+    """Yield what a million commits would take; one of `fedavg` holds an update of every learner."""
+    for method, told in _read("growth").items():
+        whole = told["gigabytes_for_a_million_extrapolated"]
+        amount = f"{whole:.1f} GB" if whole <= GIGABYTES else f"**{whole:.1f} GB**"
+        yield (
+            f"state of a controller after a million commits, {told['learners']} learners, `{method}`, extrapolated",
+            f"{GIGABYTES} GB",
+            f"{amount}, from {told['bytes_a_commit']:,.0f} bytes a commit in the second half of {told['commits']:,}",
+            f"`python -m benchmarks.federation.growth --methods {method}`",
+            _file("growth"),
+        )
 
 
 def _fuzz() -> Iterator[tuple[str, ...]]:

@@ -229,7 +229,8 @@ class Engine:
         if self.stopped:
             return
         state, models = self.controller.state, self.controller.models
-        assert Keep(Restored(self.version, version, state.rounds)) in said
+        (restored,) = [c.record for c in said if isinstance(c, Keep) and isinstance(c.record, Restored)]
+        assert (restored.version, restored.earlier) == (self.version, version)
         assert torch.equal(models.read(f"v{self.version}"), self.versions[version])
         assert not state.queue
         assert not set(self.out) - {command.task for command in said if isinstance(command, Train)} - self.cancelled

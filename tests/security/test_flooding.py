@@ -18,11 +18,14 @@ from archipel.federation.controller import limiter, service
 from archipel.federation.controller.answers import LATE_ANSWERS
 from archipel.federation.controller.event_log import REFUSALS
 from archipel.federation.controller.limiter import MOST_CALLS, Limiter, Quota
+from archipel.federation.controller.sessions import FETCHES
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.channel import NAME
-from tests.federation.hand_made import BAD, NAMES, study
+from archipel.study.federate import host
+from archipel.study.files import study_of
+from tests.federation.hand_made import BAD, NAMES, hello, study
 from tests.federation.scene import Scene, scene
-from tests.waiting import LIMIT
+from tests.waiting import LIMIT, reached
 
 ENDLESS = {"commits": 1_000_000}
 
@@ -256,5 +259,36 @@ def test_late_answers_do_not_fill_the_journal(tmp_path: Path) -> None:
             assert codes == [grpc.StatusCode.ABORTED] * 50
             written = [one for one in await one.lines() if one.answer is not None and one.answer.sequence >= 10_000]
             assert len(written) == LATE_ANSWERS
+
+    asyncio.run(go())
+
+
+def test_a_learner_is_sent_few_models_at_a_time(tmp_path: Path) -> None:
+    """On the code before, a hundred unread calls held a piece of a model each."""
+
+    async def go() -> None:
+        hosting = host(study_of(endless()))
+        federation = hosting.open(tmp_path)
+        running = asyncio.create_task(federation.run())
+        for name in NAMES:
+            await federation.joining.join(name, hello(hosting))
+        session = federation.sessions[BAD]
+        await reached(lambda: session.orders, "a task")
+        want = pb.Want(task=next(iter(session.orders)), layers=hosting.layout.names)
+        calls = [federation.orders.fetch(BAD, want) for _ in range(5 * FETCHES)]
+        pieces = [asyncio.ensure_future(anext(call)) for call in calls]
+        await reached(lambda: sum(piece.done() for piece in pieces) == FETCHES, "the first pieces")
+        other = federation.orders.fetch(
+            NAMES[0], pb.Want(task=next(iter(federation.sessions[NAMES[0]].orders)), layers=[])
+        )
+        assert await anext(other), "others are not held up"
+        assert sum(piece.done() for piece in pieces) == FETCHES
+        for call, piece in zip(calls, pieces, strict=True):
+            await piece
+            await call.aclose()
+        assert session.fetching == 0
+        await other.aclose()
+        running.cancel()
+        await federation.close()
 
     asyncio.run(go())

@@ -132,7 +132,12 @@ def test_a_kill_at_any_moment_of_a_rollback_leaves_it_done_or_undone(
         shutil.copytree(tmp_path / "state", images[-1][0])
 
     rename = os.replace
-    monkeypatch.setattr(os, "replace", lambda *paths: (image(), rename(*paths)))
+
+    def image_and_rename(*paths: Any) -> None:
+        image()
+        rename(*paths)
+
+    monkeypatch.setattr(os, "replace", image_and_rename)
     durable.journal._base.set_trace_callback(image)
     delivery = durable.models.restore(target)
     durable.take([IncomingEvent(RolledBack(target, f"r{target}"), delivery=delivery)], [], 1e3)

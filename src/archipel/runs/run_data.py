@@ -90,7 +90,7 @@ class RunData:
     @property
     def versions(self) -> list[tuple[float, Committed | Restored]]:
         """All versions after the first one, made by commits and rollbacks."""
-        made = [*self.commits, *self.of(Restored)]
+        made: list[tuple[float, Committed | Restored]] = [*self.commits, *self.of(Restored)]
         return sorted(made, key=lambda one: one[1].version)
 
     @property

@@ -198,17 +198,18 @@ class Orders:
         pieces = map(encode_piece, self._body(model, layers, want.offset))
         session.fetching += 1
         try:
-            while True:
-                async with self._large_pieces.slot(name):
-                    if self._models.in_memory(model):  # no disk to wait for
-                        piece = next(pieces, None)
-                    else:
-                        piece = await self._workers.run(lambda: next(pieces, None))
-                    if piece is None:
-                        break
-                    session.seen = self._log.now
-                    yield piece
-                    del piece  # keep none in memory while waiting for a slot
+            async with session.fetches:
+                while True:
+                    async with self._large_pieces.slot(name):
+                        if self._models.in_memory(model):  # no disk to wait for
+                            piece = next(pieces, None)
+                        else:
+                            piece = await self._workers.run(lambda: next(pieces, None))
+                        if piece is None:
+                            break
+                        session.seen = self._log.now
+                        yield piece
+                        del piece  # keep none in memory while waiting for a slot
         except KeyError:
             raise Missing(f"Task {want.task} was closed in the meantime.") from None
         finally:

@@ -13,6 +13,8 @@ Notice: TypeAlias = Literal["do", "finish", "cancel", "stop", "leave"]
 
 SHORTEST_REST, LONGEST_REST = 0.5, 300.0
 """Seconds that a learner rests after failures that cost nobody time."""
+FETCHES = 4
+"""Models that one learner is sent at a time; its further calls wait, so that unread models fill no memory."""
 
 
 @dataclass(eq=False)
@@ -33,7 +35,8 @@ class LearnerSession:
     given: dict[int, dict[str, int]] = field(default_factory=dict)
     """Bytes of each layer sent for a task."""
     fetching: int = 0
-    """Models that it is fetching now."""
+    """Models that it is fetching now, or waits to fetch."""
+    fetches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES))
     failures: int = 0
     """Training tasks in a row without an update."""
     failed: int | None = None
