@@ -6,14 +6,19 @@ import importlib.util
 import os
 import re
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
+from archipel.cli.browser import open_in_browser
 from archipel.cli.console import AllowCode, AsJson, nearby, out, print_json, told
 from archipel.cli.loading import STOPPED, loading
+from archipel.live.page_process import PageProcess, PageSettings
+from archipel.live.serving import USUAL
 
 if TYPE_CHECKING:
     from archipel.simulation.cluster.connection import Cluster
@@ -55,6 +60,13 @@ SharedFolder = Annotated[
     Path | None,
     typer.Option("--cluster-folder", help="A folder that all nodes share, for data larger than their memory."),
 ]
+Live = Annotated[
+    bool, typer.Option("--live", help="Show the study on a page in a browser while it runs; see `archipel view`.")
+]
+PageAddress = Annotated[
+    str | None,
+    typer.Option("--listen", help="Address of the page, with --live.", metavar="HOST:PORT", show_default=USUAL),
+]
 
 
 def run(
@@ -69,6 +81,8 @@ def run(
     per_actor: PerActor = "cpus=1",
     mixed: MixedNodes = False,
     cluster_folder: SharedFolder = None,
+    live: Live = False,
+    listen: PageAddress = None,
     allow_code: AllowCode = False,
     json: AsJson = False,
 ) -> None:
@@ -84,10 +98,13 @@ def run(
     chosen, place = _chosen(study, algorithm or [], data, change or [], folder, resume, allow_code)
     where = None if cluster is None else cluster_of(cluster, per_actor, mixed, cluster_folder)
     display = Display(told)
-    try:
-        results = run_study(chosen, place, processes=jobs, cluster=where, watcher=display)
-    finally:
-        display.close()
+    if listen is not None and not live:
+        raise ValueError(f"--listen {listen}: is the address of the live page; give --live too.")
+    with _page(place, listen) if live else nullcontext():
+        try:
+            results = run_study(chosen, place, processes=jobs, cluster=where, watcher=display, live=live)
+        finally:
+            display.close()
     _show(results, chosen, json)
     if display.broken:
         told.print(
@@ -102,6 +119,18 @@ def run(
             highlight=False,
         )
         raise typer.Exit(STOPPED)
+
+
+@contextmanager
+def _page(folder: Path, listen: str | None) -> Iterator[None]:
+    """Show the runs of a folder on a page, from a process of its own."""
+    page = PageProcess(PageSettings(str(folder.resolve()), listen))
+    told.print(f"Live: {escape(page.url)}", soft_wrap=True, highlight=False)
+    open_in_browser(page.url)
+    try:
+        yield
+    finally:
+        page.close()
 
 
 def cluster_of(address: str, per_actor: str, mixed: bool, folder: Path | None) -> Cluster:

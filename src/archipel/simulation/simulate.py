@@ -182,7 +182,7 @@ def finished(simulator: Simulator) -> Run:
     sites = simulator.sites
     return run_of(
         simulator.controller,
-        participants=_participants(sites),
+        participants=participants(sites),
         records=simulator.records.finished(),
         seconds=simulator.clock.now,
         reason=str(simulator.stopped),
@@ -193,7 +193,8 @@ def finished(simulator: Simulator) -> Run:
     )
 
 
-def _participants(sites: SimulatedSites) -> Iterator[Participant]:
+def participants(sites: SimulatedSites) -> Iterator[Participant]:
+    """Yield the learners of a simulation, without their data."""
     for name, site in sites.items():
         own = site.learner.train if sites.role(name) == "train" else site.learner.test
         classes, y = sites.data.classes, sites.data.y

@@ -19,9 +19,12 @@ from archipel.simulation.simulate import finished, prepare
 from archipel.simulation.simulator import Simulator
 from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.files import study_of, write_study
+from archipel.study.live_file import LiveFile
 from archipel.study.own_code import Code
 from archipel.trackers import Tracker, tracker
 
+LIVE_PAGE = "the live page"
+"""What notices call it."""
 LOOK = 0.2
 """Real seconds between two looks at a run."""
 SAVE = 20.0
@@ -44,6 +47,8 @@ class RunJob:
     """Which code the study may run."""
     cluster: Cluster | None = None
     """Where its learners are trained; None: in this process."""
+    live: bool = False
+    """Write its records to a file while it runs, for the live page."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ def execute(job: RunJob, tell: Callable[[RunProgress | RunNotice], bool]) -> boo
     for warning in caught:
         if issubclass(warning.category, ArchipelWarning):
             tell(RunNotice(str(warning.message)))
-    audience = Audience(job, tell)
+    audience = Audience(job, simulator, tell)
     try:
         with threads(study_of(job.study, code=job.code).simulation.threads):
             whole = _carry_on(job, simulator, saved, audience, tell)
@@ -111,7 +116,9 @@ def _carry_on(
             if isinstance(stamped.record, Scores):
                 score = stamped.record.metrics.get(metric)
         heard = len(simulator.records)
-        go_on = tell(_progress(simulator, score))
+        progress = _progress(simulator, score)
+        audience.look(progress.share)
+        go_on = tell(progress)
         if simulator.stopped is not None:
             break
         if simulator.worked - last_saved > SAVE or not go_on:
@@ -126,12 +133,13 @@ def _carry_on(
 
 
 class Audience:
-    """The trackers of a run. One that fails is dropped with a notice, so that no training is lost because of a chart.
+    """The trackers of a run, and the file that its live page reads.
 
+    One that fails is dropped with a notice, so that no training is lost because of a chart.
     They get all records of a run, of a resumed one too.
     """
 
-    def __init__(self, job: RunJob, tell: Callable[[RunProgress | RunNotice], bool]) -> None:
+    def __init__(self, job: RunJob, simulator: Simulator, tell: Callable[[RunProgress | RunNotice], bool]) -> None:
         self.tell = tell
         self.listeners: dict[str, Tracker] = {}
         folder = Path(job.folder)
@@ -140,13 +148,22 @@ class Audience:
         # paths of this machine are private
         settings = flat_settings({key: value for key, value in job.study.items() if key not in ("folder", "trackers")})
         for name in names if isinstance(names, list) else [names]:
-            listener = tracker(name)
-            self.listeners[name] = listener
+            self.listeners[name] = tracker(name)
+        if job.live:
+            about = {"settings": job.settings, "tuned": job.tuned, "fold": job.fold}
+            self.listeners[LIVE_PAGE] = LiveFile(simulator, about)
+        for name, listener in list(self.listeners.items()):
             self._each(name, partial(listener.begin, title, settings, folder))
 
     def record(self, stamped: Stamped) -> None:
         for name, listener in list(self.listeners.items()):
             self._each(name, partial(listener.record, stamped))
+
+    def look(self, share: float) -> None:
+        """Show how far the run is."""
+        listener = self.listeners.get(LIVE_PAGE)
+        if isinstance(listener, LiveFile):
+            self._each(LIVE_PAGE, partial(listener.look, share))
 
     def end(self, run: Run | None) -> None:
         for name, listener in list(self.listeners.items()):

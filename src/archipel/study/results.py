@@ -16,7 +16,7 @@ import json
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
@@ -135,6 +135,8 @@ class Parallelism:
     processes: int
     threads: int
     cluster: Cluster | None = None
+    live: bool = False
+    """Runs write their records while they run, for the live page."""
 
 
 def run_study(
@@ -144,6 +146,7 @@ def run_study(
     processes: int | None = None,
     cluster: str | Cluster | None = None,
     watcher: Watcher | None = None,
+    live: bool = False,
 ) -> Results:
     """Run a study, or the rest of it, and return its results.
 
@@ -152,6 +155,7 @@ def run_study(
     `if __name__ == "__main__":`.
     cluster: "local", "auto" or an address of a Ray cluster. Several runs are spread over it, and a single one spreads
     its learners.
+    live: write records while runs go on, so that `archipel view` on the folder shows them.
     """
     cluster = Cluster(cluster) if isinstance(cluster, str) else cluster
     study = study if isinstance(study, Study) else read_study(study)
@@ -168,7 +172,7 @@ def run_study(
             write_json(folder / "inputs.json", hashes(study))
             write_json(folder / "runs.json", [str(job.place) for job in jobs])
             write_study(study.raw, folder / "study.toml")  # last: a folder that has it is whole
-        machine = _parallelism(folder, processes, cluster, max(len(jobs), len(tried)))
+        machine = replace(_parallelism(folder, processes, cluster, max(len(jobs), len(tried))), live=live)
         if _unfinished(jobs, folder):
             _compare_versions(folder)
         if tried:
@@ -205,6 +209,7 @@ def _execute_unfinished(
             job.fold,
             job.study.own_code.allowed,
             machine.cluster if len(left) == 1 else None,
+            machine.live,
         )
         for job in left
     ]

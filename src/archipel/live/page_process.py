@@ -1,0 +1,120 @@
+"""The page from a process of its own: it costs the run or the controller beside it neither a thread nor the lock.
+
+The two processes speak over pipes: down go the settings and then, line by line, what a controller says of itself; up
+comes the address of the page, or why there is none. When the parent ends, however it ends, the pipe closes and the
+child ends too.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from archipel.live.federation_state import FederationState
+from archipel.live.results_folder import ResultsFolder
+from archipel.live.serving import open_page
+
+
+@dataclass(frozen=True)
+class PageSettings:
+    """What the page follows, and where it listens."""
+
+    folder: str
+    listen: str | None = None
+    """HOST:PORT; None: the usual place, or a free port."""
+    federation: bool = False
+    """The folder is a controller's state."""
+    papers: str | None = None
+    """Folder of the controller's certificate, for pages beyond this machine."""
+    operators: tuple[str, ...] = ()
+    revoked: str | None = None
+    token: str | None = None
+
+
+class PageProcess:
+    """The child process, as its parent holds it."""
+
+    def __init__(self, settings: PageSettings) -> None:
+        """Start it, and wait until it listens."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "archipel.live"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._news = threading.Condition()
+        self._next: str | None = json.dumps(asdict(settings))
+        self._closed = False
+        self._writer = threading.Thread(target=self._write, name="live page", daemon=True)
+        self._writer.start()
+        assert self._process.stdout is not None
+        said = self._process.stdout.readline()
+        if not said.startswith("http"):
+            self.close()
+            raise OSError(said.strip() or "The live page's process ended before it listened.")
+        self.url = said.strip()
+        """The page's address."""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, status: dict[str, Any]) -> None:
+        """Pass on what a controller says of itself; of what waits, only the last stays."""
+        with self._news:
+            self._next = json.dumps(status)
+            self._news.notify()
+
+    def close(self) -> None:
+        """End the process."""
+        with self._news:
+            self._closed = True
+            self._news.notify()
+        self._writer.join()
+        self._process.wait()
+
+    def _write(self) -> None:
+        pipe = self._process.stdin
+        assert pipe is not None
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._next is not None or self._closed)
+                line, self._next = self._next, None
+            try:
+                if line is not None:
+                    pipe.write(line + "\n")
+                    pipe.flush()
+                if self._closed:
+                    pipe.close()
+                    return
+            except OSError:  # it has ended: the page is away, and nothing else
+                return
+
+
+def serve_from_pipe() -> None:
+    """Be the child process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the parent
+    settings = PageSettings(**json.loads(sys.stdin.readline()))
+    folder = Path(settings.folder)
+    followed = FederationState(folder) if settings.federation else ResultsFolder(folder)
+    try:
+        server = open_page(
+            followed,
+            settings.listen,
+            papers=None if settings.papers is None else Path(settings.papers),
+            operators=tuple(settings.operators),
+            revoked=None if settings.revoked is None else Path(settings.revoked),
+            token=settings.token,
+        )
+    except (OSError, ValueError) as error:
+        print(error, flush=True)
+        return
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(server.url, flush=True)
+    for line in sys.stdin:
+        if isinstance(followed, FederationState):
+            followed.tell(json.loads(line))
+    server.follower.close()

@@ -1,0 +1,77 @@
+"""A run's records in a file that grows while it runs, for the live page: live.jsonl in the run's folder.
+
+    {"about": ...}      the run: name, seed, metric, learners
+    {"time": ..., "record": ...}     a record, as in records.jsonl
+    {"progress": ...}   how far it is: share of the budget, bytes by layer, norms of last updates
+
+The run writes and never reads or waits, so its bits are the same with and without the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+
+from archipel.core.parts.clipping import Movements
+from archipel.core.records import Stamped
+from archipel.live.run_folder import LIVE
+from archipel.runs.record_lines import record_line
+from archipel.runs.run import Run
+from archipel.simulation.simulate import participants
+from archipel.simulation.simulator import Simulator
+
+
+class LiveFile:
+    """A tracker that writes the file; it is removed when the run is finished, as records.jsonl has everything then."""
+
+    def __init__(self, simulator: Simulator, about: Mapping[str, object]) -> None:
+        """Take the run, and what a study knows of it beside: settings, what was tuned, fold."""
+        self._simulator = simulator
+        controller = simulator.controller
+        self._about = {
+            "name": controller.algorithm.name,
+            "algorithm": repr(controller.algorithm),
+            "seed": controller.state.seed,
+            "metric": controller.evaluation.metric if controller.evaluation else "",
+            "participants": [dataclasses.asdict(one) for one in participants(simulator.sites)],
+            **about,
+        }
+
+    def begin(self, name: str, settings: Mapping[str, object], folder: Path) -> None:
+        """Begin a new file, also when the run is resumed: readers notice that it is another one."""
+        self._path = folder / LIVE
+        self._path.unlink(missing_ok=True)
+        self._file = self._path.open("w", encoding="utf-8")
+        self._write({"about": self._about})
+
+    def record(self, stamped: Stamped) -> None:
+        """Write a record."""
+        self._file.write(record_line(stamped) + "\n")
+
+    def look(self, share: float) -> None:
+        """Write how far the run is, and let readers see everything so far."""
+        simulator = self._simulator
+        norms = _norms(simulator.controller.state.memory.get("merge"))
+        progress = {"time": simulator.clock.now, "share": share, "layers": simulator.wire.moved, "norms": norms}
+        self._write({"progress": progress})
+        self._file.flush()
+
+    def end(self, run: Run | None) -> None:
+        """Close the file; remove it if the run is finished."""
+        self._file.close()
+        if run is not None:
+            self._path.unlink()
+
+    def _write(self, line: Mapping[str, object]) -> None:
+        self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
+def _norms(memory: object) -> dict[str, tuple[float, float, int]]:
+    """Return each learner's norm, its multiple of the median, and how often it was clipped, where updates are."""
+    norms = memory.norms() if isinstance(memory, Movements) else {}
+    median = statistics.median_low(norms.values()) if norms else 0.0
+    clipped = memory.clipped if isinstance(memory, Movements) else {}
+    return {name: (norm, norm / median if median else 1.0, clipped.get(name, 0)) for name, norm in norms.items()}
