@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
+import shlex
+import threading
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +17,16 @@ from archipel.cli.console import AllowCode, nearby, out, told
 from archipel.cli.federation import AsJsonLines, Changes, Method, expiry, listening
 from archipel.cli.loading import loading
 from archipel.core.checks import require
+from archipel.live.access import is_loopback, parse_address
+from archipel.live.page_process import PageProcess, PageSettings
 
 if TYPE_CHECKING:
     from archipel.federation.controller.engine import Federation
     from archipel.study.federate import Hosting
 
+
+TOKEN = "live-token"
+"""File in the state's folder with the token of the live page."""
 
 Listen = Annotated[str, typer.Option(help="Address to listen at.", metavar="HOST:PORT")]
 OwnPapers = Annotated[
@@ -27,6 +36,14 @@ WithoutTls = Annotated[bool, typer.Option("--insecure", help="Without TLS; on lo
 State = Annotated[Path, typer.Option(help="Folder of the journal and the models; a run found in it is continued.")]
 Results = Annotated[
     Path | None, typer.Option("--out", "-o", help="Folder of the finished run; default: run in the state's.")
+]
+Live = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of a page that shows the federation in a browser, such as localhost:9444; beyond this machine it "
+        "takes an operator's certificate or the token in the state's folder.",
+        metavar="HOST:PORT",
+    ),
 ]
 Metrics = Annotated[str | None, typer.Option(help="Address of the metrics for Prometheus.", metavar="HOST:PORT")]
 
@@ -49,6 +66,7 @@ def controller(
     state: State = Path("state"),
     results: Results = None,
     metrics: Metrics = None,
+    live: Live = None,
     revoked: Revoked = None,
     algorithm: Method = None,
     change: Changes = None,
@@ -76,7 +94,10 @@ def controller(
     meters = None if metrics is None else _place(metrics)
     code: Code = "any" if allow_code else "beside"
     hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code))
-    opened = partial(_open, hosting, state, revoked, papers)
+    identity = ["--insecure", "operator/NAME"] if insecure else ["--tls", "FOLDER"]
+    reach = shlex.join(["--controller", listen, *identity])
+    page = None if live is None else _page(live, hosting, state, revoked, papers)
+    opened = partial(_open, hosting, state, revoked, papers, page, reach)
     when_over = partial(_save, hosting, results or state / "run")
     with alone_in(closed(state)), threads(hosting.study.simulation.threads):
         federation = run_controller(opened, listen, credentials, when_over, meters, life)
@@ -86,12 +107,57 @@ def controller(
         raise typer.Exit(130)
 
 
-def _open(hosting: Hosting, state: Path, revoked: Path | None, papers: Path | None) -> Federation:
-    """Open the federation of a state folder, and note when the controller's own certificate expires."""
+def _open(
+    hosting: Hosting, state: Path, revoked: Path | None, papers: Path | None, settings: PageSettings | None, reach: str
+) -> Federation:
+    """Open the federation of a state folder and its page, and note when the controller's own certificate expires."""
     federation = hosting.open(state, revoked)
     if papers is not None:
         federation.status.record_certificate("controller", expiry(papers))
+    if settings is not None:
+        from archipel.federation.controller.live_status import tell_page
+
+        page = PageProcess(settings)  # before gRPC begins its threads, which a fork would find half done
+        threading.Thread(target=_announce, args=(page,), daemon=True).start()
+        federation.workers.start(tell_page(federation, page.tell, hosting.study.title, f" {reach}"))
     return federation
+
+
+def _page(live: str, hosting: Hosting, state: Path, revoked: Path | None, papers: Path | None) -> PageSettings:
+    """Return the settings of the page; beyond this machine it needs TLS, and a token is drawn once."""
+    from archipel.federation.security.revocation import REVOKED
+    from archipel.storage.atomic_files import write_text
+    from archipel.storage.lock import closed
+
+    host, _ = parse_address(live)
+    require(
+        papers is not None or is_loopback(host),
+        f"--live {live}: without TLS only this machine may see the page: localhost:9444. Give --tls, or make a tunnel.",
+    )
+    token = None
+    if not is_loopback(host):
+        path = closed(state) / TOKEN
+        if not path.exists():
+            write_text(path, secrets.token_urlsafe(24) + "\n")
+        token = path.read_text().strip()
+    return PageSettings(
+        str(state.resolve()),
+        live,
+        federation=True,
+        papers=None if papers is None else str(papers.resolve()),
+        operators=tuple(hosting.terms.operators),
+        revoked=str((revoked or state / REVOKED).resolve()),
+        token=token,
+    )
+
+
+def _announce(page: PageProcess) -> None:
+    """Log where the page is, or why there is none: the federation goes on without it."""
+    log = logging.getLogger("archipel.federation")
+    try:
+        log.info("the live page is open", extra={"url": page.url.partition("?")[0]})
+    except OSError as error:
+        log.error("there is no live page", extra={"reason": str(error)})
 
 
 def _save(hosting: Hosting, place: Path, federation: Federation) -> None:

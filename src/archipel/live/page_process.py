@@ -12,13 +12,20 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from archipel.live.federation_state import FederationState
+from archipel.live.follower import Followed
+from archipel.live.http_server import LiveServer
 from archipel.live.results_folder import ResultsFolder
-from archipel.live.serving import open_page
+from archipel.live.serving import PortTaken, open_page
+
+TRIES, PAUSE = 50, 0.1
+"""How often and how long apart the port of a controller that was killed is tried."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class PageProcess:
     """The child process, as its parent holds it."""
 
     def __init__(self, settings: PageSettings) -> None:
-        """Start it, and wait until it listens."""
+        """Start it; `url` waits until it listens."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "archipel.live"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -50,16 +57,20 @@ class PageProcess:
         self._closed = False
         self._writer = threading.Thread(target=self._write, name="live page", daemon=True)
         self._writer.start()
+
+    @cached_property
+    def url(self) -> str:
+        """The page's address, when the process listens; raises OSError if it cannot."""
         assert self._process.stdout is not None
-        said = self._process.stdout.readline()
+        said = self._process.stdout.readline().strip()
         if not said.startswith("http"):
             self.close()
-            raise OSError(said.strip() or "The live page's process ended before it listened.")
-        self.url = said.strip()
-        """The page's address."""
+            raise OSError(said or "The live page's process ended before it listened.")
+        return said
 
     @property
     def pid(self) -> int:
+        """The process's id."""
         return self._process.pid
 
     def tell(self, status: dict[str, Any]) -> None:
@@ -94,6 +105,18 @@ class PageProcess:
                 return
 
 
+def open_when_free(followed: Followed, listen: str | None, **access: Any) -> LiveServer:
+    """Open the page; while the page of a controller that was killed still has the port, wait for it."""
+    for _ in range(TRIES):
+        try:
+            return open_page(followed, listen, **access)
+        except PortTaken:
+            if not isinstance(followed, FederationState):
+                raise
+            time.sleep(PAUSE)
+    return open_page(followed, listen, **access)
+
+
 def serve_from_pipe() -> None:
     """Be the child process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the parent
@@ -101,7 +124,7 @@ def serve_from_pipe() -> None:
     folder = Path(settings.folder)
     followed = FederationState(folder) if settings.federation else ResultsFolder(folder)
     try:
-        server = open_page(
+        server = open_when_free(
             followed,
             settings.listen,
             papers=None if settings.papers is None else Path(settings.papers),

@@ -17,6 +17,10 @@ USUAL = "localhost:9444"
 """Where the page is unless it is told."""
 
 
+class PortTaken(OSError):
+    """Another program listens at the address."""
+
+
 def open_page(
     followed: Followed,
     listen: str | None = None,
@@ -44,7 +48,7 @@ def open_page(
         if error.errno != errno.EADDRINUSE:
             raise
         if listen is not None:
-            raise OSError(
+            raise PortTaken(
                 f"{listen}: another program listens there. Give another port, or none for a free one."
             ) from None
         server = LiveServer(_bound(host, 0), follower, access, context)

@@ -211,18 +211,9 @@ def flat_settings(raw: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def _progress(simulator: Simulator, score: float | None) -> RunProgress:
     state, ending = simulator.controller.state, simulator.controller.ending
     moved = sum(n for kind, n in state.traffic.items() if kind.endswith("bytes") and not kind.startswith("score"))
-    shares = [
-        done / limit
-        for done, limit in (
-            (simulator.clock.now, ending.seconds),
-            (state.rounds, ending.rounds),
-            (state.version, ending.commits),
-            (moved, ending.bytes),
-        )
-        if limit is not None
-    ]
+    share = ending.share(simulator.clock.now, state.rounds, state.version, moved)
     return RunProgress(
-        share=1.0 if simulator.stopped is not None else min(1.0, max(shares)),
+        share=1.0 if simulator.stopped is not None else share,
         seconds=simulator.clock.now,
         version=state.version,
         rounds=state.rounds,

@@ -74,6 +74,11 @@ class Ending:
                 return f"{moved:,} bytes moved"
         return None
 
+    def share(self, seconds: float, rounds: int, commits: int, moved: int) -> float:
+        """Return how much of the budget is used, from 0 to 1: what is nearest to its end counts."""
+        limits = ((seconds, self.seconds), (rounds, self.rounds), (commits, self.commits), (moved, self.bytes))
+        return min(1.0, max(used / limit for used, limit in limits if limit is not None))
+
     def satisfied(self, best: float | None, since_best: int, higher: bool) -> str | None:
         """Return why the scores end the run, or None."""
         if self.target is not None and best is not None and (best >= self.target if higher else best <= self.target):

@@ -126,7 +126,7 @@ class StatusBoard:
             "restarts": self.restarts,
             "certificates": self._expiring(who),
             "versions": list(self._commits) if who.kind == "operator" else [],
-            "learners": [self._learner(name) for name in self._sessions if who.kind == "operator" or name == who.name],
+            "learners": self._learners(who),
         }
 
     def _expiring(self, who: Identity) -> list[dict[str, Any]]:
@@ -138,7 +138,15 @@ class StatusBoard:
             if who.kind == "operator" or whose in (str(who), "controller")
         ]
 
-    def _learner(self, name: str) -> dict[str, Any]:
+    def _learners(self, who: Identity) -> list[dict[str, Any]]:
+        """Return the status of all learners; to a learner, its own."""
+        memory = self._log.state.memory.get("merge")
+        movements = memory if isinstance(memory, Movements) else Movements()
+        norms = movements.norms()  # once: each learner's is compared with the median of all
+        names = [name for name in self._sessions if who.kind == "operator" or name == who.name]
+        return [self._learner(name, _movement(name, norms, movements.clipped)) for name in names]
+
+    def _learner(self, name: str, movement: dict[str, Any] | None) -> dict[str, Any]:
         session, member = self._sessions[name], self._log.state.members.get(name)
         if name in self._admissions.withdrawn:
             state = "withdrawn"
@@ -154,28 +162,10 @@ class StatusBoard:
             "state": state,
             "examples": None if member is None else member.examples,
             "capped": self._capped(name),
-            "movement": self._movement(name),
+            "movement": movement,
             "training": [task for task, command in session.orders.items() if isinstance(command, Train)],
             "evaluating": sum(isinstance(command, Evaluate) for command in session.orders.values()),
             "seen": None if member is None else round(self._log.now - session.seen, 1),
-        }
-
-    def _movement(self, name: str) -> dict[str, Any] | None:
-        """Return how far a learner's last update moved the model, also in medians of all learners' last updates."""
-        memory = self._log.state.memory.get("merge")
-        if not isinstance(memory, Movements):
-            return None
-        norms = memory.norms()
-        if name not in norms:
-            return None
-        median = statistics.median_low(norms.values())
-        relative = norms[name] / median if median else 1.0
-        clipped = memory.clipped.get(name, 0)
-        return {
-            "norm": norms[name],
-            "medians": round(relative, 2),
-            "clipped": clipped,
-            "outlier": len(norms) > 2 and not 1 / OUTLIER < relative < OUTLIER,
         }
 
     def _capped(self, name: str) -> list[str]:
@@ -183,3 +173,17 @@ class StatusBoard:
         found = dict(self._log.state.capped)
         moments = ["moments"] if name in self._capped_moments else []
         return [*moments, *(what for what in sorted(found) if name in found[what])]
+
+
+def _movement(name: str, norms: Mapping[str, float], clipped: Mapping[str, int]) -> dict[str, Any] | None:
+    """Return how far a learner's last update moved the model, also in medians of all learners' last updates."""
+    if name not in norms:
+        return None
+    median = statistics.median_low(norms.values())
+    relative = norms[name] / median if median else 1.0
+    return {
+        "norm": norms[name],
+        "medians": round(relative, 2),
+        "clipped": clipped.get(name, 0),
+        "outlier": len(norms) > 2 and not 1 / OUTLIER < relative < OUTLIER,
+    }

@@ -1,15 +1,15 @@
 // Scores of all runs against time, local rounds and megabytes: a line a run, a colour and a switch a method.
 
 const AXES = [["time", "time (s)"], ["rounds", "local rounds"], ["megabytes", "moved (MB)"]];
-const POINTS = 6000;  // points of all lines together: more than a screen has columns
+const POINTS = 4000;  // points of all lines together: more than a screen has columns
 const DASHES = [[], [6, 4], [2, 3], [9, 3, 2, 3]];
 
-// Keep the first, the last, the lowest and the highest point of equal pieces.
-const thinned = (xs, ys, most) => {
-  if (xs.length <= most) return [xs, ys];
-  const kept = [], size = (4 * xs.length) / most;
-  for (let start = 0; start < xs.length; start += size) {
-    const from = Math.floor(start), to = Math.min(xs.length, Math.floor(start + size));
+// Keep the first, the last, the lowest and the highest point of equal pieces of the first `end` points.
+const thinned = (xs, ys, end, most) => {
+  if (end <= most) return [xs.slice(0, end), ys.slice(0, end)];
+  const kept = [], size = (4 * end) / most;
+  for (let start = 0; start < end; start += size) {
+    const from = Math.floor(start), to = Math.min(end, Math.floor(start + size));
     let low = from, high = from;
     for (let place = from; place < to; place += 1) {
       if (ys[place] < ys[low]) low = place;
@@ -85,9 +85,7 @@ class Curves {
     for (const { curve } of found) {
       const xs = curve[this.axis];
       this.range[1] = Math.max(this.range[1], xs[xs.length - 1]);
-      const end = upTo(curve[0], t);
-      const [x, y] = thinned(xs.slice(0, end), curve[4].slice(0, end), most);
-      tables.push([x, y]);
+      tables.push(thinned(xs, curve[4], upTo(curve[0], t), most));
     }
     const shape = JSON.stringify([this.axis, metric, found.map(({ number }) => number), methods]);
     if (shape !== this.shape) this.build(shape, metric, methods, found);

@@ -1,13 +1,13 @@
 // The page: the moment it shows, what is drawn when something changes, and the keys.
 
-const FRAME = 50;      // milliseconds between two drawings: 20 a second
+const FRAME = 40;      // milliseconds between two drawings, and up to 16 more until the screen is ready: 20 a second
 const REPLAY = 20;     // seconds that a replay of a whole run takes
 
 const page = (() => {
   const state = {
     moment: null,        // the slider's time; null: the newest
     get timeline() { return this.feed.run(this.feed.chosen).timeline; },
-    get end() { return this.timeline.now; },
+    get end() { return Math.max(this.timeline.now, this.feed.overview?.federation?.seconds ?? 0); },
     get time() { return this.moment == null ? this.end : Math.min(this.moment, this.end); },
   };
   let asked = false, drawnAt = -FRAME, playing = null;
@@ -121,5 +121,5 @@ const page = (() => {
   addEventListener("beforeprint", draw);
   state.feed.start();
   ask();
-  return { state, goTo, choose };
+  return { state, goTo, choose, draw };
 })();

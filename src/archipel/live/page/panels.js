@@ -32,6 +32,8 @@ const drawTiles = state => {
   const metrics = timeline.score.metrics[scored] ?? {};
   const tile = (name, value, more) => h("div", {}, h("dt", {}, name), h("dd", {}, value, more && [" ", h("small", {}, more)]));
   const run = feed.overview?.runs[feed.chosen];
+  // at the newest moment a controller knows more than its records
+  const told = (state.moment == null && feed.overview?.federation?.tasks != null) ? feed.overview.federation : null;
   document.getElementById("now-head").textContent = `State of ${run ? methodOf(run) : "the run"} at ${seconds(time)}`;
   fill(part("now"), h("dl", { class: "tiles" },
     tile("version", number(timeline.commit.version[place] ?? 0)),
@@ -41,9 +43,9 @@ const drawTiles = state => {
     tile("at work", number(counts["at work"]), `of ${number(timeline.training.length)}`),
     tile("idle", number(counts.idle)), tile("silent", number(counts.silent)),
     tile("refused", number(counts.refused), `${number(upTo(timeline.refusal.time, time))} in all`),
-    tile("tasks out", number(timeline.tasksOut(time))),
-    tile("queue", number(timeline.queue(time)), "updates"),
-    tile("evidence", number(timeline.evidence(time)), "awaited"),
+    tile("tasks out", number(told ? told.tasks : timeline.tasksOut(time))),
+    tile("queue", number(told ? told["updates waiting"] : timeline.queue(time)), "updates"),
+    tile("evidence", number(told ? told.evidence : timeline.evidence(time)), "awaited"),
     metrics.epsilon != null && tile("epsilon", number(metrics.epsilon))));
 };
 
