@@ -54,7 +54,7 @@ ALLOWED = {
     "assembly": {"core", "data", "kernels", "learner", "models", "runs"},
     "simulation": {"assembly", "core", "data", "kernels", "learner", "runs", "storage"},
     "federation": {"core", "data", "kernels", "learner", "storage"},
-    "report": {"core", "drawing", "runs"},
+    "report": {"core", "drawing", "live", "runs"},
     "trackers": {"core", "runs"},
     "study": {
         *("algorithms", "assembly", "core", "data", "federation", "kernels", "learner", "models"),

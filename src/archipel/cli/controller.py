@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import shlex
-import threading
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -118,7 +117,11 @@ def _open(
         from archipel.federation.controller.live_status import tell_page
 
         page = PageProcess(settings)  # before gRPC begins its threads, which a fork would find half done
-        threading.Thread(target=_announce, args=(page,), daemon=True).start()
+        log = logging.getLogger("archipel.federation")
+        page.announce(
+            lambda url: log.info("the live page is open", extra={"url": url.partition("?")[0]}),
+            lambda reason: log.error("there is no live page", extra={"reason": reason}),
+        )
         federation.workers.start(tell_page(federation, page.tell, hosting.study.title, f" {reach}"))
     return federation
 
@@ -149,15 +152,6 @@ def _page(live: str, hosting: Hosting, state: Path, revoked: Path | None, papers
         revoked=str((revoked or state / REVOKED).resolve()),
         token=token,
     )
-
-
-def _announce(page: PageProcess) -> None:
-    """Log where the page is, or why there is none: the federation goes on without it."""
-    log = logging.getLogger("archipel.federation")
-    try:
-        log.info("the live page is open", extra={"url": page.url.partition("?")[0]})
-    except OSError as error:
-        log.error("there is no live page", extra={"reason": str(error)})
 
 
 def _save(hosting: Hosting, place: Path, federation: Federation) -> None:

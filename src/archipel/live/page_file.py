@@ -16,7 +16,7 @@ SCRIPTS = (
     *("uPlot.iife.min.js", "elements.js", "timeline.js", "feed.js", "curves.js", "gantt.js", "panels.js"),
     *("story.js", "federation.js", "main.js"),
 )
-STYLES = ("uPlot.min.css", "page.css")
+STYLES = ("uPlot.min.css", "palette.css", "page.css")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class PageFile:
 def live_page() -> PageFile:
     """Return the page as the server gives it."""
     style, script = bundle(STYLES), bundle(SCRIPTS)
-    text = _part("page.html").replace("<!-- style -->", f"<style>{style}</style>")
+    text = _part("page.html").replace("<!-- panels -->", _part("panels.html"))
+    text = text.replace("<!-- style -->", f"<style>{style}</style>")
     text = text.replace("<!-- script -->", f"<script>{script}</script>")
     sources = f"default-src 'none'; style-src {source(style)}; script-src {source(script)}"
     policy = (

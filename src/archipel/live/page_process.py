@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -72,6 +73,17 @@ class PageProcess:
     def pid(self) -> int:
         """The process's id."""
         return self._process.pid
+
+    def announce(self, opened: Callable[[str], None], failed: Callable[[str], None]) -> None:
+        """Say where the page is, or why there is none, as soon as that is known; do not wait for it."""
+
+        def say() -> None:
+            try:
+                opened(self.url)
+            except OSError as error:
+                failed(str(error))
+
+        threading.Thread(target=say, name="announce", daemon=True).start()
 
     def tell(self, status: dict[str, Any]) -> None:
         """Pass on what a controller says of itself; of what waits, only the last stays."""

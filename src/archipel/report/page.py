@@ -1,6 +1,7 @@
 """The page of a report: one file that can be sent to a colleague, with its pictures inside it.
 
-This module says what is on the page, `page.html` how it looks. Jinja2 escapes everything that users wrote.
+This module says what is on the page, `page.html` and `page.css` how it looks; `frozen_page` adds the live page. Jinja2
+escapes everything that users wrote.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, StrictUndefined
 
+from archipel.report.frozen_page import frozen_page
 from archipel.report.measures import (
     COLUMNS,
     SLACK,
@@ -97,8 +99,11 @@ def page(
 ) -> str:
     """Return the page as text; the same runs give the same text."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((files("archipel.report") / "page.html").read_text(encoding="utf-8"))
+    template = environment.from_string(_file("page.html"))
+    sorting = _file("sorting.js")
     return template.render(
+        frozen=frozen_page(runs, _file("page.css"), sorting),
+        sorting=sorting,
         title=title,
         summary=summary(runs, methods),
         cautions=list(cautions(runs, at, methods)),
@@ -111,6 +116,11 @@ def page(
         methods=list(map(method_text, methods, groups(runs).values())),
         version=version("archipel"),
     )
+
+
+def _file(name: str) -> str:
+    """Return a file of the page."""
+    return (files("archipel.report") / name).read_text(encoding="utf-8")
 
 
 # ---------------------------------------------------------------------------------------------- before one compares

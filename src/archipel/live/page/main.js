@@ -45,10 +45,12 @@ const page = (() => {
   function sayWhat() {
     const { feed } = state, told = feed.overview, run = told?.runs[feed.chosen];
     if (!told) return;
-    document.getElementById("title").textContent = told.title;
-    document.title = `${told.title} · Archipel`;
+    if (!feed.frozen) {
+      document.getElementById("title").textContent = told.title;
+      document.title = `${told.title} · Archipel`;
+    }
     const doing = run?.reason ? `ended because ${run.reason}` : run?.stage ?? "no run yet";
-    const line = feed.connected ? "" : " The server is away; this page keeps what it has and comes back by itself.";
+    const line = run?.left_out ? " Its events are too many for a report: archipel view shows them." : feed.connected ? "" : " The server is away; this page keeps what it has and comes back by itself.";
     const words = `${run ? methodOf(run) : ""}${run?.seed == null ? "" : `, seed ${run.seed}`}: ${doing}.${line}`;
     const lede = document.getElementById("lede");
     if (lede.textContent !== words) lede.textContent = words;
@@ -119,7 +121,8 @@ const page = (() => {
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", ask);
   addEventListener("beforeprint", draw);
+  document.getElementById("live").hidden = false;
   state.feed.start();
   ask();
-  return { state, goTo, choose, draw };
+  return { state, curves, goTo, choose, draw };
 })();
