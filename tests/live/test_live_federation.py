@@ -81,8 +81,9 @@ def test_the_journal_is_read_as_it_grows(tmp_path: Path) -> None:
 def papers(folder: Path) -> Path:
     create_authority(folder)
     issue(folder, "controller", hosts=("127.0.0.1", "localhost"))
-    for kind, name in (("operator", "alice"), ("operator", "bob"), ("learner", "a")):
-        issue(folder, kind, name)
+    issue(folder, "operator", "alice")
+    issue(folder, "operator", "bob")
+    issue(folder, "learner", "a")
     return folder
 
 

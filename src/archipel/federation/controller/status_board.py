@@ -144,9 +144,9 @@ class StatusBoard:
         movements = memory if isinstance(memory, Movements) else Movements()
         norms = movements.norms()  # once: each learner's is compared with the median of all
         names = [name for name in self._sessions if who.kind == "operator" or name == who.name]
-        return [self._learner(name, _movement(name, norms, movements.clipped)) for name in names]
+        return [{**self._learner(name), "movement": _movement(name, norms, movements.clipped)} for name in names]
 
-    def _learner(self, name: str, movement: dict[str, Any] | None) -> dict[str, Any]:
+    def _learner(self, name: str) -> dict[str, Any]:
         session, member = self._sessions[name], self._log.state.members.get(name)
         if name in self._admissions.withdrawn:
             state = "withdrawn"
@@ -162,7 +162,6 @@ class StatusBoard:
             "state": state,
             "examples": None if member is None else member.examples,
             "capped": self._capped(name),
-            "movement": movement,
             "training": [task for task, command in session.orders.items() if isinstance(command, Train)],
             "evaluating": sum(isinstance(command, Evaluate) for command in session.orders.values()),
             "seen": None if member is None else round(self._log.now - session.seen, 1),
