@@ -97,7 +97,7 @@ def test_the_pages_process_ends_with_its_parent(tmp_path: Path) -> None:
     with urllib.request.urlopen(page.url) as answer:
         assert b"uPlot" in answer.read()
     with pytest.raises(OSError, match="another program listens there"):
-        PageProcess(PageSettings(str(tmp_path), page.url.removeprefix("http://").strip("/")))
+        _ = PageProcess(PageSettings(str(tmp_path), page.url.removeprefix("http://").strip("/"))).url
     page.close()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(page.url)
