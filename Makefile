@@ -38,9 +38,10 @@ coverage: $(READY)  ## Measure how much of the core and the parts their own test
 bench: $(READY)  ## Race Archipel against its peers and the machine's limits, one to two hours; leave it alone meanwhile
 	$(RUN) benchmarks
 
-chaos: $(READY)  ## Kill the controller of a real federation 100 times under each protocol; about half an hour
+chaos: $(READY)  ## Kill the controller of a real federation 100 times under each protocol, and crowd it with strangers; half an hour
 	$(RUN) tests.federation.chaos --kills 100 --out benchmarks/measured/chaos.json
 	ARCHIPEL_CHAOS=1 $(RUN) pytest tests/federation/test_faults.py
+	$(RUN) benchmarks.federation.strangers --out benchmarks/measured/strangers.json
 
 fuzz: $(READY)  ## Feed ten million changed inputs to the parsers, and 10,000 random histories to the controller; hours
 	$(RUN) tests.fuzz --executions 10000000 --out benchmarks/measured/fuzz.json

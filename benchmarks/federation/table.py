@@ -11,13 +11,14 @@ from typing import Any
 
 INPUTS, HISTORIES = 10_000_000, 10_000
 GIGABYTES = 10
+RATE, GROWN = 0.8, 64
 MEASURED = Path(__file__).parent.parent / "measured"
 HEAD = ["| what | target | measured | command | stored in |", "| --- | --- | --- | --- | --- |"]
 
 
 def table() -> str:
     """Return the table, and where the kills of the controller fell."""
-    rows = [*_kills(), *_recovery(), *_crowd(), *_large(), *_growth(), *_fuzz()]
+    rows = [*_kills(), *_recovery(), *_crowd(), *_large(), *_growth(), *_strangers(), *_fuzz()]
     return "\n".join(["", *HEAD, *(f"| {' | '.join(row)} |" for row in rows), "", _moments(), ""])
 
 
@@ -101,6 +102,28 @@ def _growth() -> Iterator[tuple[str, ...]]:
             f"`python -m benchmarks.federation.growth --methods {method}`",
             _file("growth"),
         )
+
+
+def _strangers() -> Iterator[tuple[str, ...]]:
+    """Yield what callers without a listed certificate cost."""
+    for what, told in _read("strangers").items():
+        if what == "restarts":
+            continue
+        count = next(told[name] for name in ("connections", "calls", "PERMISSION_DENIED") if name in told)
+        rate, cpu, memory = told["share_of_the_rate"], told["share_of_updates_a_cpu_second"], told["megabytes"]
+        grown = memory["peak"] - memory["before"]
+        yield (
+            f"rate and memory of a controller with {count:,} {what} of strangers",
+            f"{RATE:.0%}, +{GROWN} MB",
+            f"{_bold(f'{rate:.0%}', rate >= RATE)} ({cpu:.0%} by the controller's CPU time), "
+            f"{_bold(f'+{max(0, grown)} MB', grown <= GROWN)}, then +{max(0, memory['after'] - memory['before'])} MB",
+            "`python -m benchmarks.federation.strangers`",
+            _file("strangers"),
+        )
+
+
+def _bold(text: str, reached: bool) -> str:
+    return text if reached else f"**{text}**"
 
 
 def _fuzz() -> Iterator[tuple[str, ...]]:

@@ -34,7 +34,7 @@ def endless(**federation: Any) -> dict[str, Any]:
         algorithms=[{"name": "fedavg", "deadline": 2.0}],
         ending={"rounds": 100_000},
         evaluation={"every": 100_000},
-        federation={"wait_for": 3, "keep_updates": False, "heartbeat": 0.5, "silence": 3.0, **federation},
+        federation={"wait_for": 3, "keep_updates": True, "heartbeat": 0.5, "silence": 3.0, **federation},
     )
 
 

@@ -318,7 +318,7 @@ def endless(method: str = "fedavg", wait_for: int = 2, **federation: Any) -> dic
         algorithms=[method],
         ending={"rounds": 100_000},
         evaluation={"every": 100_000},
-        federation={"wait_for": wait_for, "keep_updates": False, "heartbeat": 0.2, "silence": 5 * LIMIT, **federation},
+        federation={"wait_for": wait_for, "keep_updates": True, "heartbeat": 0.2, "silence": 5 * LIMIT, **federation},
     )
 
 

@@ -15,7 +15,7 @@ from cryptography import x509
 
 from archipel.federation.security.authority import read_authority
 from archipel.federation.security.certificates import YEAR, new_key, sign
-from archipel.federation.security.gate import CALLER, METADATA, Gate
+from archipel.federation.security.gate import CALLER, METADATA, Gate, Turned
 from archipel.federation.security.key_files import key_pem, no_passphrase, pem, read_certificate, read_key
 from archipel.federation.security.names import Identity
 from archipel.federation.security.tls import (
@@ -103,8 +103,12 @@ class Site:
     def __init__(self, allowed: Callable[[Identity], str | None] = admit, *, insecure: bool = False) -> None:
         self.echo = Echo()
         self.refusals: list[str] = []
-        self.gate = Gate(allowed, lambda turned: self.refusals.append(turned.reason), insecure=insecure)
+        self.gate = Gate(allowed, self.turned_away, insecure=insecure)
         self.port = 0
+
+    def turned_away(self, turned: Turned) -> bool:
+        self.refusals.append(turned.reason)
+        return True
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from archipel.federation.controller.answers import LATE_ANSWERS
 from archipel.federation.controller.event_log import REFUSALS
 from archipel.federation.controller.limiter import MOST_CALLS, Limiter, Quota
 from archipel.federation.controller.sessions import FETCHES
+from archipel.federation.security import gate
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.channel import NAME
 from archipel.study.federate import host
@@ -211,6 +212,8 @@ def test_a_second_listen_ends_the_first_even_if_that_is_never_read(tmp_path: Pat
 def test_callers_that_are_turned_away_are_in_the_audit_and_repeats_are_folded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(gate, "HELD_BACK", 0)
+
     async def go() -> None:
         async with scene(endless(), tmp_path) as one:
             line = one.link("learner/nobody")
@@ -232,6 +235,32 @@ def test_callers_that_are_turned_away_are_in_the_audit_and_repeats_are_folded(
             assert [row["more"] for row in found if "more" in row] == [30]
             assert found[0]["address"].startswith("ipv4:127.0.0.1:")
             assert found[0]["reason"] == "nobody is not on the study's list of learners."
+
+    asyncio.run(go())
+
+
+@pytest.mark.slow
+def test_a_caller_that_is_refused_again_and_again_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refusals in a loop took more than half of the controller's time before."""
+    monkeypatch.setattr(gate, "DELAY", 10 * LIMIT)
+    monkeypatch.setattr(gate, "HELD_BACK", 2)
+
+    async def go() -> None:
+        async with scene(endless(), tmp_path) as one:
+            line = one.link("learner/nobody")
+            for _ in range(REFUSALS):
+                with pytest.raises(Exception, match="not on the study's list"):
+                    await line.look()
+            held = [asyncio.create_task(line.look()) for _ in range(3)]
+            await reached(lambda: any(call.done() for call in held), "the third, which is not held back")
+            assert [call.done() for call in held].count(False) == 2
+            honest = one.link("operator/alice")
+            assert (await honest.look()).told, "others are answered at once"
+            for call in held:
+                call.cancel()
+            await asyncio.gather(*held, return_exceptions=True)
+            await honest.close()
+            await line.close()
 
     asyncio.run(go())
 

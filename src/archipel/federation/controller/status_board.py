@@ -83,15 +83,17 @@ class StatusBoard:
         if learners:
             self._meters.capped.labels("moments").set(len(learners))
 
-    def turned_away(self, turned: Turned) -> None:
-        """Count a caller that the gate did not let through, and note it in the audit."""
+    def turned_away(self, turned: Turned) -> bool:
+        """Count a caller that the gate did not let through; return whether it is in the audit with a row of its own."""
         self._meters.refusals.labels("caller").inc()
         peer = turned.peer
         about = {"caller": str(peer.identity), "serial": peer.serial, "address": peer.address}
         who = "stranger" if peer.identity is None else str(peer.identity)
         host = peer.address.rpartition(":")[0]
-        if self._log.note_refusal(who, host, reason=turned.reason, serial=peer.serial, address=peer.address):
+        noted = self._log.note_refusal(who, host, reason=turned.reason, serial=peer.serial, address=peer.address)
+        if noted:
             log.warning("a caller was turned away", extra={"reason": turned.reason, **about})
+        return noted
 
     def refused(self, who: str, call: str, reason: str) -> None:
         """Count a call that could not be answered, and note it in the audit."""

@@ -27,6 +27,9 @@ from archipel.federation.security.revocation import RevocationList
 
 METADATA = "archipel-identity"
 """Where a caller says who it is in the insecure mode: learner/hospital-1."""
+DELAY, HELD_BACK = 10.0, 1000
+"""Seconds that a refusal is held back from a caller that has had many lately, so that one that calls in a loop takes
+little of the controller's time; and how many are held back at once, since each takes memory."""
 LOOK = 1.0
 """Seconds between two looks at the revocation list and at the clock."""
 AGES: list[tuple[str, Any]] = [
@@ -66,7 +69,7 @@ class Gate(grpc.aio.ServerInterceptor):
     def __init__(
         self,
         allowed: Callable[[Identity], str | None],
-        on_refusal: Callable[[Turned], None],
+        on_refusal: Callable[[Turned], bool],
         *,
         insecure: bool = False,
         revoked: RevocationList | None = None,
@@ -74,8 +77,9 @@ class Gate(grpc.aio.ServerInterceptor):
     ) -> None:
         """Build a gate for one server.
 
-        allowed: returns why a caller is refused, or None. on_refusal: called with every refusal. on_certificate: called
-        with the expiry of an admitted caller's certificate, once for each certificate.
+        allowed: returns why a caller is refused, or None. on_refusal: called with every refusal; returns False if the
+        caller has had many lately. on_certificate: called with the expiry of an admitted caller's certificate, once for
+        each certificate.
         """
         self._allowed = allowed
         self._on_refusal = on_refusal
@@ -90,6 +94,8 @@ class Gate(grpc.aio.ServerInterceptor):
         """Calls that were ended here, and why."""
         self._latest: dict[Identity, str] = {}
         """The serial number that each caller was last seen with."""
+        self._held_back = 0
+        """Refusals that are being held back."""
         self._nobody = (
             f"in the insecure mode a caller says who it is by the metadata {METADATA}: learner/NAME"
             if insecure
@@ -179,7 +185,12 @@ class Gate(grpc.aio.ServerInterceptor):
     async def _refuse(
         self, context: grpc.aio.ServicerContext[Any, Any], code: grpc.StatusCode, turned: Turned
     ) -> NoReturn:
-        self._on_refusal(turned)
+        if not self._on_refusal(turned) and self._held_back < HELD_BACK:
+            self._held_back += 1
+            try:
+                await asyncio.sleep(DELAY)
+            finally:
+                self._held_back -= 1
         await context.abort(code, turned.reason)
 
 
