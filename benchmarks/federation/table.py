@@ -115,7 +115,7 @@ def _strangers() -> Iterator[tuple[str, ...]]:
         yield (
             f"rate and memory of a controller with {count:,} {what} of strangers",
             f"{RATE:.0%}, +{GROWN} MB",
-            f"{_bold(f'{rate:.0%}', rate >= RATE)} ({cpu:.0%} by the controller's CPU time), "
+            f"{_bold(f'{rate:.1%}', rate >= RATE)} ({cpu:.0%} by the controller's CPU time), "
             f"{_bold(f'+{max(0, grown)} MB', grown <= GROWN)}, then +{max(0, memory['after'] - memory['before'])} MB",
             "`python -m benchmarks.federation.strangers`",
             _file("strangers"),
