@@ -133,6 +133,6 @@ def test_how_often_a_model_is_scored_changes_nothing_else() -> None:
         for _ in range(8):
             for task in list(hand.state.out):
                 hand.do(trained(task))
-        return [(train.task, train.learner, train.plan.key) for train in hand.trains.values()]
+        return [(train.task, train.learner, train.key) for train in hand.trains.values()]
 
     assert takes_part(None) == takes_part(Evaluation()) == takes_part(Evaluation(every=3))

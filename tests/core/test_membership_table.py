@@ -34,7 +34,7 @@ def test_who_is_there_follows_joins_leaves_returns_and_changes_of_role() -> None
     def there(event: Joined | Left) -> dict[str, list[str]]:
         hand.do(event)  # `validate` holds it against the members
         there = {role: list(hand.state.members.there(role)) for role in ROLES}
-        assert list(hand.controller._context.view("any").active()) == there["train"]
+        assert list(hand.controller._context.view("protocol").active()) == there["train"]
         return {role: names for role, names in there.items() if names}
 
     assert there(joined("b")) == {"train": ["b"]}

@@ -200,7 +200,7 @@ def test_a_leavers_update_still_counts_and_it_may_come_back() -> None:
         ("b", False),
         ("b", True),
     ]
-    assert hand.trains[1].plan.key != hand.trains[4].plan.key, "its randomness goes on where it was"
+    assert hand.trains[1].key != hand.trains[4].key, "its randomness goes on where it was"
 
 
 def test_learners_held_out_are_not_trained_nor_waited_for() -> None:
@@ -220,7 +220,7 @@ def test_a_tasks_key_depends_on_the_learner_and_its_count_alone() -> None:
         (trained(0),),
         (failed(1), "refused 1 lost", "v1 <- 0", "train 2 0 v1", "train 3 a v1"),
     )
-    keys = [hand.trains[task].plan.key for hand, task in ((alone, 0), (together, 1), (alone, 1), (together, 3))]
+    keys = [hand.trains[task].key for hand, task in ((alone, 0), (together, 1), (alone, 1), (together, 3))]
     assert keys[0] == keys[1]
     assert keys[2] == keys[3]
     assert keys[0] != keys[2]

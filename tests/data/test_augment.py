@@ -98,10 +98,10 @@ def context(augment: Augment | None, module: nn.Module | None = None) -> Trainin
 
 
 def test_training_is_a_loop_over_changed_images() -> None:
-    work, plan = context(Augment(2)), Plan(epochs=3, batch=8, rate=0.1, key=11)
+    work, plan = context(Augment(2)), Plan(epochs=3, batch=8, rate=0.1)
     learner = Learner("a", torch.arange(20), torch.arange(0), torch.arange(0))
     start = work.layout.vector(work.module).clone()
-    job = Job.begin(learner, work.layout, start, plan)
+    job = Job.begin(learner, work.layout, start, plan, 11)
     advance(work, job, 1)  # an epoch at a time gives the same as all at once
     advance(work, job)
     module = network()
@@ -109,13 +109,13 @@ def test_training_is_a_loop_over_changed_images() -> None:
     steps = torch.optim.SGD(module.parameters(), lr=0.1)
     for epoch in range(3):
         draws = Augment(2).draws(11, epoch, 20)
-        for positions in batches(plan, 20, epoch):
+        for positions in batches(plan, 11, 20, epoch):
             steps.zero_grad()
             x = torch.stack([Augment(2).apply(work.x[p][None], draws[p][None])[0] for p in positions])
             cross_entropy(module(x), work.y[positions]).backward()
             steps.step()
     assert torch.equal(job.vector, work.layout.vector(module))
-    plain = Job.begin(learner, work.layout, start, plan)
+    plain = Job.begin(learner, work.layout, start, plan, 11)
     advance(replace(work, augment=None), plain)
     assert not torch.equal(job.vector, plain.vector)
 

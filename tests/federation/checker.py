@@ -195,7 +195,7 @@ def _made_up_again(state: Path, lines: Sequence[Line], hosting: Hosting) -> None
             if isinstance(event, Trained):
                 delivery, command = CODEC.value(line.beside)["delivery"], replayed.out[event.task].command
                 if delivery.blob not in there:
-                    vector = made_up(models.read(command.model.name).numpy(), command.plan.key)  # type: ignore[union-attr]
+                    vector = made_up(models.read(command.model.name).numpy(), command.key)  # type: ignore[union-attr]
                     header = bodies.header(delivery.inside)
                     with open(
                         state / "blobs" / delivery.blob, "r+b" if delivery.blob in models.blobs else "wb"
@@ -242,7 +242,7 @@ def _told_again(
                     if versions.get(name) != digest:
                         found.find("another model", f"{name} is {digest}, written is {versions.get(name)}")
                 if isinstance(event, Trained) and out is not None and carried is not None:
-                    wanted = made_up(carried, out.command.plan.key)  # type: ignore[union-attr]
+                    wanted = made_up(carried, out.command.key)  # type: ignore[union-attr]
                     if not _holds(state, hosting, line, wanted):
                         found.find("other numbers", f"task {event.task}")
     except Exception as error:

@@ -220,14 +220,16 @@ def test_metrics() -> None:
     "plan",
     [
         Plan(),
-        Plan(epochs=3, batch=7, rate=0.125, momentum=0.9, key=2**63, proximal=0.5, shift="planner.0/00.3"),
+        Plan(epochs=3, batch=7, rate=0.125, momentum=0.9, proximal=0.5, shift="planner.0/00.3"),
         Plan(steps=9, optimiser="Adam", options={"betas": (0.9, 0.99), "amsgrad": True, "eps": 1e-8}),
         Plan(cycle=Cycle(0.5, 2, 40), trains=("a",), uploads=(), private=("b",), reports=("validation", "losses")),
         Plan(trains=(), uploads=("a", "b"), reports=("progress", "gradient norm per batch")),
     ],
 )
 def test_a_plan_is_heard_as_it_was_said(plan: Plan) -> None:
-    heard = messages.decode_plan(pb.Plan.FromString(messages.encode_plan(plan).SerializeToString()))
+    said = pb.Plan.FromString(messages.encode_plan(plan, 2**63).SerializeToString())
+    heard = messages.decode_plan(said)
+    assert said.key == 2**63
     assert {*heard.reports} == {*plan.reports}
     assert heard == Plan(**{**{f: getattr(plan, f) for f in Plan.__dataclass_fields__}, "reports": heard.reports})
 

@@ -104,7 +104,7 @@ def parse_hello(data: bytes) -> object:
 
 def orders() -> list[bytes]:
     plans = [PLAN, replace(PLAN, cycle=None, options={"betas": (0.9, 0.99)}, uploads=("0",), private=("1",))]
-    made = [messages.encode_plan(plan) for plan in plans] + [pb.Plan(options="[]"), pb.Plan(options="[" * 100_000)]
+    made = [messages.encode_plan(plan, 7) for plan in plans] + [pb.Plan(options="[]"), pb.Plan(options="[" * 100_000)]
     return [pb.Order(train=pb.Train(task=1, plan=plan)).SerializeToString() for plan in made]
 
 

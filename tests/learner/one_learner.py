@@ -37,9 +37,9 @@ def learner(train: Tensor, validation: Tensor | None = None) -> Learner:
     return Learner("a", train, at() if validation is None else validation, at())
 
 
-def trained(work: TrainingContext, carried: Tensor, plan: Plan, who: Learner | None = None) -> Job:
+def trained(work: TrainingContext, carried: Tensor, plan: Plan, who: Learner | None = None, key: int = 0) -> Job:
     """The job of this plan, carried to its end."""
-    job = Job.begin(who or learner(torch.arange(len(work.x))), work.layout, carried, plan)
+    job = Job.begin(who or learner(torch.arange(len(work.x))), work.layout, carried, plan, key)
     advance(work, job)
     return job
 

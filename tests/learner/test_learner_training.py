@@ -44,7 +44,8 @@ def test_the_proximal_term_pulls_towards_the_model_that_came() -> None:
 def test_a_shift_is_added_to_every_gradient() -> None:
     # 2 w + .5: g = 2.5, w = .75; g = 2, w = .55; with momentum .5: u = 2.5, w = .75; u = 1.25 + 2, w = .425
     def shifted(**settings: float) -> list[float]:
-        job = Job.begin(learner(at(0)), work.layout, ONE, Plan(epochs=2, rate=0.1, shift="s", **settings), 0.5 * ONE)
+        plan = Plan(epochs=2, rate=0.1, shift="s", **settings)
+        job = Job.begin(learner(at(0)), work.layout, ONE, plan, shift=0.5 * ONE)
         advance(work, job, 1)
         first = float(job.vector)
         advance(work, job)
@@ -72,9 +73,9 @@ def test_batches_one_after_the_other() -> None:
     work = slope((1.0, 3.0), (0.0, 1.0))
     found = set()
     for key in range(20):
-        plan = Plan(batch=1, rate=0.1, key=key)
-        first = int(batches(plan, 2, 0)[0])
-        end = float(trained(work, ONE, plan).vector)
+        plan = Plan(batch=1, rate=0.1)
+        first = int(batches(plan, key, 2, 0)[0])
+        end = float(trained(work, ONE, plan, key=key).vector)
         assert end == pytest.approx(-0.04 if first == 0 else -0.16, abs=1e-6)
         found.add(first)
     assert found == {0, 1}
@@ -159,13 +160,16 @@ def test_gradient_norms_of_batches_are_reported_as_the_plan_batches() -> None:
 # ----------------------------------------------------------------------------------------------- against torch.optim
 
 
+KEY = 5
+
+
 def torch_loop(work, carried, plan: Plan, make) -> torch.Tensor:
     """The same mini-batches, with nothing of ours but their order."""
     module = mlp(5, 3, hidden=(8,))
     module.load_state_dict(work.layout.tensors(carried))
     steps = make(module.parameters())
     for epoch in range(plan.epochs):
-        for chosen in batches(plan, len(work.x), epoch):
+        for chosen in batches(plan, KEY, len(work.x), epoch):
             steps.zero_grad()
             nn.functional.cross_entropy(module(work.x[chosen]), work.y[chosen]).backward()
             steps.step()
@@ -200,16 +204,16 @@ def task():
 )
 def test_training_is_a_plain_loop_over_torch_optim(task, settings, make) -> None:
     work, carried = task
-    plan = Plan(epochs=3, batch=16, key=5, **settings)
-    assert torch.equal(trained(work, carried, plan).vector, torch_loop(work, carried, plan, make))
+    plan = Plan(epochs=3, batch=16, **settings)
+    assert torch.equal(trained(work, carried, plan, key=KEY).vector, torch_loop(work, carried, plan, make))
 
 
 @pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"optimiser": "Adam"}, {"proximal": 0.1}], ids=str)
 def test_epoch_by_epoch_is_all_at_once_to_the_bit(task, settings) -> None:
     work, carried = task
-    plan = Plan(epochs=4, batch=16, key=5, **settings)
-    whole = trained(work, carried, plan)
-    piecewise = Job.begin(learner(torch.arange(60)), work.layout, carried, plan)
+    plan = Plan(epochs=4, batch=16, **settings)
+    whole = trained(work, carried, plan, key=KEY)
+    piecewise = Job.begin(learner(torch.arange(60)), work.layout, carried, plan, KEY)
     for _ in range(4):
         advance(work, piecewise, 1)
         trained(work, torch.zeros_like(carried), Plan(epochs=1))  # somebody else uses the network in between
@@ -222,7 +226,7 @@ def test_epoch_by_epoch_is_all_at_once_to_the_bit(task, settings) -> None:
 def test_training_does_not_touch_the_global_generator(task) -> None:
     work, carried = task
     before = torch.get_rng_state()
-    trained(work, carried, Plan(epochs=2, key=9))
+    trained(work, carried, Plan(epochs=2), key=9)
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -336,13 +340,13 @@ def test_dropout_is_a_function_of_the_tasks_key() -> None:
     x, y = clouds()
     work = work_of(nn.Sequential(nn.Linear(5, 32), nn.Dropout(0.5), nn.Linear(32, 3)), x, y, classes=3)
     carried = work.layout.vector(work.module)
-    plan = Plan(epochs=2, batch=60, key=7)  # one batch an epoch: the order of the examples has no part in it
-    first = trained(work, carried, plan).vector
+    plan = Plan(epochs=2, batch=60)  # one batch an epoch: the order of the examples has no part in it
+    first = trained(work, carried, plan, key=7).vector
     torch.manual_seed(999)
     before = torch.get_rng_state()
-    assert torch.equal(trained(work, carried, plan).vector, first)
+    assert torch.equal(trained(work, carried, plan, key=7).vector, first)
     assert torch.equal(torch.get_rng_state(), before)
-    assert not torch.allclose(trained(work, carried, Plan(epochs=2, batch=60, key=8)).vector, first, atol=1e-5)
+    assert not torch.allclose(trained(work, carried, plan, key=8).vector, first, atol=1e-5)
 
 
 def test_epochs_draw_different_masks() -> None:
@@ -350,7 +354,7 @@ def test_epochs_draw_different_masks() -> None:
     work = work_of(nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 2)), torch.ones(1, 64), at(0), classes=2)
     carried = torch.zeros(work.layout.size)
     untouched = [
-        int((trained(work, carried, Plan(epochs=epochs, rate=0.05, key=1)).vector[:64] == 0).sum())
+        int((trained(work, carried, Plan(epochs=epochs, rate=0.05), key=1).vector[:64] == 0).sum())
         for epochs in (1, 2, 8)
     ]
     assert untouched[0] > untouched[1] > untouched[2]

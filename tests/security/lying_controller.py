@@ -90,9 +90,9 @@ class Site:
         asyncio.run(go())
         return self.told[before:]
 
-    def train(self, plan: Plan) -> pb.Head:
+    def train(self, plan: Plan, key: int = 0) -> pb.Head:
         self.numbers += 1
-        order = pb.Train(task=self.numbers, plan=messages.encode_plan(plan), **self._model(self._vector()))
+        order = pb.Train(task=self.numbers, plan=messages.encode_plan(plan, key), **self._model(self._vector()))
         (head,) = self.do(pb.Order(train=order))
         return head
 

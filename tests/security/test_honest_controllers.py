@@ -81,7 +81,7 @@ class Learners:
 
     def hear(self, command: Any) -> None:
         if isinstance(command, Train):
-            self.policy.check_plan(messages.decode_plan(messages.encode_plan(command.plan)))
+            self.policy.check_plan(messages.decode_plan(messages.encode_plan(command.plan, command.key)))
             self.at[command.task] = command.learner
             self.plans += 1
         elif isinstance(command, Evaluate) and isinstance(command.probe, Score):

@@ -24,7 +24,7 @@ def rebuilt(one: Site, tasks: int) -> list[tuple[Tensor, int]]:
     found = []
     for key in range(tasks):
         before = len(one.agent.link.sent)  # type: ignore[attr-defined]
-        one.train(replace(one.honest, batch=1, epochs=1, steps=1, key=key))
+        one.train(replace(one.honest, batch=1, epochs=1, steps=1), key)
         if len(one.agent.link.sent) > before:  # type: ignore[attr-defined]
             began = one._vector()
             weight, bias = one.layout.tensors(began - one.agent.link.sent[-1]).values()  # type: ignore[attr-defined]

@@ -110,7 +110,7 @@ def jobs(work: TrainingContext, who: Sequence[Learner], plans: Sequence[Plan]) -
             if not layer.buffers:
                 carried[layer.start : layer.stop] += 0.01 * torch.randn(layer.size, generator=generator)
         shift = None if plan.shift is None else 0.1 * torch.randn(work.layout.size, generator=generator)
-        made.append(Job.begin(learner, work.layout, carried, replace(plan, key=1000 + number), shift))
+        made.append(Job.begin(learner, work.layout, carried, plan, 1000 + number, shift))
     return made
 
 

@@ -212,9 +212,8 @@ def test_a_task_called_back_finishes_its_epoch() -> None:
     (flight,) = (f for f in simulator.flights.out.values() if f.train.learner == "01")
     while flight.job is None or (flight.ended, flight.job.epochs) != (1, 2):
         simulator.run(events=1)
-    by_hand = Job.begin(
-        flight.job.learner, simulator.context.layout, simulator.controller.models.read("v0"), flight.train.plan
-    )
+    start, train = simulator.controller.models.read("v0"), flight.train
+    by_hand = Job.begin(flight.job.learner, simulator.context.layout, start, train.plan, train.key)
     Plain(simulator.context).submit([by_hand], 2)
     looks = 0.002 * math.ceil(len(by_hand.learner.validation) / 8)
     assert flight.began < simulator.clock.now  # the second epoch is under way

@@ -39,7 +39,7 @@ def small_context() -> TrainingContext:
 def begun(at_hand: TrainingContext, plan: Plan) -> list[Job]:
     start = at_hand.layout.vector(at_hand.module)
     who = learners(at_hand.x, SIZES, [5] * len(SIZES))
-    return [Job.begin(one, at_hand.layout, start, replace(plan, key=k)) for k, one in enumerate(who)]
+    return [Job.begin(one, at_hand.layout, start, plan, k) for k, one in enumerate(who)]
 
 
 @pytest.fixture

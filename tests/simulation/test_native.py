@@ -187,7 +187,7 @@ def test_rounding_is_no_coarser_than_torchs() -> None:
     exact = copy.deepcopy(at_hand.module).double()
     steps = torch.optim.SGD(exact.parameters(), lr=plan.rate, momentum=plan.momentum)
     for epoch in range(plan.epochs):
-        for positions in batches(mine.plan, mine.examples, epoch):
+        for positions in batches(mine.plan, mine.key, mine.examples, epoch):
             chosen = who[0].train[positions]
             steps.zero_grad()
             nn.functional.cross_entropy(exact(at_hand.x[chosen].double()), at_hand.y[chosen]).backward()

@@ -135,7 +135,7 @@ def test_stacks_on_several_processes_come_to_the_same_bits(monkeypatch):
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     monkeypatch.setattr(stacked, "WORTH_A_PROCESS", 2 * at_hand.layout.size * PLAN.batch)  # two learners a stack
-    plans = [replace(PLAN, momentum=0.5, key=k) for k in range(len(who))]
+    plans = [replace(PLAN, momentum=0.5)] * len(who)
     against_plain(Stacked(at_hand), who, plans)
     found = []
     for hands in (1, 2, 5):
@@ -156,7 +156,7 @@ def test_a_stack_in_the_place_of_another_comes_to_the_same_bits(kept, monkeypatc
     who = learners(at_hand.x, SIZES)
     way = Stacked(at_hand)
     first = replace(PLAN, momentum=0.5, proximal=0.1)
-    for plan in (first, replace(first, key=7), replace(first, rate=PLAN.rate / 2), replace(PLAN, epochs=2), PLAN):
+    for plan in (first, first, replace(first, rate=PLAN.rate / 2), replace(PLAN, epochs=2), PLAN):
         again, alone = jobs(at_hand, who, [plan] * len(who)), jobs(at_hand, who, [plan] * len(who))
         way.submit(again)
         Stacked(at_hand).submit(alone)

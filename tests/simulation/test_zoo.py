@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -54,7 +53,7 @@ def trained(
     nothing = torch.empty(0, dtype=torch.int64)
     parts = torch.arange(len(at_hand.x)).split(list(sizes))
     jobs = [
-        Job.begin(Learner(str(i), part, nothing, nothing), at_hand.layout, start, replace(plan, key=7 * i))
+        Job.begin(Learner(str(i), part, nothing, nothing), at_hand.layout, start, plan, 7 * i)
         for i, part in enumerate(parts)
     ]
     while not all(job.done for job in jobs):

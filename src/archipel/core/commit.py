@@ -11,7 +11,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from archipel.core.checks import require
 from archipel.core.context import ControllerContext
 from archipel.core.evidence import record_capped
 from archipel.core.parts.merge import Proposal
@@ -43,8 +42,9 @@ def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
 def _take_from_queue(context: ControllerContext, tasks: Sequence[int]) -> list[Update]:
     chosen = context.state.dequeue(tasks)
     unused = context.layout.indices(unwanted(context))
-    for update in chosen:  # one that waited for its evidence may be committed in a later round than it arrived in
-        update.layers = tuple(place for place in update.layers if place not in unused)
+    if unused:  # one that waited for its evidence may be committed in a later round than it arrived in
+        for update in chosen:
+            update.layers = tuple(place for place in update.layers if place not in unused)
     return sorted(chosen, key=lambda update: (update.slot, update.learner))
 
 
@@ -68,11 +68,11 @@ def _weigh(context: ControllerContext, updates: Sequence[Update]) -> tuple[list[
 def _per_layer(context: ControllerContext, weight: Weight, update: Update) -> tuple[float, ...]:
     layers = len(context.layout.layers)
     spread = weight if isinstance(weight, tuple) else (weight,) * layers
-    require(
-        len(spread) == layers and all(math.isfinite(w) and w >= 0 for w in spread),
-        f"{context.algorithm.weighting!r} gave the update of learner {update.learner!r} the weight {weight!r}; "
-        f"a weight is one number, or one for each of the {layers} layers, finite and at least 0.",
-    )
+    if len(spread) != layers or not all(0 <= w < math.inf for w in spread):
+        raise ValueError(
+            f"{context.algorithm.weighting!r} gave the update of learner {update.learner!r} the weight {weight!r}; "
+            f"a weight is one number, or one for each of the {layers} layers, finite and at least 0."
+        )
     return spread
 
 
@@ -113,8 +113,8 @@ def _set_version(
     context.models.write(name, following)
     state.set_model(version, starts)
     state.committed += sum(update.steps for update in updates)
-    for role, part in context.parts:
-        part.committed(context.view(role), updates)
+    for view, part in context.parts:
+        part.committed(view, updates)
     context.record(
         Committed(
             version=state.version,
@@ -129,8 +129,8 @@ def _set_version(
             traffic=dict(state.traffic),
         )
     )
-    for i, planner in enumerate(context.algorithm.planners):
-        for note in planner.notes(context.view(f"planner.{i}")):
+    for view, planner in context.planners:
+        for note in planner.notes(view):
             context.record(note)
     recall(context)
 

@@ -9,6 +9,7 @@ from archipel.core.layout import Layout
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.part import Part
+from archipel.core.parts.planning import Planner
 from archipel.core.records import Record, Refused
 from archipel.core.state import Models, State, View
 from archipel.core.types import Command, Keep, Plan, Traffic
@@ -36,17 +37,23 @@ class ControllerContext:
     """Commands that the event has led to so far."""
 
     def __post_init__(self) -> None:
-        self.parts: list[tuple[str, Part]] = self.algorithm.parts()
         self.plan: Plan = replace(self.algorithm.plan, reports=self.algorithm.reports)
         """The plan that planners start from."""
-        self._views: dict[str, View] = {}
+        self.use(self.state)
+
+    def use(self, state: State) -> None:
+        """Go on from this state: parts see it from now on."""
+        self.state = state
+        parts = self.algorithm.parts()
+        self._views = {role: View(state, self.layout, self.models, self.kernels, role) for role, _ in parts}
+        self.parts: list[tuple[View, Part]] = [(self._views[role], part) for role, part in parts]
+        self.planners: list[tuple[View, Planner]] = [
+            (self._views[f"planner.{i}"], planner) for i, planner in enumerate(self.algorithm.planners)
+        ]
 
     def view(self, role: str) -> View:
         """Return the view of the part with this role."""
-        view = self._views.get(role)
-        if view is None or view.state is not self.state:  # a saved state may have replaced it
-            view = self._views[role] = View(self.state, self.layout, self.models, self.kernels, role)
-        return view
+        return self._views[role]
 
     def issue(self, command: Command) -> None:
         """Add a command for the engine."""

@@ -116,7 +116,7 @@ class Controller:
 
     @state.setter
     def state(self, saved: State) -> None:
-        self._context.state = saved
+        self._context.use(saved)
 
     def handle(self, event: Event) -> list[Command]:
         """Handle one event to its end; return what the engine has to do."""
@@ -190,8 +190,8 @@ class Controller:
         members, context = self.state.members, self._context
         if learner in members and members[learner].active:
             members.leave(learner)
-            for role, part in context.parts:
-                part.left(context.view(role), learner)
+            for view, part in context.parts:
+                part.left(view, learner)
             context.record(Membership(learner, there=False))
 
     # ------------------------------------------------------------------------------------------------------ answers

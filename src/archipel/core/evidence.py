@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from archipel.core.context import ControllerContext
 from archipel.core.records import Capped
-from archipel.core.scored import ScoreTable
+from archipel.core.scored import Scored, ScoreTable
 from archipel.core.shares import cap
 from archipel.core.state import Evidence, Inquiry, Update
 from archipel.core.types import AUC_BINS, Evaluate, Metrics, Model, Probe, Score, SiteAnswers
@@ -75,9 +75,18 @@ def check_answers(context: ControllerContext, inquiry: Inquiry, answers: SiteAns
 def check_metrics(context: ControllerContext, metrics: Metrics) -> Metrics:
     """Return a learner's metrics without its score of its own model, if that is invalid."""
     own = metrics.validation
-    if own is None or not _invalid_rows(context, own.as_table(), AUC_BINS):
-        return metrics
-    return replace(metrics, validation=None)
+    return metrics if own is None or _valid(context, own) else replace(metrics, validation=None)
+
+
+def _valid(context: ControllerContext, own: Scored) -> bool:
+    """Return whether a learner's score of its own model counts what it says."""
+    if own.confusion is None:
+        return True
+    histogram = None if own.histogram is None else own.histogram.shape
+    if _invalid_shapes(context, own.confusion.shape, histogram, AUC_BINS) is not None:
+        return False
+    counted = own.confusion.sum() == own.count and own.confusion.min() >= 0
+    return bool(counted and (own.histogram is None or own.histogram.min() >= 0))
 
 
 def _invalid_rows(context: ControllerContext, table: ScoreTable, bins: int) -> dict[int, str]:
@@ -85,16 +94,10 @@ def _invalid_rows(context: ControllerContext, table: ScoreTable, bins: int) -> d
     confusion, histogram = table.confusion, table.histogram
     if confusion is None or len(table) == 0:
         return {}
-    shape = confusion.shape[1:]
-    if len(shape) != 2 or shape[0] != shape[1] or not shape[0]:
-        return _all_rows(table, f"a confusion matrix of shape {shape}")
-    if context.state.classes is None:
-        context.state.classes = shape[0]
-    classes = context.state.classes
-    if shape[0] != classes:
-        return _all_rows(table, f"a confusion matrix of {shape[0]} classes, the task has {classes}")
-    if histogram is not None and histogram.shape[1:] != (classes, 2, bins):
-        return _all_rows(table, f"a histogram of scores of shape {histogram.shape[1:]}")
+    shapes = confusion.shape[1:], None if histogram is None else histogram.shape[1:]
+    reason = _invalid_shapes(context, *shapes, bins)
+    if reason is not None:
+        return {row: reason for row in range(len(table)) if row not in table.missing}
     wrong = confusion.sum(axis=(1, 2)) != table.counts
     if confusion.min() < 0:
         wrong |= confusion.min(axis=(1, 2)) < 0
@@ -108,8 +111,20 @@ def _invalid_rows(context: ControllerContext, table: ScoreTable, bins: int) -> d
     return invalid
 
 
-def _all_rows(table: ScoreTable, reason: str) -> dict[int, str]:
-    return {row: reason for row in range(len(table)) if row not in table.missing}
+def _invalid_shapes(
+    context: ControllerContext, confusion: tuple[int, ...], histogram: tuple[int, ...] | None, bins: int
+) -> str | None:
+    """Return what is wrong with the shapes of an answer's counts, or None; the first answer sets how many classes."""
+    if len(confusion) != 2 or confusion[0] != confusion[1] or not confusion[0]:
+        return f"a confusion matrix of shape {confusion}"
+    if context.state.classes is None:
+        context.state.classes = confusion[0]
+    classes = context.state.classes
+    if confusion[0] != classes:
+        return f"a confusion matrix of {confusion[0]} classes, the task has {classes}"
+    if histogram is not None and histogram != (classes, 2, bins):
+        return f"a histogram of scores of shape {histogram}"
+    return None
 
 
 def check_shares(context: ControllerContext, what: str, sites: Sequence[str], counts: Sequence[int]) -> None:

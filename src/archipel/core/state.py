@@ -272,10 +272,13 @@ class View:
     kernels: Kernels
     role: str
     """The part's own name in this algorithm, such as `merge` or `planner.1`."""
+    _inner: dict[int, View] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def inner(self, index: int) -> View:
         """Return the view of a part inside a part, with a memory of its own."""
-        return View(self.state, self.layout, self.models, self.kernels, f"{self.role}.{index}")
+        if index not in self._inner:
+            self._inner[index] = View(self.state, self.layout, self.models, self.kernels, f"{self.role}.{index}")
+        return self._inner[index]
 
     def memory(self, kind: type[M], begin: Callable[[], M] | None = None) -> M:
         """Return what the part remembers, a dataclass of this kind; `begin` makes it at the first use."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from archipel.core.context import ControllerContext
 from archipel.core.evidence import check_metrics, offer
@@ -36,13 +35,14 @@ def send(context: ControllerContext, decision: Send, *, measures: bool = False) 
     """Hand out a task by the plan that the planners make for this learner; measures: it is to train nothing."""
     state = context.state
     member = state.members[decision.learner]
-    plan = replace(context.plan, key=derive(state.seed, "training", member.name, member.given))
-    for i, planner in enumerate(context.algorithm.planners):
-        plan = planner.plan(context.view(f"planner.{i}"), member, plan)
+    plan = context.plan
+    for view, planner in context.planners:
+        plan = planner.plan(view, member, plan)
     if measures:
         if plan.shift is not None:
             state.vectors.discard(plan.shift)
         plan = plan.untrained()
+    key = derive(state.seed, "training", member.name, member.given)
     member.given += 1
     task = context.next_task()
     assignment = Assignment(
@@ -60,7 +60,7 @@ def send(context: ControllerContext, decision: Send, *, measures: bool = False) 
     if context.algorithm.recall is not None:
         context.algorithm.recall.watch(context.view("recall"), assignment)
     context.record(Handed(task, decision.learner, state.version, decision.slot))
-    context.issue(Train(task, decision.learner, decision.model, plan))
+    context.issue(Train(task, decision.learner, decision.model, plan, key))
 
 
 def receive(context: ControllerContext, assignment: Assignment, event: Trained) -> None:
@@ -72,8 +72,8 @@ def receive(context: ControllerContext, assignment: Assignment, event: Trained) 
         waste(context, assignment, invalid)
         return
     update = _update(context, assignment, event)
-    for role, part in context.parts:
-        part.observe(context.view(role), update)
+    for view, part in context.parts:
+        part.observe(view, update)
     if assignment.measures:
         context.models.drop(event.model)
     elif assignment.travels:
@@ -145,8 +145,7 @@ def _suffice(context: ControllerContext, sent: Sequence[str], asked: Sequence[st
 
 def unwanted(context: ControllerContext) -> set[str]:
     """Return the layers that the version to come does not use."""
-    planners = enumerate(context.algorithm.planners)
-    return {name for i, planner in planners for name in planner.unwanted(context.view(f"planner.{i}"))}
+    return {name for view, planner in context.planners for name in planner.unwanted(view)}
 
 
 def _update(context: ControllerContext, assignment: Assignment, event: Trained) -> Update:

@@ -104,8 +104,6 @@ class Plan:
     that train and are not private travel with the task."""
     reports: tuple[Reports, ...] = ()
     """What the learner tells beside its model."""
-    key: int = 0
-    """Seed of the task's own randomness; the controller sets it."""
 
     def __post_init__(self) -> None:
         at_least(1, "Plan", epochs=self.epochs)
@@ -235,6 +233,8 @@ class Train:
     learner: str
     model: Model
     plan: Plan
+    key: int
+    """Seed of the task's own randomness. Plans of a round are alike without it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,13 +31,13 @@ def steps_after(plan: Plan, examples: int, epochs: int) -> int:
     return steps if plan.steps is None else min(steps, plan.steps)
 
 
-def shuffled(plan: Plan, examples: int, epoch: int) -> NDArray[np.int64]:
-    """Return the order of the examples in this pass."""
-    return generator(plan.key, "epoch", epoch).permutation(examples)
+def shuffled(key: int, examples: int, epoch: int) -> NDArray[np.int64]:
+    """Return the order of the examples in this pass of the task with this key."""
+    return generator(key, "epoch", epoch).permutation(examples)
 
 
-def batches(plan: Plan, examples: int, epoch: int) -> list[Tensor]:
+def batches(plan: Plan, key: int, examples: int, epoch: int) -> list[Tensor]:
     """Return the mini-batches of one pass, as positions among the learner's training examples."""
-    pieces = list(torch.from_numpy(shuffled(plan, examples, epoch)).split(plan.batch))
+    pieces = list(torch.from_numpy(shuffled(key, examples, epoch)).split(plan.batch))
     steps = steps_after(plan, examples, epoch + 1) - steps_after(plan, examples, epoch)
     return pieces[:steps]

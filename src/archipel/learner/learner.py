@@ -91,6 +91,8 @@ class Job:
     """The model. Training puts another one in its place and changes none: it may be everybody's."""
     anchor: Tensor | None
     """The model as it was received, if the proximal term needs it."""
+    key: int = 0
+    """Seed of the task's own randomness."""
     epochs: int = 0
     losses: list[float] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)
@@ -107,10 +109,12 @@ class Job:
         self.examples = self.learner.train.size(0)
 
     @staticmethod
-    def begin(learner: Learner, layout: Layout, carried: Tensor, plan: Plan, shift: Tensor | None = None) -> Job:
+    def begin(
+        learner: Learner, layout: Layout, carried: Tensor, plan: Plan, key: int = 0, shift: Tensor | None = None
+    ) -> Job:
         vector = learner.with_private(layout, carried)
         received = vector if "training loss" in plan.reports else None
-        return Job(learner, plan, vector, vector if plan.proximal else None, received=received, shift=shift)
+        return Job(learner, plan, vector, vector if plan.proximal else None, key, received=received, shift=shift)
 
     @property
     def steps(self) -> int:

@@ -72,9 +72,9 @@ def _epoch(
 ) -> None:
     module, plan, augment = work.module, job.plan, work.augment
     _training_mode(work, plan.trains)
-    draws = None if augment is None else augment.draws(plan.key, job.epochs, job.examples)
-    with _randomness(work.x.device, plan.key + job.epochs):
-        for positions in batches(plan, job.examples, job.epochs):
+    draws = None if augment is None else augment.draws(job.key, job.epochs, job.examples)
+    with _randomness(work.x.device, job.key + job.epochs):
+        for positions in batches(plan, job.key, job.examples, job.epochs):
             chosen = job.learner.train[positions]
             x = work.x[chosen]
             if augment is not None and draws is not None:

@@ -78,16 +78,9 @@ class ShadowRun:
         assert self.plan is not None
         examples = torch.cat([simulator.sites[name].learner.train for name, _ in self.local]).unique()
         nothing = torch.empty(0, dtype=torch.int64)
-        plan = replace(
-            self.plan,
-            key=derive(simulator.seed, "shadow", self.rounds),
-            cycle=None,
-            trains=None,
-            proximal=0.0,
-            shift=None,
-            reports=(),
-        )
-        job = Job.begin(Learner("shadow", examples, nothing, nothing), simulator.context.layout, self.central, plan)
+        plan = replace(self.plan, cycle=None, trains=None, proximal=0.0, shift=None, reports=())
+        learner, key = Learner("shadow", examples, nothing, nothing), derive(simulator.seed, "shadow", self.rounds)
+        job = Job.begin(learner, simulator.context.layout, self.central, plan, key)
         advance(simulator.context, job)
         self.central = job.vector.cpu()
 

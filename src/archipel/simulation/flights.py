@@ -250,7 +250,7 @@ class Flights:
             carried = self.models.read(flight.train.model.name).to(self.context.x.device)
             learner, plan = self.sites[flight.train.learner].learner, flight.train.plan
             shift = None if plan.shift is None else self.models.read(plan.shift).to(self.context.x.device)
-            flight.job = Job.begin(learner, self.context.layout, carried, plan, shift)
+            flight.job = Job.begin(learner, self.context.layout, carried, plan, flight.train.key, shift)
         return flight.job
 
     def _answer(self, flight: Flight, job: Job, vector: Tensor, epochs: int) -> Trained | Failed:
@@ -320,7 +320,7 @@ class Flights:
     def _loaded(self, saved: dict[str, Any]) -> Flight:
         train, job = saved["train"], saved["job"]
         if job is not None:
-            job = Job(learner=self.sites[train.learner].learner, plan=train.plan, **job)
+            job = Job(learner=self.sites[train.learner].learner, plan=train.plan, key=train.key, **job)
         return Flight(**{**saved, "job": job})
 
 

@@ -41,7 +41,7 @@ class MemoryModels:
 
     def read(self, name: str, piece: slice | None = None) -> Tensor:
         vector = self._vectors[name]
-        if piece is not None:
+        if piece is not None and piece != slice(0, vector.numel()):
             vector = vector[piece]
         if name in self._filed:
             self._file.wake(vector)

@@ -151,9 +151,10 @@ class Rounds(Protocol):
         if memory.overdue:
             memory.overdue = False
             return [GiveUp(tuple(sorted(view.out)))]
-        surplus = tuple(sorted(task for task, assignment in view.out.items() if not assignment.cancelled))
-        if surplus and memory.wanted and len(view.queue) >= memory.wanted:
-            return [GiveUp(surplus)]
+        if memory.wanted and len(view.queue) >= memory.wanted:
+            surplus = tuple(sorted(task for task, assignment in view.out.items() if not assignment.cancelled))
+            if surplus:
+                return [GiveUp(surplus)]
         if view.out or not all(update.ready for update in view.queue):
             return []
         memory.open = False

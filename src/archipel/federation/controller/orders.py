@@ -141,7 +141,7 @@ class Orders:
         order = pb.Order()
         if isinstance(command, Train):
             order.train.task = command.task
-            order.train.plan.CopyFrom(messages.encode_plan(command.plan))
+            order.train.plan.CopyFrom(messages.encode_plan(command.plan, command.key))
             await self._add_shift(session, command, order.train)
         else:
             assert isinstance(command.probe, Score)

@@ -287,8 +287,8 @@ class Agent:
     def _work_at(self, training: Training, carried: Tensor, shift: Tensor | None) -> Job | None:
         """In the trainer's thread: the job, trained; None if nobody wants it any more."""
         work, device = self.island.work, self.island.work.x.device
-        shift = None if shift is None else shift.to(device)
-        job = Job.begin(self.island.learner, work.layout, carried.to(device), training.plan, shift)
+        shift, key = None if shift is None else shift.to(device), training.order.plan.key
+        job = Job.begin(self.island.learner, work.layout, carried.to(device), training.plan, key, shift)
         while not job.done and not training.cancelled:
             advance(work, job, 1)
             training.steps = job.steps

@@ -28,7 +28,8 @@ LARGEST = 1e39
 # --------------------------------------------------------------------------------------------------------------- plans
 
 
-def encode_plan(plan: Plan) -> pb.Plan:
+def encode_plan(plan: Plan, key: int) -> pb.Plan:
+    """Return a plan with the seed of its task's randomness."""
     cycle = plan.cycle
     return pb.Plan(
         epochs=plan.epochs,
@@ -45,7 +46,7 @@ def encode_plan(plan: Plan) -> pb.Plan:
         proximal=plan.proximal,
         shift=plan.shift or "",
         reports=plan.reports,
-        key=plan.key,
+        key=key,
     )
 
 
@@ -72,7 +73,6 @@ def decode_plan(said: pb.Plan) -> Plan:
         proximal=said.proximal,
         shift=said.shift or None,
         reports=tuple(report for report in known if report in said.reports),
-        key=said.key,
     )
 
 

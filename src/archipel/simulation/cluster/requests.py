@@ -59,6 +59,8 @@ class JobRequest:
     examples: Examples | None
     """None if the actor has them."""
     plan: Plan
+    key: int
+    """Seed of the task's own randomness."""
     model: int
     anchor: int | None
     shift: int | None
@@ -96,14 +98,14 @@ def request_of(job: Job, position: Callable[[Tensor], int], *, known: bool) -> J
         None if vector is None else position(vector) for vector in (job.vector, job.anchor, job.shift)
     )
     assert model is not None
-    return JobRequest(id(learner), examples, job.plan, model, anchor, shift, job.epochs, job.losses, memory)
+    return JobRequest(id(learner), examples, job.plan, job.key, model, anchor, shift, job.epochs, job.losses, memory)
 
 
 def job_of(request: JobRequest, learner: Learner, models: Sequence[Tensor]) -> Job:
     """Return the job that a request describes."""
     anchor, shift = (None if place is None else models[place] for place in (request.anchor, request.shift))
-    model, memory = models[request.model], as_tensors(request.memory)
-    return Job(learner, request.plan, model, anchor, request.epochs, list(request.losses), memory, shift=shift)
+    model, losses, memory = models[request.model], list(request.losses), as_tensors(request.memory)
+    return Job(learner, request.plan, model, anchor, request.key, request.epochs, losses, memory, shift=shift)
 
 
 def learner_of(examples: Examples) -> Learner:

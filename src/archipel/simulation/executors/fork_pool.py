@@ -111,7 +111,7 @@ class _Worker:
                     rows[row].copy_(vector)
                 places.append(None if vector is None else row_of[id(vector)])
             memory = _as_arrays(job.memory)
-            requests.append((id(learner), examples, places, job.plan, job.epochs, job.losses, memory))
+            requests.append((id(learner), examples, places, job.plan, job.key, job.epochs, job.losses, memory))
         with suppress(OSError):  # a process that died is noticed when its reply is read
             self.connection.send((size, epochs, forget, requests))
 
@@ -207,10 +207,11 @@ def _serve(connection: Connection, train: TrainStack, memory: _SharedRows) -> No
 def _job(
     learners: dict[int, Learner],
     rows: Sequence[Tensor],
-    key: int,
+    identity: int,
     examples: tuple[str, Any, Any] | None,
     places: list[int | None],
     plan: Plan,
+    key: int,
     epochs: int,
     losses: list[float],
     memory: dict[str, Any],
@@ -218,7 +219,7 @@ def _job(
     if examples is not None:
         name, train, validation = examples
         nothing = torch.empty(0, dtype=torch.int64)
-        learners[key] = Learner(name, torch.from_numpy(train), torch.from_numpy(validation), nothing)
+        learners[identity] = Learner(name, torch.from_numpy(train), torch.from_numpy(validation), nothing)
     vector, anchor, shift = (None if row is None else rows[row] for row in places)
     assert vector is not None
-    return Job(learners[key], plan, vector, anchor, epochs, losses, _as_tensors(memory), shift=shift)
+    return Job(learners[identity], plan, vector, anchor, key, epochs, losses, _as_tensors(memory), shift=shift)

@@ -112,7 +112,7 @@ class Native:
         steps = job.steps_at(end) - job.steps
         made = self._network(plan.trains, _descent(plan))
         momentum = self._momentum(job) if plan.momentum else None
-        orders = [shuffled(plan, job.examples, epoch) for epoch in range(job.epochs, end)]
+        orders = [shuffled(job.key, job.examples, epoch) for epoch in range(job.epochs, end)]
         order = orders[0] if len(orders) == 1 else np.concatenate(orders)
         model, then = job.vector.clone(), None
         if "validation" in plan.reports and end == epochs_of(plan, job.examples) and plan.cycle is None:

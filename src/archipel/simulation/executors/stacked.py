@@ -251,7 +251,7 @@ class Stacked:
         for i, (job, batch) in enumerate(zip(jobs, batches, strict=False)):
             epoch, within = divmod(step, steps_of_epoch(job.examples, batch))
             if within == 0:
-                draws.seed(i, job.plan.key + job.epochs + epoch)
+                draws.seed(i, job.key + job.epochs + epoch)
 
     def _prepared(self, stack: Stack, k: int, width: int, trained: Sequence[str]) -> PreparedStep:
         """Return the step of the first k learners; those that are done come after them."""
@@ -334,7 +334,7 @@ def _table(jobs: Sequence[Job], steps: Sequence[int], batches: Sequence[int]) ->
         if batch < widest:
             table[:, i, batch:] = own[0]
         for start in range(0, steps[i], per_epoch):
-            order = own[shuffled(job.plan, n, job.epochs + start // per_epoch)]
+            order = own[shuffled(job.key, n, job.epochs + start // per_epoch)]
             if n < per_epoch * batch:
                 order = np.append(order, np.repeat(own[0], per_epoch * batch - n))
             table[start : start + per_epoch, i, :batch] = order.reshape(-1, batch)[: longest - start]
