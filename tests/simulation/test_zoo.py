@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+import archipel as ap
 from archipel.core.layout import Layout
 from archipel.core.types import Plan
 from archipel.learner.learner import Job, Learner, TrainingContext
@@ -24,7 +27,7 @@ SIZES = (45, 60, 22, 7, 43)
 PERCEPTRONS = ("MLP, ReLU", "MLP, momentum, Nesterov, weight decay")
 ON_WORKERS = (
     "small transformer",
-    *("LSTM", "GRU, Adam", "transformer", "small transformer, dropout", "residual CNN, batch norm", "CNN, dropout"),
+    *("LSTM", "transformer", "small transformer, dropout", "residual CNN, batch norm", "CNN, dropout"),
 )
 
 
@@ -105,6 +108,66 @@ def test_a_batch_of_one_example_is_refused_by_batch_norm_as_in_plain_pytorch() -
     for executor in (Plain(at_hand), executor_of(at_hand, Plan(), "stacked")):
         with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
             trained(executor, at_hand, start, Plan(batch=20), (21, 40))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer, then a linear one on its last outputs in both directions."""
+
+    def __init__(self, layer: nn.RNNBase, given: bool) -> None:
+        super().__init__()
+        self.memory, self.given = layer, given
+        self.head = nn.LazyLinear(CLASSES)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = words.unsqueeze(-1).float() / 100
+        if not self.memory.batch_first:
+            x = x.transpose(0, 1)
+        ways = self.memory.num_layers * (2 if self.memory.bidirectional else 1)
+        first = torch.full((ways, len(words), self.memory.hidden_size), 0.5) if self.given else None
+        outputs, ends = self.memory(x, first)
+        scores: Tensor = self.head(torch.cat([outputs.mean(1 if self.memory.batch_first else 0), ends[0]], dim=1))
+        return scores
+
+
+@pytest.mark.parametrize(
+    ("layer", "given"),
+    [
+        (lambda: nn.GRU(1, 6, num_layers=2, bidirectional=True, batch_first=True), False),
+        (lambda: nn.GRU(1, 6, bias=False), True),
+        (lambda: nn.RNN(1, 6, nonlinearity="relu", bidirectional=True), True),
+        (lambda: nn.RNN(1, 6, num_layers=2, batch_first=True), False),
+    ],
+    ids=["GRU, two layers, both ways", "GRU, no bias, given start", "RNN, relu, both ways", "RNN, two layers"],
+)
+def test_recurrent_layers_of_all_forms_are_stacked(layer: Callable[[], nn.RNNBase], given: bool) -> None:
+    def make() -> nn.Module:
+        module = Recurrent(layer(), given)
+        module(torch.zeros(1, 4))  # tells the lazy layer its inputs
+        return module
+
+    at_hand = context_of(Kind(make, data="words"), (7, 12))
+    plan, start = Plan(batch=5, rate=0.2), at_hand.layout.vector(at_hand.module).clone()
+    assert choose(at_hand, plan) == ("stacked", "")
+    expected = trained(Plain(at_hand), at_hand, start, plan, (7, 12))
+    found = trained(executor_of(at_hand, plan), at_hand, start, plan, (7, 12))
+    assert apart(found, expected, start) < 1e-4
+
+
+def test_the_set_up_of_a_perceptron_copies_its_network_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial of a step that is written out would show nothing, and takes longer than a small run."""
+    copies = []
+    deepcopy = copy.deepcopy
+    at_hand = context_of(ZOO["MLP, ReLU"])
+
+    def counted(value: object, memo: dict[int, object] | None = None) -> object:
+        copies.extend([value] * (value is at_hand.module))
+        return deepcopy(value, memo)
+
+    monkeypatch.setattr(copy, "deepcopy", counted)
+    assert choose(at_hand, Plan())[0] == CHOSEN
+    assert len(copies) == 1, "to count its multiplications"
+    ap.fedavg().check_network(at_hand.module, at_hand.layout, at_hand.x[:2])
+    assert len(copies) == 1
 
 
 class InPlace(nn.Module):

@@ -9,7 +9,6 @@ from types import FunctionType
 from torch import Tensor, nn
 
 from archipel.core.checks import require
-from archipel.core.frozen_weights import copied
 from archipel.core.layout import Layout
 from archipel.core.parts.merge import Mean, Merge
 from archipel.core.parts.part import Needs, Part
@@ -79,7 +78,7 @@ class Algorithm:
     def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:
         """Refuse a network that a part cannot work with, tried on a few examples."""
         for _, part in self.parts():
-            part.check_network(copied(module), layout, examples.clone())
+            part.check_network(module, layout, examples)
 
     def parts(self) -> list[tuple[str, Part]]:
         """Return all parts with the roles under which their memory lives."""

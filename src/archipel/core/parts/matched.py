@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from archipel.core.binding import Binding
 from archipel.core.checks import at_least, more_than, require
+from archipel.core.frozen_weights import copied
 from archipel.core.layout import Layout
 from archipel.core.members import Member
 from archipel.core.parts.class_mean import average_by_neuron, weights_by_class
@@ -118,7 +119,7 @@ class MatchedMean(Merge):
 
     def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:
         """Refuse a network in which neurons cannot change places, or in which an empty one does not stay empty."""
-        draws = generator(0, "network")
+        module, draws = copied(module), generator(0, "network")
         if examples.is_floating_point():
             examples = examples + torch.from_numpy(draws.standard_normal(examples.shape)).to(examples)
         vector = layout.vector(module)

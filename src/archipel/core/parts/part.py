@@ -65,7 +65,7 @@ class Part:
         """Refuse a model this part cannot work with, before the run begins."""
 
     def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:
-        """Refuse a network this part cannot work with; the module is a copy, to be tried on a few examples."""
+        """Refuse a network this part cannot work with. Try a copy of the module on these few examples, not itself."""
 
     def observe(self, view: View, update: Update) -> None:
         """Take note of a learner's model that has arrived (under Relay: after each hop)."""

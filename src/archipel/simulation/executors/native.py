@@ -21,7 +21,7 @@ from archipel.learner.batches import epochs_of, shuffled
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts, score_parts
 from archipel.simulation.executors.interface import KnownResult, PendingResult
-from archipel.simulation.executors.stacked_networks import Classifier, network
+from archipel.simulation.executors.stacked_networks import classifier_parts
 
 OWN = 1 << 17
 """Parts of learners that are kept as C reads them; after that all are prepared again."""
@@ -194,12 +194,12 @@ def linear_layers(context: TrainingContext) -> list[Linear] | None:
     """Return the layers of a perceptron that the library can train on these examples, or None."""
     if library() is None or context.x.device.type != "cpu" or context.x.dtype != torch.float32:
         return None
-    found = network(context)
-    if not isinstance(found, Classifier):
+    parts = classifier_parts(context)
+    if parts is None:
         return None
     begins = {entry.name: entry.start for layer in context.layout.layers for entry in layer.entries}
     layers: list[Linear] = []
-    for part, weight, bias in found.parts:
+    for part, weight, bias in parts:
         if isinstance(part, nn.Linear):
             layers.append(Linear(part.in_features, part.out_features, begins[weight], begins.get(bias, -1), False))
         elif isinstance(part, nn.ReLU) and layers:
@@ -210,7 +210,7 @@ def linear_layers(context: TrainingContext) -> list[Linear] | None:
         context.x.is_contiguous()
         and context.y.is_contiguous()
         and context.x[0].numel() == layers[0].inputs
-        and (context.x.dim() == 2 or any(isinstance(part, nn.Flatten) for part, *_ in found.parts))
+        and (context.x.dim() == 2 or any(isinstance(part, nn.Flatten) for part, *_ in parts))
         and context.classes == layers[-1].outputs
         and 0 <= int(context.y.min()) <= int(context.y.max()) < context.classes
     )

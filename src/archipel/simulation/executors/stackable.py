@@ -13,7 +13,7 @@ from archipel.core.types import Plan
 from archipel.kernels.threads import threads
 from archipel.learner.learner import TrainingContext
 from archipel.simulation.executors.arithmetic import SMALL, multiplications
-from archipel.simulation.executors.stacked_networks import Mapped, network
+from archipel.simulation.executors.stacked_networks import Mapped, classifier_parts, network
 from archipel.simulation.executors.stacked_steps import ELEMENTWISE, Places, StackedSgd
 
 WIDTH = 3
@@ -46,6 +46,8 @@ def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
     count = multiplications(context)
     if count > SMALL:
         return f"it is large: {count:,} multiplications an example, more than {SMALL:,}"
+    if classifier_parts(context) is not None:  # its step is written out, for every such network
+        return None
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")

@@ -22,6 +22,7 @@ from archipel.learner.learner import Loss, TrainingContext
 from archipel.simulation.executors.arithmetic import draws
 from archipel.simulation.executors.shortcuts import watched
 from archipel.simulation.executors.stacked_layers import LearnersDraws, with_padded_norms
+from archipel.simulation.executors.stacked_recurrent import with_unrolled_layers
 from archipel.simulation.executors.stacked_steps import StackedOptimiser, StackedSgd
 
 Tensors: TypeAlias = Mapping[str, Tensor]
@@ -48,6 +49,8 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[T
 }
 """Forward, and the gradient with respect to the input from that of the output and the output itself; in place."""
 
+NamedPart: TypeAlias = tuple[nn.Module, str, str]
+"""A part of a sequence, and the names that its weight and bias have or would have."""
 Operation: TypeAlias = Callable[[], object]
 Step: TypeAlias = Callable[[Tensor, bool], None]
 """One step of all learners on the examples that are ready, with weights [learner, example]; are some of them 0?"""
@@ -60,6 +63,7 @@ class Mapped:
         self.loss = context.loss
         self.module = copied(context.module)
         self.norms = with_padded_norms(self.module)
+        with_unrolled_layers(self.module)
         self.draws = LearnersDraws() if draws(context) else None
         """What gives the learners their random numbers, if the network draws some in training."""
 
@@ -113,10 +117,9 @@ class Mapped:
 class Sequential(Mapped):
     """A plain sequence of linear layers and activations, by batched products."""
 
-    def __init__(self, context: TrainingContext, parts: Sequence[nn.Module]) -> None:
+    def __init__(self, context: TrainingContext, parts: Sequence[NamedPart]) -> None:
         super().__init__(context)
-        names = {part: f"{name}." if name else "" for name, part in context.module.named_modules()}
-        self.parts = [(part, f"{names[part]}weight", f"{names[part]}bias") for part in parts]
+        self.parts = parts
 
     def outputs(self, tensors: Tensors, x: Tensor, shares: Tensor | None = None) -> Tensor:
         for part, weight, bias in self.parts:
@@ -228,18 +231,36 @@ def _change(
 
 def network(context: TrainingContext) -> Mapped:
     """Return the fastest way to run the network for many learners at once."""
-    parts, y = _flattened(context.module), context.y
-    alone = (
-        not context.layout.tied and context.layout.frozen is None and not any(map(watched, context.module.modules()))
-    )
-    if parts is None or not alone or len(set(parts)) < len(parts):
+    parts = _plain_sequence(context)
+    if parts is None:
         return Mapped(context)
-    known = all(type(part) in (nn.Linear, nn.Flatten, nn.Identity, *ACTIVATIONS) for part in parts)
-    acting = [type(part) in ACTIVATIONS for part in parts if type(part) in (nn.Linear, *ACTIVATIONS)]
+    return (Sequential if classifier_parts(context) is None else Classifier)(context, parts)
+
+
+def classifier_parts(context: TrainingContext) -> list[NamedPart] | None:
+    """Return the parts of a network whose step is written out, or None."""
+    parts, y = _plain_sequence(context), context.y
+    if parts is None:
+        return None
+    kinds = [type(part) for part, *_ in parts]
+    known = all(kind in (nn.Linear, nn.Flatten, nn.Identity, *ACTIVATIONS) for kind in kinds)
+    acting = [kind in ACTIVATIONS for kind in kinds if kind in (nn.Linear, *ACTIVATIONS)]
     # an activation takes the place of its input, which another one before it would still need
-    written = known and type(parts[-1]) is nn.Linear and not any(map(and_, acting, acting[1:]))
+    written = known and kinds[-1] is nn.Linear and not any(map(and_, acting, acting[1:]))
     labels = context.loss is nn.functional.cross_entropy and y.dim() == 1 and y.dtype == torch.int64
-    return (Classifier if written and labels else Sequential)(context, parts)
+    return parts if written and labels else None
+
+
+def _plain_sequence(context: TrainingContext) -> list[NamedPart] | None:
+    """Return the parts of a plain sequence of linear layers and activations that nobody listens to, or None."""
+    module, layout = context.module, context.layout
+    parts = _flattened(module)
+    if parts is None or len(set(parts)) < len(parts) or layout.tied or layout.frozen is not None:
+        return None
+    if any(map(watched, module.modules())):
+        return None
+    names = {part: f"{name}." if name else "" for name, part in module.named_modules()}
+    return [(part, f"{names[part]}weight", f"{names[part]}bias") for part in parts]
 
 
 def _flattened(module: nn.Module) -> list[nn.Module] | None:
