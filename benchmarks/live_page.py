@@ -2,7 +2,7 @@
 
     python -m benchmarks.live_page                          # 1,000 learners, 100,000 commits, 30 s of growth
     python -m benchmarks.live_page --learners 100 --commits 2000 --seconds 5
-    python -m benchmarks.live_page --learners 200 --commits 0 --seconds 3600      # a soak of an hour
+    python -m benchmarks.live_page --learners 200 --commits 0 --batch 1 --seconds 3600      # a soak of an hour
 
 Records are made up and written to a folder as a run at work writes them; the server is the process that `archipel run
 --live` starts, the browser is chromium without a window. The run then grows by 20 batches a second. Goals: the first
@@ -25,8 +25,6 @@ from archipel.live.run_folder import LIVE
 
 BATCHES = 20
 """Batches of lines a second while the run grows."""
-PER_BATCH = 10
-"""Commits in a batch."""
 
 
 def records(learners: int, first: int) -> Iterator[str]:
@@ -89,13 +87,13 @@ def measure(page: Any, url: str, commits: int) -> dict[str, float]:
     return {"first paint (s)": first / 1000, "everything there (s)": time.monotonic() - begun}
 
 
-def grow(page: Any, folder: Path, lines: Iterator[str], seconds: float) -> dict[str, float]:
+def grow(page: Any, folder: Path, lines: Iterator[str], batch: int, seconds: float) -> dict[str, float]:
     """Let the run grow; return the drawings a second, and how long the longest of them took."""
     drawn = "Number(document.documentElement.dataset.drawn)"
     before, begun = page.evaluate(drawn), time.monotonic()
     with (folder / LIVE).open("a") as film:
         while (passed := time.monotonic() - begun) < seconds:
-            for _ in range(4 * PER_BATCH):
+            for _ in range(4 * batch):
                 film.write(next(lines) + "\n")
             film.flush()
             page.wait_for_timeout(max(0.0, 1000 * (1 / BATCHES - (time.monotonic() - begun - passed))))
@@ -108,6 +106,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--learners", type=int, default=1000)
     parser.add_argument("--commits", type=int, default=100_000)
+    parser.add_argument("--batch", type=int, default=10, help="commits in each of the 20 batches a second")
     parser.add_argument("--seconds", type=float, default=30.0)
     chosen = parser.parse_args()
     from playwright.sync_api import sync_playwright
@@ -123,7 +122,12 @@ def main() -> None:
         warm.close()
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.on("console", lambda message: complaints.append(message.text))
-        figures = {**measure(page, process.url, chosen.commits), **grow(page, folder, lines, chosen.seconds)}
+        figures = {
+            **measure(page, process.url, chosen.commits),
+            **grow(page, folder, lines, chosen.batch, chosen.seconds),
+        }
+        heap = page.evaluate("performance.memory.usedJSHeapSize") / 2**20
+        figures |= {"page (MB)": heap, "versions on it": page.evaluate("page.state.timeline.commit.time.length")}
         figures |= {"server (MB)": memory(process.pid), "complaints": len(complaints)}
         browser.close()
         process.close()

@@ -38,7 +38,7 @@ const drawTiles = state => {
   fill(part("now"), h("dl", { class: "tiles" },
     tile("version", number(timeline.commit.version[place] ?? 0)),
     tile(metric ? metric.replaceAll("_", " ") : "score", score(metrics[metric]), scored < 0 ? "" : `v${timeline.score.version[scored]}`),
-    tile("local rounds", number(timeline.commit.rounds[place] ?? 0)),
+    tile("rounds", number(timeline.commit.rounds[place] ?? 0)),
     tile("moved", megabytes(traffic[0] + traffic[1] + traffic[2])),
     tile("at work", number(counts["at work"]), `of ${number(timeline.training.length)}`),
     tile("idle", number(counts.idle)), tile("silent", number(counts.silent)),
