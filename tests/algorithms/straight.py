@@ -133,6 +133,15 @@ class Client:
                 w[trains] = w[trains].add(u[trains], alpha=-rate)
             yield w.clone()
 
+    def batches(self, epochs: int, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Another task: its mini-batches, one after the other."""
+        key = derive(SEED, "training", self.name, self.tasks)
+        self.tasks += 1
+        for epoch in range(epochs):
+            order = torch.from_numpy(generator(key, "epoch", epoch).permutation(self.n))
+            for b in order.split(batch):
+                yield self.x[b], self.y[b]
+
     def train(self, w: Tensor, epochs: int, **settings: Any) -> Tensor:
         """w_k after so many epochs."""
         return next(islice(self.epochs(w, **settings), epochs - 1, None))

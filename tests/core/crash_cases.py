@@ -46,6 +46,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "fedcm": {"epochs": 1, "fraction": 0.5},
     "feddyn": {"epochs": 1, "fraction": 0.5},
     "fedma": {"epochs": 1, "gamma": 20.0},
+    "fedrep": {"head_epochs": 1, "fraction": 0.5},
     "hdafl": {"by_gradient_norm": True},
     "oort": {"fraction": 0.5},
     "plu": {"buffer": 3, "period": 2, "last": 1},
@@ -79,6 +80,9 @@ ALGORITHMS: dict[str, Make] = {
     "a clipped community": lambda: replace(async_fedavg(batch=8, epochs=1), merge=NormClipped(Community(), 1.0)),
     "a community that forgets": lambda: replace(async_fedavg(batch=8, epochs=1), merge=Community(forget=True)),
 }
+
+UNSTACKED = ("fedlc", "fedntd", "fedrep")
+"""Methods whose tasks are trained learner by learner: they have phases, or an objective."""
 
 
 @cache

@@ -21,6 +21,7 @@ from archipel.simulation.simulator import Simulator
 from archipel.storage import dataclass_codec as codec
 from tests.core.crash_cases import (
     ALGORITHMS,
+    UNSTACKED,
     Make,
     every,
     fleet,
@@ -79,6 +80,8 @@ def test_a_simulation_goes_on_to_the_same_bits(name: str, tmp_path: Path) -> Non
 @every
 @pytest.mark.parametrize("execution", ["stacked", "plain"])
 def test_a_simulation_goes_on_to_the_same_bits_executed_otherwise(execution: str, name: str, tmp_path: Path) -> None:
+    if execution == "stacked" and name in UNSTACKED:
+        execution = "workers"
     settings: dict[str, Any] = {**settings_of(name, 0.0), "execution": execution}
     point = len(log_of(name, 0.0).events) // 2
     whole = checkpointed(ALGORITHMS[name], tmp_path, point, **settings)

@@ -34,6 +34,12 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "divide_and_conquer": {"name": "divide_and_conquer", "prepass": 2},
     "fedma": {"name": "fedma", "epochs": 2},
     "fedbabu": {"name": "fedbabu", "fraction": 1.0},
+    "fedrep with an objective": {
+        "name": "fedrep",
+        "fraction": 1.0,
+        "head_epochs": 2,
+        "objective": "NotTrueDistillation(0.5)",
+    },
     "hdafl": {"name": "hdafl", "fraction": 1.0},
     "plu in rounds": {"name": "fedavg", "more_planners": ["PeriodicLayers(2, 1)"]},
     "qfedavg": {"name": "qfedavg"},

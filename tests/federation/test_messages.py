@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 from archipel.core.layout import Layout
-from archipel.core.types import Cycle, Metrics, Plan, Scored
+from archipel.core.types import Cycle, Metrics, Phase, Plan, Scored
 from archipel.data.standardise import moments
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import messages
@@ -223,6 +223,7 @@ def test_metrics() -> None:
         Plan(epochs=3, batch=7, rate=0.125, momentum=0.9, proximal=0.5, shift="planner.0/00.3"),
         Plan(steps=9, optimiser="Adam", options={"betas": (0.9, 0.99), "amsgrad": True, "eps": 1e-8}),
         Plan(cycle=Cycle(0.5, 2, 40), trains=("a",), uploads=(), private=("b",), reports=("validation", "losses")),
+        Plan(epochs=3, phases=(Phase(2, ("head",)), Phase(1, ("fc1", "fc2")))),
         Plan(trains=(), uploads=("a", "b"), reports=("progress", "gradient norm per batch")),
     ],
 )

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from archipel.core.types import Phase
 from archipel.federation.learner.agent import Training
 from archipel.federation.learner.link import TurnedAway
 from archipel.federation.logs import Lines
@@ -48,6 +49,7 @@ def test_what_the_study_asks_for_is_done(site: Callable[..., Site]) -> None:
         ({"rate": 100.0}, "rate=100.0, and the study has at most 0.05"),
         ({"proximal": 5.0}, "proximal=5.0, and the study has 0.0"),
         ({"shift": "planner.0/00.0"}, "it shifts gradients, and the study does not"),
+        ({"phases": (Phase(1, ("head",)),)}, "phases=(Phase(epochs=1, trains=('head',)),), and the study has ()"),
         ({"trains": ()}, "trains=[], and the study has"),
         ({"uploads": ()}, "uploads=[], and the study has"),
         ({"reports": ("gradient norm per sample",)}, "reports=['gradient norm per sample'], and the study has []"),

@@ -10,11 +10,14 @@ from archipel.algorithms.fedbn import fedbn
 from archipel.algorithms.fedbuff import fedbuff
 from archipel.algorithms.fedcm import fedcm
 from archipel.algorithms.feddyn import feddyn
+from archipel.algorithms.fedlc import fedlc
 from archipel.algorithms.fedma import fedma
 from archipel.algorithms.fednova import fednova
+from archipel.algorithms.fedntd import fedntd
 from archipel.algorithms.fedopt import fedadagrad, fedadam, fedyogi
 from archipel.algorithms.fedper import fedper
 from archipel.algorithms.fedprox import fedprox
+from archipel.algorithms.fedrep import fedrep
 from archipel.algorithms.hdafl import hdafl, lg_fedavg
 from archipel.algorithms.metis import async_dvw, async_fedavg, sync_dvw
 from archipel.algorithms.oort import oort
@@ -41,10 +44,13 @@ __all__ = [
     "fedbuff",
     "fedcm",
     "feddyn",
+    "fedlc",
     "fedma",
     "fednova",
+    "fedntd",
     "fedper",
     "fedprox",
+    "fedrep",
     "fedyogi",
     "hdafl",
     "lg_fedavg",

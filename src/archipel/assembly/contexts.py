@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from archipel.core.checks import require
 from archipel.core.frozen_weights import copied
 from archipel.core.layout import Layout
+from archipel.core.parts.objective import Objective
 from archipel.core.randomness import derive
 from archipel.data import Island, Islands, stratified_validation
 from archipel.kernels.threads import threads
@@ -25,6 +26,7 @@ def context_of(
     loss: Loss | None,
     seed: int,
     device: str,
+    objective: Objective | None = None,
 ) -> TrainingContext:
     """Return the network, the loss and the examples on a device, once they are known to fit together.
 
@@ -47,7 +49,7 @@ def context_of(
         loss = nn.functional.mse_loss if data.classes is None else nn.functional.cross_entropy
     _check_loss(loss, outputs, data.y[:2])
     x, y = data.x.to(device), data.y.to(device)
-    return TrainingContext(module.to(device), layout, loss, x, y, data.classes, data.augment)
+    return TrainingContext(module.to(device), layout, loss, x, y, data.classes, data.augment, objective)
 
 
 def _check_device(device: str) -> None:

@@ -24,7 +24,7 @@ METHODS: dict[str, Callable[..., Algorithm]] = {
 }
 ALWAYS = ("protocol", "weighting", "merge")
 """Parts that tell methods apart: they are named even where they are the default."""
-FURTHER = ("selection", "server", "planners", "recall")
+FURTHER = ("selection", "server", "planners", "recall", "objective")
 
 
 @dataclass(frozen=True)

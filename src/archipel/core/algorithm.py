@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import FunctionType
 
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from archipel.core.checks import require
 from archipel.core.layout import Layout
 from archipel.core.parts.merge import Mean, Merge
+from archipel.core.parts.objective import Objective
 from archipel.core.parts.part import Needs, Part
 from archipel.core.parts.planning import Planner
 from archipel.core.parts.protocol import Protocol, Rounds
@@ -33,6 +34,8 @@ class Algorithm:
     server: Server = Replace()
     planners: tuple[Planner, ...] = ()
     recall: Recall | None = None
+    objective: Objective | None = None
+    """What learners minimise instead of the task's loss."""
     plan: Plan = Plan()
     """The plan the planners start from: epochs, batch, rate, optimiser."""
     pooled: bool = False
@@ -58,6 +61,11 @@ class Algorithm:
         require(
             self.recall is None or isinstance(self.recall, Recall),
             f"{self.name}: recall should be a Recall such as MedianStaleness(20), or None, got {self.recall!r}.",
+        )
+        require(
+            self.objective is None or isinstance(self.objective, Objective),
+            f"{self.name}: objective should be an Objective such as LogitCalibration(), or None, got "
+            f"{self.objective!r}.",
         )
         for _, part in self.parts():
             conflict = part.conflicts(self)
@@ -92,7 +100,16 @@ class Algorithm:
         named += [(f"planner.{i}", planner) for i, planner in enumerate(self.planners)]
         if self.recall is not None:
             named.append(("recall", self.recall))
+        if self.objective is not None:
+            named.append(("objective", self.objective))
         return named
+
+    def plans(self, layout: Layout) -> tuple[Plan, ...]:
+        """Return every plan that the planners can make, of each the highest rate."""
+        plans: tuple[Plan, ...] = (replace(self.plan, reports=self.reports),)
+        for planner in self.planners:
+            plans = tuple(made for plan in plans for made in planner.plans(layout, plan))
+        return plans
 
     def memories(self) -> list[type]:
         """Return the dataclasses that are defined beside the parts: what parts remember is among them."""

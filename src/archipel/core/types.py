@@ -71,6 +71,17 @@ class Cycle:
         at_least(1, "Cycle", at_most=self.at_most)
 
 
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Some epochs of a task in which only some layers train; each phase begins with an optimiser of its own."""
+
+    epochs: int
+    trains: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        at_least(1, "Phase", epochs=self.epochs)
+
+
 @dataclass(frozen=True)
 class Plan:
     """What one task asks of a learner."""
@@ -93,6 +104,8 @@ class Plan:
     """Stop by validation loss instead of after a fixed number of epochs."""
     trains: tuple[str, ...] | None = None
     """Layers that train; the others are frozen. None: all."""
+    phases: tuple[Phase, ...] = ()
+    """The task's epochs one after the other, by the layers that train; empty: all epochs are alike."""
     uploads: tuple[str, ...] | None = None
     """Layers that are sent back. None: all that are not private."""
     private: tuple[str, ...] = ()
@@ -122,10 +135,26 @@ class Plan:
             self.steps is None or self.cycle is None,
             f"Plan: steps={self.steps} and a validation cycle both say when to stop; give one of them.",
         )
+        if self.phases:
+            total = sum(phase.epochs for phase in self.phases)
+            require(
+                total == self.epochs and self.steps is None and self.cycle is None,
+                f"Plan: phases of {total} epochs divide a task of as many, and this one has epochs={self.epochs}, "
+                f"steps={self.steps} and cycle={self.cycle}.",
+            )
+
+    def phase(self, epoch: int) -> tuple[Plan, int]:
+        """Return the plan of the phase that an epoch belongs to, and the epoch at which the phase ends."""
+        end = 0
+        for phase in self.phases:
+            end += phase.epochs
+            if epoch < end:
+                return replace(self, trains=phase.trains, epochs=end, phases=()), end
+        return self, self.epochs
 
     def untrained(self) -> Plan:
         """Return the plan of a task that trains and sends nothing: the learner reports on the model it receives."""
-        return replace(self, epochs=1, steps=None, cycle=None, trains=(), uploads=(), shift=None)
+        return replace(self, epochs=1, steps=None, cycle=None, trains=(), uploads=(), shift=None, phases=())
 
     def sends(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return which of these layers go back to the controller."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from archipel.core.binding import Binding
 from archipel.core.checks import require
 from archipel.core.layout import Layout
+from archipel.core.parts.objective import Objective
 from archipel.core.types import Metrics, Plan, Scored
 from archipel.kernels import kernels
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
@@ -44,6 +45,8 @@ class TrainingContext:
     classes: int | None
     augment: Augmentation | None = None
     """How training examples are changed at random."""
+    objective: Objective | None = None
+    """What learners minimise instead of the loss."""
 
     @cached_property
     def binding(self) -> Binding:
@@ -90,7 +93,7 @@ class Job:
     vector: Tensor
     """The model. Training puts another one in its place and changes none: it may be everybody's."""
     anchor: Tensor | None
-    """The model as it was received, if the proximal term needs it."""
+    """The model as it was received, if the proximal term or the objective needs it."""
     key: int = 0
     """Seed of the task's own randomness."""
     epochs: int = 0
@@ -110,11 +113,18 @@ class Job:
 
     @staticmethod
     def begin(
-        learner: Learner, layout: Layout, carried: Tensor, plan: Plan, key: int = 0, shift: Tensor | None = None
+        learner: Learner,
+        layout: Layout,
+        carried: Tensor,
+        plan: Plan,
+        key: int = 0,
+        shift: Tensor | None = None,
+        objective: Objective | None = None,
     ) -> Job:
         vector = learner.with_private(layout, carried)
+        anchored = plan.proximal > 0 or (objective is not None and objective.needs_received)
         received = vector if "training loss" in plan.reports else None
-        return Job(learner, plan, vector, vector if plan.proximal else None, key, received=received, shift=shift)
+        return Job(learner, plan, vector, vector if anchored else None, key, received=received, shift=shift)
 
     @property
     def steps(self) -> int:

@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from archipel.core.types import AUC_BINS, Metrics
+from archipel.core.types import AUC_BINS, Metrics, Plan
 from archipel.learner.batches import batches
 from archipel.learner.learner import Job, TrainingContext, optimiser
+from archipel.learner.objective_loss import class_counts, training_loss
 from archipel.learner.probes import loss_moments, mean_loss, score, squared_gradient_norm
 
 
 def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
     """Carry a job on by so many epochs, or to its end."""
-    module, plan = work.module, job.plan
     job.vector = job.vector.clone()
     work.binding.bind(job.vector)
     if job.watches and not job.losses:
         job.losses.append(mean_loss(work, job.learner.validation))
-    with _trainable(module, work, plan.trains) as parameters:
-        steps = optimiser(plan, parameters) if parameters else None
-        if steps is not None and job.memory:
-            _remember(steps, job.memory)
-        anchors, shifts = (_pieces(work, vector, parameters) for vector in (job.anchor, job.shift))
-        while not job.done and (epochs is None or epochs > 0):
+    last = math.inf if epochs is None else job.epochs + epochs
+    while not job.done and job.epochs < last:
+        _advance_phase(work, job, last)
+    work.binding.collect(job.vector)
+
+
+def _advance_phase(work: TrainingContext, job: Job, last: float) -> None:
+    """Carry a job on to the end of its phase, or to this epoch if that comes first."""
+    plan, end = job.plan.phase(job.epochs) if job.plan.phases else (job.plan, math.inf)
+    with _trainable(work.module, work, plan.trains) as parameters:
+        steps = _Steps(work, job, plan, parameters) if parameters else None
+        while not job.done and job.epochs < min(last, end):
             if steps is not None:
-                _epoch(work, job, steps, parameters, anchors, shifts)
+                _epoch(work, job, plan, steps)
             job.epochs += 1
-            epochs = None if epochs is None else epochs - 1
             if job.watches:
                 work.binding.collect(job.vector)
                 job.losses.append(mean_loss(work, job.learner.validation))
         if steps is not None and not job.done:
-            job.memory = {str(i): dict(state) for i, state in steps.state_dict()["state"].items()}
-    work.binding.collect(job.vector)
+            job.memory = steps.memory() if job.epochs < end else {}
 
 
 def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metrics:
@@ -54,7 +60,7 @@ def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metr
     elif "gradient norm per batch" in asked:
         norm = squared_gradient_norm(work, vector, learner.train, job.plan.batch)
     if "class counts" in asked and work.classes is not None:
-        classes = tuple(torch.bincount(work.y[learner.train], minlength=work.classes).tolist())
+        classes = tuple(class_counts(work, learner).tolist())
     metrics = replace(job.metrics(epochs, validation, norm), classes=classes)
     if job.received is None:
         return metrics
@@ -62,15 +68,38 @@ def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metr
     return replace(metrics, training_loss=mean, squared_loss=squared)
 
 
-def _epoch(
-    work: TrainingContext,
-    job: Job,
-    steps: torch.optim.Optimizer,
-    parameters: list[nn.Parameter],
-    anchors: list[Tensor],
-    shifts: list[Tensor],
-) -> None:
-    module, plan, augment = work.module, job.plan, work.augment
+class _Steps:
+    """Makes the steps of one phase."""
+
+    def __init__(self, work: TrainingContext, job: Job, plan: Plan, parameters: list[nn.Parameter]) -> None:
+        self.optimiser = optimiser(plan, parameters)
+        if job.memory:
+            _remember(self.optimiser, job.memory)
+        self.parameters, self.proximal = parameters, plan.proximal
+        self.anchors = _pieces(work, job.anchor if plan.proximal else None, parameters)
+        self.shifts = _pieces(work, job.shift, parameters)
+        self.loss = training_loss(work, job.learner, job.anchor)
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        """Make one step on a mini-batch."""
+        self.optimiser.zero_grad()
+        self.loss(x, y).backward()
+        for parameter, shift in zip(self.parameters, self.shifts, strict=False):
+            if parameter.grad is not None:
+                parameter.grad.add_(shift)
+        for parameter, anchor in zip(self.parameters, self.anchors, strict=False):
+            # the gradient of (mu / 2) ||w - w'||^2
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - anchor, alpha=self.proximal)
+        self.optimiser.step()
+
+    def memory(self) -> dict[str, Any]:
+        """Return what the optimiser remembers."""
+        return {str(i): dict(state) for i, state in self.optimiser.state_dict()["state"].items()}
+
+
+def _epoch(work: TrainingContext, job: Job, plan: Plan, steps: _Steps) -> None:
+    augment = work.augment
     _training_mode(work, plan.trains)
     draws = None if augment is None else augment.draws(job.key, job.epochs, job.examples)
     with _randomness(work.x.device, job.key + job.epochs):
@@ -79,16 +108,7 @@ def _epoch(
             x = work.x[chosen]
             if augment is not None and draws is not None:
                 x = augment.apply(x, draws[positions])
-            steps.zero_grad()
-            work.loss(module(x), work.y[chosen]).backward()
-            for parameter, shift in zip(parameters, shifts, strict=False):
-                if parameter.grad is not None:
-                    parameter.grad.add_(shift)
-            for parameter, anchor in zip(parameters, anchors, strict=False):
-                # the gradient of (mu / 2) ||w - w'||^2
-                if parameter.grad is not None:
-                    parameter.grad.add_(parameter.detach() - anchor, alpha=plan.proximal)
-            steps.step()
+            steps.step(x, work.y[chosen])
 
 
 @contextmanager

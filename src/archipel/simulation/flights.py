@@ -250,7 +250,8 @@ class Flights:
             carried = self.models.read(flight.train.model.name).to(self.context.x.device)
             learner, plan = self.sites[flight.train.learner].learner, flight.train.plan
             shift = None if plan.shift is None else self.models.read(plan.shift).to(self.context.x.device)
-            flight.job = Job.begin(learner, self.context.layout, carried, plan, flight.train.key, shift)
+            key, objective = flight.train.key, self.context.objective
+            flight.job = Job.begin(learner, self.context.layout, carried, plan, key, shift, objective)
         return flight.job
 
     def _answer(self, flight: Flight, job: Job, vector: Tensor, epochs: int) -> Trained | Failed:

@@ -132,7 +132,7 @@ def prepare(
     fleet = Fleet(fast=len(data.learners)) if fleet is None or algorithm.pooled else fleet
     assigned = fleet.assign(data.sizes())
     data = with_flipped_labels(data, fleet.attacks(data.rows.names, assigned))
-    context = context_of(data, model, loss, seed, device)
+    context = context_of(data, model, loss, seed, device, algorithm.objective)
     algorithm.check_network(context.module, context.layout, context.x[:TRIED])
     evaluation = evaluation or evaluation_of(algorithm, data, context.layout)
     check_evaluation(evaluation, algorithm, data, context.layout)
@@ -168,12 +168,13 @@ def prepare(
 def _executor(
     context: TrainingContext, algorithm: Algorithm, execution: Way | None, cluster: str | Cluster | None
 ) -> Executor:
-    here = executor_of(context, algorithm.plan, execution)
+    plan, *_ = algorithm.plans(context.layout)
+    here = executor_of(context, plan, execution)
     if cluster is None:
         return here
-    way = execution or choose(context, algorithm.plan)[0]
+    way = execution or choose(context, plan)[0]
     cluster = Cluster(cluster) if isinstance(cluster, str) else cluster
-    return open_cluster(cluster, here, way, context, algorithm.plan)
+    return open_cluster(cluster, here, way, context, plan)
 
 
 def finished(simulator: Simulator) -> Run:

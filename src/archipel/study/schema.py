@@ -30,6 +30,7 @@ from archipel.core.checks import one_of, require
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.merge import Merge
+from archipel.core.parts.objective import Objective
 from archipel.core.parts.part import Part
 from archipel.core.parts.planning import Planner
 from archipel.core.parts.protocol import Protocol
@@ -152,6 +153,8 @@ class BesideMethod(Arguments, use_attribute_docstrings=True):
     """Planners behind the method's own, such as ["Decay(0.9)"]."""
     recall: Annotated[Any, expression(Recall)] = None
     """Another recall, such as "MedianStaleness(20)"."""
+    objective: Annotated[Any, expression(Objective)] = None
+    """Another objective of the learners, such as "LogitCalibration(0.5)"."""
 
 
 if TYPE_CHECKING:

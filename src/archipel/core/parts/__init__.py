@@ -8,7 +8,9 @@ from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.frozen import FrozenLayers
 from archipel.core.parts.matched import LayerByLayer, MatchedMean
 from archipel.core.parts.merge import Community, Mean, Merge, Mix, Proposal
+from archipel.core.parts.objective import LogitCalibration, NotTrueDistillation, Objective
 from archipel.core.parts.part import Part
+from archipel.core.parts.phases import HeadFirst
 from archipel.core.parts.planning import (
     Decay,
     DivideAndConquer,
@@ -62,10 +64,12 @@ __all__ = [
     "FairChange",
     "FrozenLayers",
     "GeometricMedian",
+    "HeadFirst",
     "Krum",
     "LatinSquare",
     "LayerByLayer",
     "LearnerMomentum",
+    "LogitCalibration",
     "MatchedMean",
     "Mean",
     "MeanByClass",
@@ -77,6 +81,8 @@ __all__ = [
     "Momentum",
     "NormClipped",
     "NormalisedChange",
+    "NotTrueDistillation",
+    "Objective",
     "Part",
     "PeriodicLayers",
     "Planner",

@@ -288,7 +288,8 @@ class Agent:
         """In the trainer's thread: the job, trained; None if nobody wants it any more."""
         work, device = self.island.work, self.island.work.x.device
         shift, key = None if shift is None else shift.to(device), training.order.plan.key
-        job = Job.begin(self.island.learner, work.layout, carried.to(device), training.plan, key, shift)
+        carried = carried.to(device)
+        job = Job.begin(self.island.learner, work.layout, carried, training.plan, key, shift, work.objective)
         while not job.done and not training.cancelled:
             advance(work, job, 1)
             training.steps = job.steps

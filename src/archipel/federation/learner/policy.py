@@ -34,7 +34,7 @@ REMEMBERED = 1000
 """Questions that are known again: the answer to one that is asked twice tells nothing new."""
 ON_VALIDATION: tuple[Reports, ...] = ("validation", "validation scores", "losses")
 """Reports that tell of the validation part."""
-ALIKE = ("epochs", "steps", "batch", "momentum", "optimiser", "options", "cycle", "proximal")
+ALIKE = ("epochs", "steps", "batch", "momentum", "optimiser", "options", "cycle", "phases", "proximal")
 """Fields of a plan that have to be just as in the study."""
 
 
@@ -110,9 +110,7 @@ class Policy:
         rules: SiteRules,
     ) -> Policy:
         """Derive it from a study's method, network, scores and ending, how many learners there are, and a site."""
-        plans: tuple[Plan, ...] = (replace(algorithm.plan, reports=algorithm.reports),)
-        for planner in algorithm.planners:
-            plans = tuple(made for plan in plans for made in planner.plans(layout, plan))
+        plans = algorithm.plans(layout)
         if algorithm.selection.measures_first:
             plans += tuple(plan.untrained() for plan in plans)
         asked = [probe for probe in algorithm.weighting.probes if isinstance(probe, Score)]

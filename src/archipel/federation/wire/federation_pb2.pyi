@@ -145,7 +145,7 @@ class Train(_message.Message):
     def __init__(self, task: _Optional[int] = ..., model: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., enclosed: _Optional[_Union[Enclosed, _Mapping]] = ..., shift: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., enclosed_shift: _Optional[_Union[Enclosed, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("epochs", "steps", "batch", "rate", "momentum", "optimiser", "options", "cycle", "trains", "uploads", "private", "proximal", "reports", "key", "shift")
+    __slots__ = ("epochs", "steps", "batch", "rate", "momentum", "optimiser", "options", "cycle", "trains", "uploads", "private", "proximal", "reports", "key", "shift", "phases")
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -161,6 +161,7 @@ class Plan(_message.Message):
     REPORTS_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     SHIFT_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
     epochs: int
     steps: int
     batch: int
@@ -176,7 +177,16 @@ class Plan(_message.Message):
     reports: _containers.RepeatedScalarFieldContainer[str]
     key: int
     shift: str
-    def __init__(self, epochs: _Optional[int] = ..., steps: _Optional[int] = ..., batch: _Optional[int] = ..., rate: _Optional[float] = ..., momentum: _Optional[float] = ..., optimiser: _Optional[str] = ..., options: _Optional[str] = ..., cycle: _Optional[_Union[Cycle, _Mapping]] = ..., trains: _Optional[_Union[Names, _Mapping]] = ..., uploads: _Optional[_Union[Names, _Mapping]] = ..., private: _Optional[_Iterable[str]] = ..., proximal: _Optional[float] = ..., reports: _Optional[_Iterable[str]] = ..., key: _Optional[int] = ..., shift: _Optional[str] = ...) -> None: ...
+    phases: _containers.RepeatedCompositeFieldContainer[Phase]
+    def __init__(self, epochs: _Optional[int] = ..., steps: _Optional[int] = ..., batch: _Optional[int] = ..., rate: _Optional[float] = ..., momentum: _Optional[float] = ..., optimiser: _Optional[str] = ..., options: _Optional[str] = ..., cycle: _Optional[_Union[Cycle, _Mapping]] = ..., trains: _Optional[_Union[Names, _Mapping]] = ..., uploads: _Optional[_Union[Names, _Mapping]] = ..., private: _Optional[_Iterable[str]] = ..., proximal: _Optional[float] = ..., reports: _Optional[_Iterable[str]] = ..., key: _Optional[int] = ..., shift: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ...) -> None: ...
+
+class Phase(_message.Message):
+    __slots__ = ("epochs", "trains")
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
+    TRAINS_FIELD_NUMBER: _ClassVar[int]
+    epochs: int
+    trains: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, epochs: _Optional[int] = ..., trains: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Cycle(_message.Message):
     __slots__ = ("loss", "tombstones", "at_most")

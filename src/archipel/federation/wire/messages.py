@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archipel.core.types import AUC_BINS, Cycle, Metrics, Plan, Reports, Scored
+from archipel.core.types import AUC_BINS, Cycle, Metrics, Phase, Plan, Reports, Scored
 from archipel.data.standardise import Moments
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.body import InvalidUpdate
@@ -41,6 +41,7 @@ def encode_plan(plan: Plan, key: int) -> pb.Plan:
         options=json.dumps(dict(plan.options)),
         cycle=None if cycle is None else pb.Cycle(loss=cycle.loss, tombstones=cycle.tombstones, at_most=cycle.at_most),
         trains=None if plan.trains is None else pb.Names(names=plan.trains),
+        phases=[pb.Phase(epochs=phase.epochs, trains=phase.trains) for phase in plan.phases],
         uploads=None if plan.uploads is None else pb.Names(names=plan.uploads),
         private=plan.private,
         proximal=plan.proximal,
@@ -68,6 +69,7 @@ def decode_plan(said: pb.Plan) -> Plan:
         options={name: tuple(value) if isinstance(value, list) else value for name, value in options.items()},
         cycle=Cycle(said.cycle.loss, said.cycle.tombstones, said.cycle.at_most) if said.HasField("cycle") else None,
         trains=tuple(said.trains.names) if said.HasField("trains") else None,
+        phases=tuple(Phase(phase.epochs, tuple(phase.trains)) for phase in said.phases),
         uploads=tuple(said.uploads.names) if said.HasField("uploads") else None,
         private=tuple(said.private),
         proximal=said.proximal,

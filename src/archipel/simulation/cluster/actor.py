@@ -51,12 +51,12 @@ class TrainingActor:
         import ray.cloudpickle  # Ray's own serialisation, inside the user's own cluster
 
         torch.set_num_threads(blueprint.threads)
-        module, loss, augment = ray.cloudpickle.loads(blueprint.network)
+        module, loss, augment, objective = ray.cloudpickle.loads(blueprint.network)
         put_together(module, blueprint.frozen_shapes, map(_shared, frozen))
         device = blueprint.device
         examples = _data(x).to(device), _data(y).to(device)
         self.context = TrainingContext(
-            module.to(device), blueprint.layout, loss, *examples, blueprint.classes, augment=augment
+            module.to(device), blueprint.layout, loss, *examples, blueprint.classes, augment, objective
         )
         self.blueprint = blueprint
         self.executor = executor_of(self.context, blueprint.plan, blueprint.way)

@@ -59,10 +59,10 @@ def open_cluster(cluster: Cluster, inner: Executor, way: Way, context: TrainingC
 
 
 def _pickled(ray: Any, module: nn.Module, context: TrainingContext) -> bytes:
-    """Return the network, the loss and the augmentation with the code that is not installed on the nodes."""
+    """Return network, loss, augmentation and objective with the code that is not installed on the nodes."""
     with _by_value(ray):
         try:
-            return bytes(ray.cloudpickle.dumps((module, context.loss, context.augment)))
+            return bytes(ray.cloudpickle.dumps((module, context.loss, context.augment, context.objective)))
         except Exception as error:
             raise ClusterError(
                 f"cluster: {type(module).__name__} cannot be sent to other machines: {error}. Keep locks, open "

@@ -37,6 +37,10 @@ def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
     """Return why learners of this network cannot be stepped as one under this plan; None: they can."""
     if context.augment is not None:
         return "its examples are changed at random"
+    if context.objective is not None:
+        return f"its learners minimise an objective of their own ({context.objective!r})"
+    if plan.phases:
+        return "its tasks have phases, in which different layers train"
     if plan.optimiser not in ELEMENTWISE:
         return f"{plan.optimiser} does not change every number by its own gradient alone"
     if any(map(_has_rules, context.module.modules())):

@@ -1,0 +1,98 @@
+"""Objective: what learners minimise, where that is not the task's loss alone.
+
+It runs at the learners. Every learner takes it from its own copy of the study, so nothing of it travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from archipel.core.checks import at_least, more_than, require
+from archipel.core.layout import Layout
+from archipel.core.parts.part import Part
+
+PlainLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Mean loss of outputs against targets."""
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingBatch:
+    """What an objective sees of one mini-batch."""
+
+    outputs: Tensor
+    targets: Tensor
+    classes: Tensor
+    """The learner's training examples of each class; empty for tasks without classes."""
+    received: Tensor | None
+    """Outputs of the model that the task carried, if the objective needs them."""
+
+
+class Objective(Part):
+    """Write a frozen dataclass; its numbers are all that it may depend on."""
+
+    needs_received = False
+    """Whether it compares outputs with those of the model that the task carried."""
+
+    def loss(self, batch: TrainingBatch, plain: PlainLoss) -> Tensor:
+        """Return what is minimised on a mini-batch; plain: the task's own loss."""
+        raise NotImplementedError
+
+    def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:
+        with torch.no_grad():
+            shape = tuple(module.eval()(examples).shape)
+        require(
+            len(shape) == 2 and shape[1] > 1,
+            f"{type(self).__name__} compares the scores of classes, and this network puts out {shape} for "
+            f"{len(examples)} examples; give one that puts out a row of class scores for each, or leave it out.",
+        )
+
+
+@dataclass(frozen=True)
+class LogitCalibration(Objective):
+    """FedLC: cross entropy of scores f_y - tau n_y^(-1/4), n_y being the learner's examples of class y.
+
+    Classes that a learner has no examples of are left out of the softmax, as n_y -> 0 does.
+    """
+
+    tau: float = 1.0
+
+    def __post_init__(self) -> None:
+        at_least(0, "LogitCalibration", tau=self.tau)
+
+    def loss(self, batch: TrainingBatch, plain: PlainLoss) -> Tensor:
+        margins = batch.classes.to(batch.outputs.dtype).pow(-0.25) * self.tau
+        absent = batch.classes == 0
+        return nn.functional.cross_entropy((batch.outputs - margins).masked_fill(absent, -torch.inf), batch.targets)
+
+
+@dataclass(frozen=True)
+class NotTrueDistillation(Objective):
+    """FedNTD: adds beta KL(q_g || q_l) over the classes that are not an example's own.
+
+    q_g and q_l are the softmax of those classes' scores divided by tau, of the received and of the local model.
+    """
+
+    beta: float = 1.0
+    tau: float = 1.0
+
+    needs_received = True
+
+    def __post_init__(self) -> None:
+        at_least(0, "NotTrueDistillation", beta=self.beta)
+        more_than(0, "NotTrueDistillation", tau=self.tau)
+
+    def loss(self, batch: TrainingBatch, plain: PlainLoss) -> Tensor:
+        assert batch.received is not None
+        local, received = (self._not_true(scores, batch.targets) for scores in (batch.outputs, batch.received))
+        distance = nn.functional.kl_div(local, received, reduction="batchmean", log_target=True)
+        return plain(batch.outputs, batch.targets) + self.beta * distance
+
+    def _not_true(self, scores: Tensor, targets: Tensor) -> Tensor:
+        """Return log softmax over the other classes, [example, class - 1]."""
+        others = torch.ones_like(scores, dtype=torch.bool).scatter_(1, targets[:, None], False)
+        return nn.functional.log_softmax(scores[others].view(len(scores), -1) / self.tau, dim=1)
