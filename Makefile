@@ -80,6 +80,7 @@ docs: $(READY)  ## Build the documentation site with the API reference into site
 pages: $(READY)  ## Write the generated pages and tables of docs/ again; the tests compare them
 	$(RUN) archipel.study.document > docs/reference/study.md
 	$(VENV)/bin/python tools/command_page.py docs/reference/command-line.md
+	$(RUN) archipel.cli.compositions > docs/reference/compositions.md
 	$(VENV)/bin/python tools/package_graph.py docs/pictures/packages.svg
 	$(RUN) archipel.papers.document docs/papers
 	$(RUN) benchmarks.page

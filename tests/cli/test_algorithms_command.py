@@ -63,7 +63,7 @@ def test_everything_about_one(name: str) -> None:
     text = said(name)
     assert "…" not in text
     for setting in method["settings"] + method["local"]:
-        assert f"\n  {setting['name']}: {setting['type']} = {setting['default']!r}\n" in text
+        assert f" {setting['name']}: {setting['type']} = {setting['default']!r} " in " ".join(text.split())
         assert setting["meaning"] in " ".join(text.split())
     assert method["expression"] in text
 

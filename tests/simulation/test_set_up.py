@@ -93,6 +93,7 @@ def test_parts_that_do_not_fit_are_refused(make, message):
     [
         (replace(ap.fedavg(), protocol=ap.Rounds(at_least=9)), "needs 9 learners, and 4 train"),
         (ap.divide_and_conquer(fraction=0.25), r"of 4 learners brings 1; give split="),
+        (replace(ap.fedavg(), merge=ap.Krum()), r"Krum compares the updates of a commit and needs 5, and .* brings 4"),
         (
             replace(ap.fedavg(), plan=Plan(trains=("typo",))),
             "plan.trains names the layer 'typo'; layers",

@@ -8,6 +8,7 @@ from archipel.core.algorithm import Algorithm
 from archipel.core.checks import ArchipelWarning, between, require
 from archipel.core.layout import Layout
 from archipel.core.parts.evaluation import HELD_OUT, Evaluation
+from archipel.core.parts.planning import DivideAndConquer
 from archipel.core.parts.protocol import Relay, Rounds, participants
 from archipel.core.parts.weighting import ByDistributedValidation, Product, Weighting
 from archipel.data import Islands
@@ -117,11 +118,14 @@ def _check_cohort(algorithm: Algorithm, learners: int) -> None:
             f"{protocol!r} needs {protocol.at_least} learners, and {learners} train; ask for fewer.",
         )
         taking_part = participants(protocol.fraction, protocol.at_least, learners)
-        require(
-            taking_part >= algorithm.needs.at_least,
-            f"DivideAndConquer compares the updates of a commit to find its split, and {protocol!r} of "
-            f"{learners} learners brings {taking_part}; give split=..., or a larger fraction.",
-        )
+        for _, part in algorithm.parts():
+            splits = isinstance(part, DivideAndConquer)
+            way_out = "give split=..., or a larger fraction" if splits else "give a larger fraction, or more learners"
+            require(
+                taking_part >= part.needs.at_least,
+                f"{type(part).__name__} compares the updates of a commit and needs {part.needs.at_least}, and "
+                f"{protocol!r} of {learners} learners brings {taking_part}; {way_out}.",
+            )
 
 
 def _weighting_metrics(weighting: Weighting) -> list[str]:

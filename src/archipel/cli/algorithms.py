@@ -11,6 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 import archipel.algorithms
+from archipel.cli.compositions import ROLES, Combination, choices, combinations, refusals
 from archipel.cli.console import AsJson, out, print_json
 from archipel.cli.folding import MARGIN, heading, write
 from archipel.core.algorithm import Algorithm
@@ -66,13 +67,19 @@ def algorithms(
         str | None,
         typer.Argument(help="Tell all about this method.", show_default=False, autocompletion=lambda: list(METHODS)),
     ] = None,
+    compose: Annotated[
+        bool, typer.Option("--compose", help="Show which protocols, weightings, merges and planners go together.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the methods and their parts; with a name, show everything about one."""
-    if name is not None:
+    if compose:
+        found = [combination for combination, _ in combinations()]
+        print_json([asdict(combination) for combination in found]) if as_json else show_combinations(found)
+    elif name is not None:
         one_of("archipel algorithms", "the name", name, METHODS)
-        found = details(name)
-        print_json(asdict(found)) if as_json else show(found)
+        method = details(name)
+        print_json(asdict(method)) if as_json else show(method)
     else:
         methods = sorted((outline(name) for name in METHODS), key=lambda method: method.paper)
         print_json([asdict(method) for method in methods]) if as_json else show_all(methods)
@@ -150,6 +157,18 @@ def show_all(methods: list[Method]) -> None:
             write(", ".join(method.parts.values()), column, "dim")
         write("")
     write("archipel algorithms NAME tells what can be set and how the paper was read.")
+
+
+def show_combinations(found: list[Combination]) -> None:
+    good = sum(combination.refused is None for combination in found)
+    for role in ROLES:
+        write(", ".join(choices(role)), 2 * MARGIN, name=f"{role}:")
+    write("")
+    write(f"{good:,} of {len(found):,} combinations can be made. The others, and why not:")
+    for refusal in refusals(found):
+        write("")
+        heading(" + ".join(" or ".join(names) for names in refusal.names.values() if names is not None))
+        write(refusal.sentence)
 
 
 def show(method: Details) -> None:

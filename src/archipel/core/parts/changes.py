@@ -144,6 +144,11 @@ class FairChange(Merge):
     def conflicts(self, algorithm: Composition) -> str | None:
         if algorithm.plan.rate != self.rate:
             return f"FairChange has rate={self.rate}, and the plan rate={algorithm.plan.rate}; give both one."
+        if algorithm.weighting.by_layer:
+            return (
+                f"FairChange has one weight for a whole update, and {algorithm.weighting!r} gives one for each layer. "
+                "Use Equally() or ByExamples(), or Mean() with this weighting."
+            )
         return None
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:

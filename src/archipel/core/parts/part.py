@@ -96,6 +96,10 @@ class WeightRange(Protocol):
     def at_most_one(self) -> bool:
         """Whether its weights never exceed 1, so that they can be mixing coefficients."""
 
+    @property
+    def by_layer(self) -> bool:
+        """Whether an update may have another weight for each layer."""
+
 
 class Composition(Protocol):
     """What a part may look at of the algorithm that it belongs to."""

@@ -51,6 +51,11 @@ class Weighting(Part):
         return False
 
     @property
+    def by_layer(self) -> bool:
+        """Whether an update may have another weight for each layer."""
+        return False
+
+    @property
     def probes(self) -> tuple[Probe, ...]:
         """What it asks other learners about an update; a learner of a real federation refuses all other questions."""
         return ()
@@ -252,6 +257,7 @@ class ByConsistency(Weighting):
 
     needs = Needs(stimuli=True)
     at_most_one = True
+    by_layer = True
 
     def __post_init__(self) -> None:
         one_of("ByConsistency", "distance", self.distance, ("correlation", "cosine", "euclidean"))
@@ -308,6 +314,10 @@ class Product(Weighting):
     @property
     def at_most_one(self) -> bool:
         return all(factor.at_most_one for factor in self.factors)
+
+    @property
+    def by_layer(self) -> bool:
+        return any(factor.by_layer for factor in self.factors)
 
     def inner(self) -> tuple[Part, ...]:
         return tuple(one for factor in self.factors for one in (factor, *factor.inner()))

@@ -1,0 +1,107 @@
+"""The matrix of parts: what it says is what algorithms do, and what can be made runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations as pairs_of
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import archipel as ap
+from archipel.cli.compositions import ROLES, Combination, choices, combinations, page, refusals
+from archipel.core.algorithm import Algorithm
+from archipel.data import Islands
+from tests.cli.small_program import app
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compositions.md"
+LEARNERS = 6
+
+
+def pairs(one: Combination) -> set[tuple[tuple[str, str], ...]]:
+    return set(pairs_of([(role, getattr(one, role)) for role in ROLES], 2))
+
+
+def test_the_page_is_as_it_would_be_written() -> None:
+    assert PAGE.read_text() == page()
+
+
+def test_every_part_takes_part() -> None:
+    for role, kind in ROLES.items():
+        exported = {name for name in ap.parts.__all__ if issubclass(getattr(ap.parts, name), kind)}
+        assert exported - {kind.__name__} <= set(choices(role))
+
+
+def test_every_refusal_names_a_part_and_a_way_out() -> None:
+    found = [one for one, _ in combinations()]
+    told = refusals(found)
+    assert sum(refusal.count for refusal in told) == sum(one.refused is not None for one in found)
+    for refusal in told:
+        said_of = {name.split("(")[0] for names in refusal.names.values() for name in names or ()}
+        assert any(name in refusal.sentence for name in said_of), refusal
+        assert any(word in refusal.sentence.lower() for word in ("use ", "add ", "give ", "leave ")), refusal
+
+
+def test_the_command() -> None:
+    result = CliRunner().invoke(app, ["algorithms", "--compose", "--json"], catch_exceptions=False)
+    told = json.loads(result.stdout)
+    assert [Combination(**one) for one in told] == [one for one, _ in combinations()]
+    text = CliRunner().invoke(app, ["algorithms", "--compose"], catch_exceptions=False).stdout
+    assert f"of {len(told):,} combinations can be made" in text
+    assert "ControlVariates follows each learner's own movement" in " ".join(text.split())
+
+
+# --------------------------------------------------------------------------------------------------- what is made runs
+
+
+def covering() -> Iterator[tuple[Combination, Algorithm]]:
+    """Combinations that can be made, few of them, in which every pair of parts that goes together comes up."""
+    good = [(one, made) for one, made in combinations() if made is not None]
+    left = set().union(*(pairs(one) for one, _ in good))
+    while left:
+        best = max(good, key=lambda item: len(pairs(item[0]) & left))
+        left -= pairs(best[0])
+        yield best
+
+
+@pytest.fixture(scope="module")
+def data() -> Islands:
+    source = ap.data.digits()
+    few = torch.arange(0, len(source.x), 13)
+    return ap.data.from_arrays(source.x[few], source.y[few], "few").split(LEARNERS, stimuli=2)
+
+
+@pytest.mark.slow
+def test_every_pair_that_goes_together_runs(data: Islands) -> None:
+    tried = 0
+    for one, algorithm in covering():
+        protocol = ap.Relay(1.0, 2) if one.protocol == "Relay" else algorithm.protocol
+        small = replace(algorithm, protocol=protocol, plan=ap.Plan(batch=8))
+        try:
+            found = ap.simulate(small, data, ending=ap.Ending(commits=1), validation=0.2, execution="plain")
+        except ValueError as error:
+            pytest.fail(f"{one}: {error}")
+        assert found.commits, one
+        tried += 1
+    assert tried > 100
+
+
+def test_mixtures_that_the_papers_do_not_have(data: Islands) -> None:
+    """Private heads in FedBuff's buffer, and Fed2A's freshness in FedNova."""
+    mixtures = (
+        replace(ap.fedbuff(3, batch=8), name="private heads", planners=(ap.PrivateLayers("head"),)),
+        replace(
+            ap.fednova(batch=8),
+            name="fresh",
+            protocol=ap.Stream(3),
+            weighting=ap.Product(ap.ByExamples(), ap.ByFreshness("inv")),
+        ),
+    )
+    for algorithm in mixtures:
+        found = ap.simulate(algorithm, data, ending=ap.Ending(rounds=3))
+        assert found.commits
+        assert bool(found.private) == bool(algorithm.planners)
