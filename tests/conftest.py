@@ -1,11 +1,29 @@
+import gc
 import logging
 from collections.abc import Iterator
 
 import pytest
-import torch
 
-# one thread everywhere: small products do not gain from a second, and tests run side by side
-torch.set_num_threads(1)
+
+def pytest_collection() -> None:
+    """Prepare a process that runs tests; the controller of pytest-xdist runs none, and does not import torch."""
+    import torch
+    from hypothesis import HealthCheck, settings
+
+    # the same examples every time, and no verdict by the clock
+    settings.register_profile(
+        "archipel", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("archipel")
+    # one thread everywhere: small products do not gain from a second, and tests run side by side
+    torch.set_num_threads(1)
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector ignore the modules and tests that were loaded: they stay to the end."""
+    gc.enable()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -141,6 +141,7 @@ def test_every_method_beats_chance_on_easy_data(name: str) -> None:
     assert run.summary().startswith(f"{algorithm.name}: accuracy {run.final_score:.4f} over the last fifth of ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EASY)
 def test_every_method_runs_as_its_constructor_makes_it(name: str) -> None:
     """With the defaults, whatever they are good for: a few commits that move the model."""

@@ -15,7 +15,7 @@ from archipel.core import metrics
 from archipel.core.metrics import metric, pooled
 from archipel.core.types import Scored, ScoreTable
 
-few = settings(max_examples=30, deadline=None, derandomize=True, database=None)
+few = settings(max_examples=30)
 
 # rows are what an example is, columns what it was taken for (Metis section IV)
 HAND = np.array([[5, 1, 0], [2, 3, 1], [0, 2, 6]])

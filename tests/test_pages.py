@@ -111,6 +111,7 @@ def test_a_word_has_one_meaning() -> None:
 # ---------------------------------------------------------------------------------------------------------- generated
 
 
+@pytest.mark.slow
 def test_the_picture_of_the_packages_is_the_one_that_was_drawn() -> None:
     drawn = package_graph.drawing(package_graph.packages())
     assert (DOCS / "pictures" / "packages.svg").read_text() == drawn, "make pages"

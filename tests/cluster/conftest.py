@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from archipel.simulation.cluster import actor_pool
+from tests.waiting import LIMIT
+
 
 class Machines:
     """A cluster whose head computes nothing, and its nodes."""
@@ -80,3 +83,9 @@ def machines(ray_cluster: Machines) -> Machines:
     """Return a cluster of two nodes."""
     ray_cluster.keep(2)
     return ray_cluster
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take no actor for lost because the machine is busy."""
+    monkeypatch.setattr(actor_pool, "SILENT", LIMIT)

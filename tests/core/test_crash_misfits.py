@@ -20,6 +20,7 @@ import safetensors.torch
 import torch
 from torch import nn
 
+import archipel as ap
 from archipel.algorithms import fedavg
 from archipel.core.parts import (
     Ending,
@@ -81,6 +82,7 @@ OTHERS: dict[str, tuple[str, Callable[[], Simulator]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", OTHERS)
 def test_a_checkpoint_of_other_settings_is_refused_and_says_which(what: str, tmp_path: Path) -> None:
     checkpoint = saved_run(tmp_path)
@@ -205,44 +207,44 @@ def test_another_process_that_hashes_otherwise_comes_to_the_same_bits() -> None:
     assert other.stdout.strip() == digest()
 
 
+def whole_run(checkpoint: str | None = None) -> tuple[str, int]:
+    run = ap.simulate(
+        ap.async_dvw(batch=8, at_most=4, recall_after=3),
+        ap.data.digits().split(learners=6, classes=3),
+        fleet=ap.Fleet(fast=3, slow=3),
+        ending=ap.Ending(rounds=12),
+        checkpoint=checkpoint,
+        checkpoint_every=25,
+    )
+    return run.fingerprint(), len(run.records)
+
+
 KILLED = """
 import sys
 import threading
-import archipel as ap
 from archipel.simulation.checkpoint import Checkpoint
+from tests.core.test_crash_misfits import whole_run
 
-if sys.argv[2:] == ["held"]:
-    save, saved = Checkpoint.save, []
+save, saved = Checkpoint.save, []
 
-    def held(self, simulator):
-        save(self, simulator)
-        saved.append(simulator)
-        if len(saved) == 3:  # to be killed by now
-            threading.Event().wait(600)
+def held(self, simulator):
+    save(self, simulator)
+    saved.append(simulator)
+    if len(saved) == 3:  # to be killed by now
+        threading.Event().wait(600)
 
-    Checkpoint.save = held
-
-run = ap.simulate(
-    ap.async_dvw(batch=8, at_most=4, recall_after=3),
-    ap.data.digits().split(learners=6, classes=3),
-    fleet=ap.Fleet(fast=3, slow=3),
-    ending=ap.Ending(rounds=12),
-    checkpoint=sys.argv[1] if len(sys.argv) > 1 else None,
-    checkpoint_every=25,
-)
-print(run.fingerprint(), len(run.records))
+Checkpoint.save = held
+whole_run(sys.argv[1])
 """
 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    """`kill -9` at a moment nobody chose, then the same command again."""
-    command = [sys.executable, "-c", KILLED]
-    whole = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    victim = subprocess.Popen([*command, str(tmp_path), "held"], stdout=subprocess.DEVNULL)
+    """`kill -9` at a moment nobody chose, then the same run again, in this process."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    victim = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], env=environment)
     saved = tmp_path / "checkpoint.safetensors"
     until(lambda: saved.exists() or victim.poll() is not None, "a checkpoint")
     victim.kill()
     assert victim.wait() == -signal.SIGKILL, "it was to be killed before it had ended"
-    resumed = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=True).stdout
-    assert resumed == whole
+    assert whole_run(str(tmp_path)) == whole_run()

@@ -123,6 +123,7 @@ def test_with_private_layers_on_the_learners(tmp_path: Path) -> None:
     assert_same(whole, resumed(make, tmp_path, 15))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [partial(fed2a, buffer=3, batch=8), partial(radfed, 0.5, 2, batch=8), partial(sync_dvw, epochs=1, batch=8)],

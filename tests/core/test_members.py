@@ -15,7 +15,7 @@ from archipel.core.vector_uses import VectorUses
 NAMES = st.integers(0, 60).map(str)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(begin=st.sets(NAMES), changes=st.lists(NAMES, max_size=150), block=st.integers(1, 8))
 def test_sorted_names_are_a_sorted_list(begin: set[str], changes: list[str], block: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
@@ -50,7 +50,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(changes=CHANGES)
 def test_members_are_listed_as_a_walk_finds_them(changes: list[tuple[str, str, Role, int]]) -> None:
     found = Members()

@@ -32,7 +32,7 @@ def held(table: np.ndarray) -> list[int]:
 
 @pytest.mark.slow
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 6), shapes, seeds)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_balanced_classes(learners: int, classes: int, x: int, sizes: str, seed: int) -> None:
     assume(x <= classes)
     supply = np.full(classes, 60)
@@ -48,7 +48,7 @@ def test_balanced_classes(learners: int, classes: int, x: int, sizes: str, seed:
 
 @pytest.mark.slow
 @given(st.lists(st.integers(1, 80), min_size=1, max_size=6), st.data(), shapes, seeds)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_supply_and_one_number_per_learner(supply: list[int], data: st.DataObject, sizes: str, seed: int) -> None:
     counts = data.draw(st.lists(st.integers(1, len(supply)), min_size=1, max_size=6))
     assume(sum(counts) <= sum(supply))
@@ -62,7 +62,7 @@ def test_any_supply_and_one_number_per_learner(supply: list[int], data: st.DataO
 
 @pytest.mark.slow
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(1, 8), shapes, seeds)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_iid_uses_everything_in_proportion(supply: list[int], learners: int, sizes: str, seed: int) -> None:
     assume(sum(supply) >= learners)
     table = class_table(np.array(supply), learners, sizes, "iid", seed)
@@ -76,7 +76,7 @@ def test_iid_uses_everything_in_proportion(supply: list[int], learners: int, siz
     st.lists(st.integers(0, 4), min_size=3, max_size=3),
     st.data(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_an_allocation_is_found_whenever_there_is_one(
     rows: list[list[bool]], supply: list[int], data: st.DataObject
 ) -> None:
@@ -97,7 +97,7 @@ def test_an_allocation_is_found_whenever_there_is_one(
 
 @pytest.mark.slow
 @given(st.integers(1, 8), st.integers(1, 3), shapes, seeds)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_examples_are_dealt_once_at_most(learners: int, x: int, sizes: str, seed: int) -> None:
     labels = np.arange(150) % 3
     owner = deal(labels, learners, sizes, x, seed)
@@ -207,7 +207,7 @@ def test_fed2a_ranges(supply: np.ndarray, sizes: tuple[int, int], classes: tuple
 
 
 @given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 9), st.sampled_from([None, "uniform", "powerlaw"]), seeds)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_disjoint_classes_are_shared_by_nobody(learners: int, x: int, more: int, sizes: str | None, seed: int) -> None:
     supply = np.random.default_rng(seed).integers(x, 60, learners * x + more)
     table = class_table(supply, learners, sizes, f"disjoint({x})", seed)
@@ -234,7 +234,7 @@ def test_hdafl_disjoint_by_hand() -> None:
     st.sampled_from([0.01, 0.1, 1, 100]),
     seeds,
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_dirichlet_classes_use_every_example_once(
     supply: list[int], learners: int, sizes: str, concentration: float, seed: int
 ) -> None:

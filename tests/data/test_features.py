@@ -129,7 +129,7 @@ def test_configurations_are_the_combinations_that_there_are() -> None:
     st.sampled_from(["dirichlet(0.1)", "soil=0.5", "dirichlet(100)"]),
     st.integers(0, 99),
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_every_example_is_given_once(learners: int, sizes: str, classes: str, features: str, seed: int) -> None:
     islands = FOREST.split(learners, sizes, classes, features=features, test="none", seed=seed)
     given_out = torch.cat([one.train for one in islands.learners])

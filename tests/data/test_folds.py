@@ -32,7 +32,7 @@ def roles(fold: Fold) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 @given(st.integers(3, 23), st.integers(3, 7), st.integers(0, 50), st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_learner_is_tested_on_as_often_as_every_other(
     learners: int, count: int, seed: int, data: st.DataObject
 ) -> None:

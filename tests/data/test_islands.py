@@ -108,7 +108,7 @@ def test_a_broken_law_is_refused(message: str) -> None:
     st.floats(0.05, 0.9),
     st.integers(0, 50),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_own_tests_move_examples_and_lose_none(
     learners: int, sizes: str, classes: str | int, part: float, seed: int
 ) -> None:

@@ -367,7 +367,7 @@ def test_bad_ranges(tmp_path: Path, arguments: dict[str, Any], error: str) -> No
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_range_refuses_what_is_outside_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, values: list[float], low: float, width: float
 ) -> None:
@@ -422,7 +422,7 @@ def test_a_study_says_classes_and_ranges(tmp_path: Path) -> None:
     ),
     st.integers(1, 7),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_table_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[float, str, int, str]], block: int
 ) -> None:

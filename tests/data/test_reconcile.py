@@ -63,7 +63,7 @@ def test_formula_1_is_solved_by_the_first_projection(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 @given(st.integers(0, 10**6), st.integers(1, 9), st.integers(1, 4), st.integers(1, 5), st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_margins_are_exact(seed: int, learners: int, classes: int, categories: int, blocks: bool) -> None:
     margins, wanted = problem(seed, learners, classes, categories, blocks)
     table = reconcile(margins, wanted, np.random.default_rng(seed))

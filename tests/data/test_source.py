@@ -50,7 +50,7 @@ def test_the_first_program() -> None:
     st.integers(0, 8),
     st.integers(0, 50),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_every_split_keeps_the_laws(
     learners: int, sizes: str, classes: str | int, test: float, stimuli: int, seed: int
 ) -> None:
@@ -160,7 +160,7 @@ def test_settings_can_be_flags() -> None:
     st.sampled_from([0.2, "none", "own(0.1)"]),
     st.integers(0, 50),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_new_splits_keep_the_laws_too(learners: int, sizes: str | None, classes: str, test: Any, seed: int) -> None:
     if classes == "disjoint(1)":
         learners = min(learners, 10)

@@ -61,7 +61,7 @@ def test_a_split_comes_back(islands: Islands, tmp_path: Path) -> None:
     seed=st.integers(0, 100),
     dtype=st.sampled_from([torch.float32, torch.int64, torch.bfloat16]),
 )
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_islands_come_back(tmp_path: Path, examples: int, seed: int, dtype: torch.dtype) -> None:
     random = np.random.default_rng(seed)
     # in any order: a part need not ascend

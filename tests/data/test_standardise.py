@@ -57,7 +57,7 @@ def some_islands(draw: st.DrawFn) -> Islands:
 
 @pytest.mark.slow
 @given(some_islands())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_global_statistics_are_those_of_the_pool(islands: Islands) -> None:
     before = islands.x.clone()
     new = islands.standardised("global")
@@ -75,7 +75,7 @@ def test_global_statistics_are_those_of_the_pool(islands: Islands) -> None:
 
 @pytest.mark.slow
 @given(some_islands())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_local_statistics_are_every_learners_own(islands: Islands) -> None:
     before = islands.x.clone()
     new = islands.standardised("local")
@@ -158,7 +158,7 @@ def test_none_is_as_it_is() -> None:
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(0, 100))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_moments_combine_to_those_of_the_pool(sizes: list[int], seed: int) -> None:
     random = np.random.default_rng(seed)
     x = torch.from_numpy(random.normal(1e5, 1, (sum(sizes), 2, 3)))
@@ -271,13 +271,14 @@ def same_as_simulated(islands: Islands) -> None:
 
 @pytest.mark.slow
 @given(some_islands(), st.sampled_from([torch.float16, torch.float32, torch.float64]), st.sampled_from([1, 20, 2**22]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_learners_with_tables_of_their_own_get_the_same_bits(islands: Islands, dtype: torch.dtype, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(standardise, "CHUNK", chunk)
         same_as_simulated(replace(islands, x=islands.x.to(dtype)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learners", [1, 7, 100])
 def test_learners_of_digits_get_the_same_bits(learners: int) -> None:
     same_as_simulated(digits().split(learners, "powerlaw", "dirichlet(0.3)"))

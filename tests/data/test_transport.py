@@ -18,7 +18,7 @@ def margins(random: np.random.Generator, rows: int, columns: int, total: int) ->
 
 @pytest.mark.slow
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(12, 5000), st.floats(-3, 2), st.integers(0, 10**6))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_projection_is_the_nearest_table(rows: int, columns: int, total: int, scale: float, seed: int) -> None:
     random = np.random.default_rng(seed)
     n, c = margins(random, rows, columns, total)
@@ -42,7 +42,7 @@ def test_a_projection_by_hand() -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(12, 3000), st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rounding_keeps_margins_and_moves_less_than_one(rows: int, columns: int, total: int, seed: int) -> None:
     random = np.random.default_rng(seed)
     n, c = margins(random, rows, columns, total)

@@ -202,7 +202,7 @@ class Outcome:
     kills: int = 0
     kept: int = 0
     """Kills after which the keeper started the next controller."""
-    where: dict[str, int] = field(default_factory=dict)
+    where: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     findings: Findings = field(default_factory=Findings)
 
@@ -222,49 +222,76 @@ def campaign(
     budget: updates in one life; kept: share of the kills that leave the keeper alone, as far as it goes on after them;
     crime: a law that they break, and then the run need not come to its end.
     """
-    generator = random.Random(seed)
-    outcome = Outcome(stage.setting.algorithm)
-    counts: Counter[str] = Counter()
-    began, opening = time.monotonic(), {True: 0.5, False: 2.0}
-    process = stage.controller(crime=crime)
+    began = time.monotonic()
+    killer = Killer(stage, kept, random.Random(seed), stage.controller(crime=crime), crime)
+    outcome = killer.outcome
     try:
         with Crowd(stage) as crowd:
-            while True:
-                before, forked = crowd.kept, process.restarts > 0
-                crowd.most = budget * (outcome.kills + 1) if outcome.kills < kills else None
-                if outcome.kills < kills:
-                    moment = moments(generator, opening[forked])
-                    wait_for(moment, stage, crowd, process, budget * (outcome.kills + 1))
-                elif crime is not None:
-                    _until(lambda: crowd.kept > before + 5 or process.ended, time.monotonic() + LONGEST)  # noqa: B023
-                else:
-                    code = process.wait(LONGEST)
-                    assert code == 0, f"The controller ended with {code}:\n{process.last_words()}"
-                if process.ended or outcome.kills == kills:
-                    break
-                if process.listening:
-                    opening[forked] = (process.listened_at or 0.0) - process.began
-                alone = generator.random() < kept and process.restarts < TRIES - 1 and process.controller is not None
-                if alone:
-                    process.kill_controller()
-                else:
-                    process.kill()
-                outcome.kills += 1
-                outcome.kept += alone
-                counts.update(where(stage, process.listening, stage.folder / "scratch"))
-                if alone:
-                    process.go_on()
-                else:
-                    process = stage.controller(crime=crime)
+            while outcome.kills < kills and not killer.process.ended:
+                crowd.most = budget * (outcome.kills + 1)
+                moment = moments(killer.generator, killer.opening[killer.forked])
+                wait_for(moment, stage, crowd, killer.process, crowd.most)
+                if not killer.process.ended:
+                    killer.kill()
+            crowd.most = None
+            if outcome.kills == kills:
+                killer.let_end(crowd)
             if crowd.failure is not None:
                 raise crowd.failure
     finally:
-        process.kill()
-    outcome.where = dict(counts.most_common())
+        killer.process.kill()
     replay = (*COMMAND, "replay", str(stage.study), "--state", str(stage.state), "--json")
     outcome.findings = check(stage.state, stage.told(), stage.hosting, replay if crime is None else ())
     outcome.seconds = time.monotonic() - began
     return outcome
+
+
+@dataclass
+class Killer:
+    """Kills one controller after the other, and notes where each kill fell."""
+
+    stage: Stage
+    kept: float
+    generator: random.Random
+    process: Process
+    crime: str | None
+    outcome: Outcome = field(init=False)
+    opening: dict[bool, float] = field(default_factory=lambda: {True: 0.5, False: 2.0})
+    """Seconds until a controller listens, if it was forked by a keeper or not."""
+
+    def __post_init__(self) -> None:
+        self.outcome = Outcome(self.stage.setting.algorithm)
+
+    @property
+    def forked(self) -> bool:
+        return self.process.restarts > 0
+
+    def kill(self) -> None:
+        """Kill the controller alone, or its keeper too, and have the next one started."""
+        process = self.process
+        if process.listening:
+            self.opening[self.forked] = (process.listened_at or 0.0) - process.began
+        alone = self.generator.random() < self.kept and process.restarts < TRIES - 1 and process.controller is not None
+        if alone:
+            process.kill_controller()
+        else:
+            process.kill()
+        self.outcome.kills += 1
+        self.outcome.kept += alone
+        self.outcome.where.update(where(self.stage, process.listening, self.stage.folder / "scratch"))
+        if alone:
+            process.go_on()
+        else:
+            self.process = self.stage.controller(crime=self.crime)
+
+    def let_end(self, crowd: Crowd) -> None:
+        """Let the run come to its end; after a crime, see a few updates more."""
+        if self.crime is None:
+            code = self.process.wait(LONGEST)
+            assert code == 0, f"The controller ended with {code}:\n{self.process.last_words()}"
+            return
+        before = crowd.kept
+        _until(lambda: crowd.kept > before + 5 or self.process.ended, time.monotonic() + LONGEST)
 
 
 def run(protocol: str, kills: int, seed: int, folder: Path | None, kept: float) -> list[Outcome]:
@@ -325,7 +352,7 @@ def main() -> None:
         told: dict[str, Any] = {
             "command": f"python -m tests.federation.chaos {' '.join(sys.argv[1:])}",
             "date": datetime.now(UTC).date().isoformat(),
-            "runs": [asdict(outcome) for outcome in outcomes],
+            "runs": [{**asdict(outcome), "where": dict(outcome.where.most_common())} for outcome in outcomes],
         }
         given.out.write_text(json.dumps(told, indent=1) + "\n")
     sys.exit(not all(outcome.findings.clean for outcome in outcomes))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -249,32 +249,43 @@ async def _run(
     hosting = host(study_of(raw))
     federation = hosting.open(folder)
     server, port = await serve(federation, "127.0.0.1:0", None)
-    layout = hosting.layout
-    lights: list[Light] = []
-    for name in NAMES:
-        link = Link(f"127.0.0.1:{port}", None, f"learner/{name}")
-        arguments = (name, link, layout, hello(hosting), lambda *_: None)
-        lights.append(Steady(*arguments) if name != BAD else Liar(*arguments, acts=list(acts), opinions=list(opinions)))
-    bad = lights[-1]
-    assert isinstance(bad, Liar)
-    bad.port, bad.part, bad.federation = port, part, federation
+    honest = [Steady(*_arguments(name, port, hosting)) for name in NAMES if name != BAD]
+    bad = Liar(*_arguments(BAD, port, hosting), acts=list(acts), opinions=list(opinions), part=part)
+    bad.port, bad.federation = port, federation
 
     async def takes_part() -> None:
         if before is not None:
             await before(bad, None)
         await bad.run()
 
-    async def watches() -> None:
-        while not federation.log.finished.is_set():
-            if bad.failure is not None:
-                raise bad.failure
-            await asyncio.sleep(0.1)
+    try:
+        await _held(federation, bad, [*(light.run() for light in honest), takes_part()])
+    finally:
+        await server.stop(None)
+        await federation.close()
+    if bad.failure is not None:
+        raise bad.failure
+    return _left(hosting, folder, federation, bad)
 
-    beside = [asyncio.create_task(light.run()) for light in lights[:-1]]
-    beside += [asyncio.create_task(takes_part()), asyncio.create_task(watches())]
+
+def _arguments(name: str, port: int, hosting: Hosting) -> tuple[Any, ...]:
+    """What a light learner is made of."""
+    link = Link(f"127.0.0.1:{port}", None, f"learner/{name}")
+    return name, link, hosting.layout, hello(hosting), lambda *_: None
+
+
+async def _held(federation: Federation, bad: Liar, learners: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Hold the federation to its end, or until somebody fails."""
+
+    async def watches() -> None:
+        await reached(lambda: federation.log.finished.is_set() or bad.failure is not None, "the run's end")
+        if bad.failure is not None:
+            raise bad.failure
+
+    over = asyncio.create_task(federation.run())
+    beside = [asyncio.create_task(one) for one in (*learners, watches())]
     try:
         async with asyncio.timeout(LIMIT):
-            over = asyncio.create_task(federation.run())
             done, _ = await asyncio.wait({over, *beside}, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()
@@ -287,10 +298,10 @@ async def _run(
         for task in beside:
             task.cancel()
         await asyncio.gather(*beside, return_exceptions=True)
-        await server.stop(None)
-        await federation.close()
-    if bad.failure is not None:
-        raise bad.failure
+
+
+def _left(hosting: Hosting, folder: Path, federation: Federation, bad: Liar) -> Left:
+    """Read what the run has left, and see that a replay comes to the same model."""
     state = federation.durable.controller.state
     model = federation.durable.replay.models.read(state.model.name).clone()
     again = hosting.replay(folder)

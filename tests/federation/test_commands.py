@@ -247,38 +247,9 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
     until(lambda: "listening" in controller.errors.read_text(), "a controller that listens")
     assert "waits for 3 learners" in said("status", *wards.asks())
     assert "paused" not in wards.states().values()
-
-    # who does not belong here
-    assert "east is not on the study's list of learners" in refused(
-        "learner", wards.study, *wards.asks("east"), "--data", "east.csv"
-    )
-    other = wards.folder / "other.toml"
-    other.write_text(STUDY.replace("rounds = 4", "rounds = 5"))
-    told = refused("learner", other, *wards.asks("north"), "--data", "north.csv", "--state", "elsewhere")
-    assert f"The controller at {wards.address} says no: The study of north is not the controller's" in told
-    assert "they differ in [ending]" in told
-    assert "north may pause, resume and withdraw itself, not south" in refused(
-        "operator", "pause", "south", *wards.asks("north")
-    )
-    assert "There is no learner somebody" in refused("operator", "pause", "somebody", *wards.asks())
-
-    # the first round: one is withdrawn from it, and one paused, whose update still comes
+    strangers_are_refused(wards)
     learners = {name: wards.learner(name) for name in ("north", "south", "west")}
-    until(lambda: sum(bool(one["training"]) for one in wards.status()["learners"]) == 3, "three learners at work")
-    told = said("status", *wards.asks())
-    assert told.startswith("version 0, 0 local rounds")
-    assert all(name in told for name in learners)
-    (alone,) = json.loads(said("status", *wards.asks("south"), "--json"))["learners"]
-    assert alone["name"] == "south"  # a learner sees of the learners itself
-    assert alone["examples"] == 30
-    assert said("operator", "withdraw", "west", *wards.asks()) == "west: withdraw at version 0\n"
-    assert said("operator", "pause", *wards.asks("north")) == "north: pause at version 0\n"
-    assert wards.states() == {"north": "paused", "south": "there", "west": "withdrawn"}
-    wards.hold.unlink()
-    code, told = learners["west"].ended()
-    assert code == 2
-    assert "west has been withdrawn from this federation" in told
-    until(lambda: wards.status()["version"] == 1, "the first commit")
+    first_round(wards, learners)
 
     # with one learner less than a round needs it rests; both sides are stopped, and go on
     code, told = controller.end(signal.SIGTERM)
@@ -297,7 +268,45 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
         "learner-south is in use by another process"
     )
     assert said("operator", "resume", "north", *wards.asks()) == "north: resume at version 1\n"
+    everybody_ends(wards, controller, learners)
+    the_run_can_be_read(wards)
 
+
+def strangers_are_refused(wards: Wards) -> None:
+    assert "east is not on the study's list of learners" in refused(
+        "learner", wards.study, *wards.asks("east"), "--data", "east.csv"
+    )
+    other = wards.folder / "other.toml"
+    other.write_text(STUDY.replace("rounds = 4", "rounds = 5"))
+    told = refused("learner", other, *wards.asks("north"), "--data", "north.csv", "--state", "elsewhere")
+    assert f"The controller at {wards.address} says no: The study of north is not the controller's" in told
+    assert "they differ in [ending]" in told
+    assert "north may pause, resume and withdraw itself, not south" in refused(
+        "operator", "pause", "south", *wards.asks("north")
+    )
+    assert "There is no learner somebody" in refused("operator", "pause", "somebody", *wards.asks())
+
+
+def first_round(wards: Wards, learners: dict[str, Started]) -> None:
+    """One learner is withdrawn from it, and one paused, whose update still comes."""
+    until(lambda: sum(bool(one["training"]) for one in wards.status()["learners"]) == 3, "three learners at work")
+    told = said("status", *wards.asks())
+    assert told.startswith("version 0, 0 local rounds")
+    assert all(name in told for name in learners)
+    (alone,) = json.loads(said("status", *wards.asks("south"), "--json"))["learners"]
+    assert alone["name"] == "south"  # a learner sees of the learners itself
+    assert alone["examples"] == 30
+    assert said("operator", "withdraw", "west", *wards.asks()) == "west: withdraw at version 0\n"
+    assert said("operator", "pause", *wards.asks("north")) == "north: pause at version 0\n"
+    assert wards.states() == {"north": "paused", "south": "there", "west": "withdrawn"}
+    wards.hold.unlink()
+    code, told = learners["west"].ended()
+    assert code == 2
+    assert "west has been withdrawn from this federation" in told
+    until(lambda: wards.status()["version"] == 1, "the first commit")
+
+
+def everybody_ends(wards: Wards, controller: Started, learners: dict[str, Started]) -> None:
     code, told = controller.ended()
     assert code == 0, told
     assert "fedavg: accuracy" in told
@@ -309,7 +318,8 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
         assert "The run is over: 4 local rounds made." in told
         assert (wards.folder / f"learner-{name}" / "model.safetensors").exists()
 
-    # what it leaves behind
+
+def the_run_can_be_read(wards: Wards) -> None:
     run = load_run(wards.folder / "state" / "run")
     assert (len(run.commits), run.execution, run.metric) == (4, "federation", "accuracy")
     assert [one.name for one in run.participants] == ["north", "south", "west"]

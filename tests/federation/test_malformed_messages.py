@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from archipel.core.types import Joined
@@ -68,7 +68,7 @@ def test_random_bytes(undisturbed: Left, tmp_path: Path) -> None:
     """To every method, as whole messages and as the head of an answer to a task that is out."""
     tries: list[tuple[str, bytes]] = []
 
-    @settings(max_examples=150, database=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=150)
     @given(st.sampled_from([m for m in METHODS if m != "Listen"]), st.binary(max_size=200))
     def draw(method: str, data: bytes) -> None:
         tries.append((method, data))

@@ -122,6 +122,7 @@ def test_a_histogram_of_another_shape(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------- models of others
 
 
+@pytest.mark.slow
 def test_only_ones_own_models_are_fetched(undisturbed: Left, tmp_path: Path) -> None:
     async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
@@ -155,6 +156,7 @@ def test_only_ones_own_models_are_fetched(undisturbed: Left, tmp_path: Path) -> 
     assert len(left.refused_calls()) == 7
 
 
+@pytest.mark.slow
 def test_an_operator_who_refuses_probes(no_opinion: Left, tmp_path: Path) -> None:
     """The federation goes on without this learner's opinions; its own updates are weighed by the others'."""
 

@@ -106,7 +106,7 @@ def test_headers_that_are_none(whole: bytes, reason: str) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, database=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=300))
 def test_any_bytes_at_all(whole: bytes) -> None:
     with pytest.raises(InvalidUpdate):
@@ -161,7 +161,7 @@ counts = st.integers(0, 2**64 - 1) | st.integers(0, 6)
 
 
 @pytest.mark.slow
-@settings(max_examples=300, database=None)
+@settings(max_examples=300)
 @given(
     st.builds(
         pb.Scored,
@@ -262,7 +262,7 @@ def test_moments() -> None:
             messages.decode_moments(said, (2, 3))
 
 
-@settings(max_examples=200, database=None)
+@settings(max_examples=200)
 @given(st.binary(max_size=100))
 def test_any_bytes_as_moments(data: bytes) -> None:
     said = pb.Moments(count=3, sum=data, squares=data)

@@ -76,6 +76,7 @@ def test_another_learners_task(undisturbed: Left, tmp_path: Path) -> None:
     assert left.metrics["archipel_refusals_total_unknown task"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequence", [2**63, 2**64 - 1])
 def test_a_sequence_that_no_journal_holds(sequence: int, without: Left, tmp_path: Path) -> None:
     async def act(bad: Liar, order: pb.Train) -> None:

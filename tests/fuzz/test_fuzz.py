@@ -34,9 +34,7 @@ def test_the_inputs_to_begin_from_are_taken(target: Target) -> None:
 def test_changed_inputs_are_refused_in_words_or_taken(target: Target) -> None:
     corpus = target.corpus()
 
-    @settings(
-        max_examples=SLOW.get(target.name, 300), deadline=None, suppress_health_check=list(HealthCheck), database=None
-    )
+    @settings(max_examples=SLOW.get(target.name, 300), suppress_health_check=list(HealthCheck))
     @given(seed=st.integers(0, 2**63))
     def run(seed: int) -> None:
         with warnings.catch_warnings():
@@ -49,9 +47,7 @@ def test_changed_inputs_are_refused_in_words_or_taken(target: Target) -> None:
 @pytest.mark.slow
 @each
 def test_arbitrary_bytes_are_refused_in_words_or_taken(target: Target) -> None:
-    @settings(
-        max_examples=SLOW.get(target.name, 200), deadline=None, suppress_health_check=list(HealthCheck), database=None
-    )
+    @settings(max_examples=SLOW.get(target.name, 200), suppress_health_check=list(HealthCheck))
     @given(data=st.binary(max_size=300))
     def run(data: bytes) -> None:
         assert problem(target, data) is None

@@ -367,6 +367,7 @@ def test_a_target_that_ended_a_simulation_took_all_of_it() -> None:
     assert found.target_megabytes == found.total
 
 
+@pytest.mark.slow
 def test_staleness_is_that_of_the_records(simulated: dict[str, ap.Run]) -> None:
     assert one([simulated["fedavg"]]).staleness.mean == 0
     stale = [versions for _, commit in simulated["async_dvw"].commits for versions in commit.stale_versions]

@@ -112,6 +112,7 @@ def test_a_part_that_the_operator_refuses_is_refused_however_it_is_written(
     assert one.ask(part).WhichOneof("result") == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["sync_dvw", "async_dvw"])
 def test_refused_validation_is_told_by_no_report(site: Callable[..., Site], method: str) -> None:
     one = site(algorithms=method, validation=0.2)

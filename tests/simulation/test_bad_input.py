@@ -295,6 +295,7 @@ def test_a_diverged_learner_recovers_its_private_layers() -> None:
 # ----------------------------------------------------------------------------------------------------- checkpoints
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "parts"),
     [

@@ -191,6 +191,7 @@ def test_the_device_is_the_cpu_by_default():
     assert run("sync", "stacked", device="cpu").fingerprint() == first("sync", "stacked").fingerprint()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_order_of_learners_does_not_matter(way):
     """Learners are known by name: the same islands in another order make the same run."""

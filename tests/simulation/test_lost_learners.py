@@ -264,6 +264,7 @@ class Counted:
         self.inner.wait(job)
 
 
+@pytest.mark.slow
 def test_tasks_that_are_out_are_built_together() -> None:
     simulator = begun(
         ap.async_fedavg(batch=16, epochs=1),
@@ -318,6 +319,7 @@ def test_adaptive_tasks_go_ahead_epoch_by_epoch_together() -> None:
     assert len(counted.calls) < epochs / 2
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_building_together_or_alone_is_the_same() -> None:
     """Inputs of a task are fixed when it is handed out; when it is computed does not matter."""

@@ -35,6 +35,7 @@ def test_all_are_measured_before_the_first_choice_and_send_nothing_back() -> Non
     assert found.rounds == 4, "measuring is no local round"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["workers", "stacked", NATIVE])
 def test_every_execution_measures_alike(way: str) -> None:
     plain, other = run(execution="plain"), run(execution=way)

@@ -79,6 +79,7 @@ def test_without_biases_and_without_rectifying(bias: bool, rectified: bool) -> N
         against_plain(Native(at_hand), learners(at_hand.x, SIZES), [MORE] * len(SIZES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
     [
@@ -111,6 +112,7 @@ def test_layers_that_are_called_in_another_order_than_they_are_made() -> None:
     against_plain(Native(at_hand), learners(at_hand.x, SIZES), [MORE] * len(SIZES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
     [
@@ -140,7 +142,7 @@ def test_every_plan(plan: Plan) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60)
 @given(
     inner=st.lists(st.integers(1, 70), max_size=3),
     ends=st.tuples(st.integers(1, 70), st.integers(2, 40)),

@@ -94,6 +94,7 @@ def not_natively(at_hand: TrainingContext, plan: Plan = PLAN) -> None:
         executor_of(at_hand, plan, "native")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_networks(name: str) -> None:
     at_hand = work(OTHERS[name](), case(12, 3).x, case(12, 3).y)

@@ -61,6 +61,7 @@ def walled(like: Tensor, before: bool) -> Tensor:
     return numbers.copy_(like.flatten()).view(like.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [True, False], ids=["below", "above"])
 def test_nothing_is_read_or_written_beside_what_was_given(before: bool) -> None:
     def train_and_try() -> str:

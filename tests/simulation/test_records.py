@@ -67,6 +67,7 @@ def test_every_kind_of_record_is_where_it_should_be(name) -> None:
     assert [record for _, record in ended.of(Committed)] == [record for _, record in ended.commits]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_commits_fit_the_tasks_they_are_made_of(name) -> None:
     ended = run(name)
@@ -386,6 +387,7 @@ def test_a_shadow_changes_nothing_but_the_records() -> None:
         assert repr(kept) == repr(list(without.records))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [

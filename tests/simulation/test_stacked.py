@@ -41,6 +41,7 @@ def test_every_network_that_stacks(network):
     against_plain(Stacked(at_hand), who, [plan] * len(who))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plan",
     [

@@ -124,6 +124,7 @@ def test_batch_norm_statistics_are_part_of_the_model():
         assert (tensors["norm.running_var"] != 1).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
 def test_frozen_layers_keep_every_bit(network):
     """Their batch-norm statistics too."""

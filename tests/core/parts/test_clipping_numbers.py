@@ -103,7 +103,7 @@ def test_it_does_not_matter_how_a_layer_is_cut(monkeypatch: pytest.MonkeyPatch) 
     assert committed(Bench(layout(w=100)), NormClipped(), rows) == pytest.approx(whole, abs=1e-6)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     honest=st.lists(st.floats(-1, 1, width=32), min_size=3, max_size=8),
     lies=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1, max_size=2),

@@ -128,7 +128,7 @@ def test_small_differences_between_large_models_are_seen() -> None:
 # ------------------------------------------------------------------------------------------------------ properties
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     honest=st.lists(st.floats(-10, 10, width=32), min_size=4, max_size=9),
     lie=st.floats(-(2.0**100), 2.0**100, width=32),
