@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-LIMIT = 120.0
+LIMIT = 300.0
 """Seconds after which a test is taken to hang; no verdict depends on it."""
 PAUSE = 0.005
 

@@ -1,4 +1,4 @@
-"""`archipel data`: what is at hand, what a split looks like, and getting files, against a server of our own."""
+"""`archipel data`: what is available, what a split looks like, and getting files, against a server of our own."""
 
 import inspect
 import io
@@ -61,7 +61,7 @@ def write_hospitals(folder: Path) -> None:
         (folder / f"processed.{name}.data").write_text("".join(PATIENT.format(k % 3) for k in range(10 + number)))
 
 
-# ---------------------------------------------------------------------------------------------------- what is at hand
+# ---------------------------------------------------------------------------------------------------- what is available
 
 
 def test_the_catalogue_knows_every_source_and_what_decides_on_its_files() -> None:
@@ -102,10 +102,10 @@ def test_the_list_tells_what_is_at_hand_and_what_would_be_downloaded(empty: Path
 def test_the_list_in_words(empty: Path) -> None:
     write_hospitals(empty / "heart_disease")
     text = " ".join(said().split())
-    assert f"four hospitals are the sites. at hand: {empty / 'heart_disease'}" in text
-    assert "in 10 classes. at hand: it comes with the installation" in text
-    assert "not at hand: `archipel data get mnist` downloads 4 files from yann.lecun.com" in text
-    assert "text = leaf: not at hand. LEAF makes them (https://github.com/TalwalkarLab/leaf): run" in text
+    assert f"four hospitals are the sites. available: {empty / 'heart_disease'}" in text
+    assert "in 10 classes. available: it comes with the installation" in text
+    assert "not available: `archipel data get mnist` downloads 4 files from yann.lecun.com" in text
+    assert "text = leaf: not available. LEAF makes them (https://github.com/TalwalkarLab/leaf): run" in text
 
 
 # ------------------------------------------------------------------------------------------------- what a split is like

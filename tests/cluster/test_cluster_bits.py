@@ -28,13 +28,11 @@ from archipel.simulation.cluster.fingerprint import Fingerprint, fingerprint
 from archipel.simulation.simulate import finished, prepare
 from archipel.simulation.simulator import Simulator
 from tests.cluster.conftest import Machines
-from tests.waiting import LIMIT, until
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 
-ACTORS = 5 * LIMIT
-"""Seconds after which actors are taken not to start; each of them imports torch."""
 OPEN: list[Simulator] = []
 """Simulators of the present test, which hold actors until they are closed."""
 
@@ -108,10 +106,10 @@ def wait_for_actors(simulator: Simulator, count: int) -> None:
 
     def ready_now() -> bool:
         pool.tick()
-        pool.pause(0.05)  # a look at the pool costs more than the pause between two conditions
+        pool.pause(0.2)  # a look at the pool costs more than other conditions
         return len(pool.ready) == count
 
-    until(ready_now, lambda: f"{count} actors; {len(pool.ready)} are ready", ACTORS)
+    until(ready_now, lambda: f"{count} actors; {len(pool.ready)} are ready")
 
 
 METHODS: dict[str, tuple[int, Callable[[], Algorithm], dict[str, Any]]] = {
@@ -164,7 +162,7 @@ def run_after_a_loss(simulator: Simulator) -> None:
 
     def noticed() -> bool:
         cluster.look()
-        cluster.pool.pause(0.05)
+        cluster.pool.pause(0.2)
         return cluster.losses > 0
 
     until(noticed, "the loss of an actor")

@@ -32,9 +32,10 @@ from archipel.study.files import read_study
 from tests.federation.kept import controllers_of
 from tests.federation.light import Answer, Light
 from tests.federation.removed_events import keep_removed_events
+from tests.waiting import LIMIT
 
 HERE = Path(__file__).parent
-LONGEST = 120.0
+LONGEST = LIMIT
 """Seconds after which a process is taken to hang."""
 COMMAND = (sys.executable, "-c", "from archipel.cli import main; main()")
 

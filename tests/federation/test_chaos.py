@@ -15,12 +15,12 @@ from tests.federation.stage import Crowd, Setting, Wire, set_up
 pytestmark = pytest.mark.slow
 
 KILLS = {
-    "fedavg": 12,
-    "fedma": 6,
-    "async_fedavg, files collected": 12,
-    "async_dvw": 6,
-    "radfed": 8,
-    "radfed, a million parameters": 4,
+    "fedavg": 6,
+    "fedma": 3,
+    "async_fedavg, files collected": 8,
+    "async_dvw": 3,
+    "radfed": 4,
+    "radfed, a million parameters": 2,
 }
 
 

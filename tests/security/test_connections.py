@@ -6,7 +6,6 @@ import os
 import resource
 import socket
 import sys
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -14,7 +13,8 @@ from typing import Any
 import pytest
 
 from archipel.federation.controller.descriptors import BESIDE, EACH, FEWEST, RESERVE, most_connections
-from tests.federation.stage import Crowd, Process, Setting, Stage, set_up
+from tests import waiting
+from tests.federation.stage import LONGEST, Crowd, Process, Setting, Stage, set_up
 
 NEVER = 1_000_000
 SOFT, HARD = 256, 400
@@ -43,12 +43,10 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Stage:
     return set_up(tmp_path_factory.mktemp("endless"), Setting('"async_fedavg"', NEVER))
 
 
-def until(done: Callable[[], Any], process: Process, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not done():
-        assert not process.ended, f"exit code {process.wait(1)}\n{process.last_words()}"
-        assert time.monotonic() < deadline, process.last_words()
-        time.sleep(0.01)
+def until(done: Callable[[], Any], process: Process) -> None:
+    """Wait while the controller lives."""
+    waiting.until(lambda: process.ended or done(), process.last_words)
+    assert not process.ended, f"exit code {process.wait(LONGEST)}\n{process.last_words()}"
 
 
 def test_more_idle_connections_than_files_do_not_end_it(endless: Stage) -> None:
@@ -81,7 +79,7 @@ def test_an_error_of_the_disk_while_it_runs_is_worth_another_start(endless: Stag
     """Exit code 2 says that the command is wrong, and systemd does not start it again."""
     process = endless.controller(code=DISK_FAILS)
     with Crowd(endless):
-        assert process.wait(60) == 1
+        assert process.wait(LONGEST) == 1
     assert "listening" in process.said
     assert "No space left on device" in process.said
     assert "Nothing that was acknowledged is lost; the same command goes on" in process.said
@@ -93,7 +91,7 @@ def test_an_address_that_is_taken_is_a_wrong_command(endless: Stage) -> None:
         taken.bind(("127.0.0.1", endless.port))
         taken.listen()
         process = endless.controller()
-        assert process.wait(60) == 2
+        assert process.wait(LONGEST) == 2
     assert "Cannot listen at" in process.said
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.federation.stage import Crowd, Setting, set_up
+from tests.federation.stage import LONGEST, Crowd, Setting, set_up
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def test_nobody_else_reads_the_state(there: bool, tmp_path: Path) -> None:
         stage.state.mkdir(mode=0o755)
     process = stage.controller()
     with Crowd(stage):
-        assert process.wait(60) == 0, process.last_words()
+        assert process.wait(LONGEST) == 0, process.last_words()
     assert mode(stage.state) == 0o700
     files = [Path(folder) / name for folder, _, names in os.walk(stage.state) for name in names]
     assert {path.name for path in files} >= {"journal.sqlite", "records.jsonl", "run.json"}

@@ -241,8 +241,10 @@ def interrupt():
 
 
 try:
-    threading.Thread(target=interrupt, daemon=True).start()
+    interrupting = threading.Thread(target=interrupt, daemon=True)
+    interrupting.start()
     way.wait()
+    interrupting.join()
     expected = jobs(at_hand, [job.learner for job in made], [job.plan for job in made])
     other = Native(at_hand)
     other.submit(expected)
@@ -258,7 +260,7 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
     ("handler", "epochs", "expected"),
-    [("stops", 2 * 10**4, "interrupted 3\n"), ("goes on", 500, "handled equal\n")],
+    [("stops", 2 * 10**4, "interrupted 3\n"), ("goes on", 50, "handled equal\n")],
     ids=["KeyboardInterrupt", "a handler that goes on"],
 )
 def test_an_interrupt_is_handled_between_two_batches(threads: int, handler: str, epochs: int, expected: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,26 +53,28 @@ def compiled(source: Path, to: Path, sanitisers: str, kind: str = "default") -> 
     return to
 
 
-@pytest.fixture
-def usable(sanitisers: str, tmp_path: Path) -> None:
-    """Skip where there is no compiler, or the sanitiser does not run."""
+@cache
+def why_not(sanitisers: str) -> str | None:
+    """Return why this sanitiser cannot be used: there is no compiler, or it does not run."""
     if shutil.which("gcc") is None:
-        pytest.skip("there is no gcc")
-    (tmp_path / "empty.c").write_text("int main(void) { return 0; }")
-    try:
-        done = run(compiled(tmp_path / "empty.c", tmp_path / "empty", sanitisers))
-    except AssertionError as error:
-        pytest.skip(f"gcc has no sanitiser {sanitisers}: {error}")
-    if done.returncode != 0:
-        pytest.skip(f"the sanitiser {sanitisers} does not run here: {done.stderr}")
+        return "there is no gcc"
+    with tempfile.TemporaryDirectory() as place:
+        source = Path(place) / "empty.c"
+        source.write_text("int main(void) { return 0; }")
+        try:
+            done = run(compiled(source, Path(place) / "empty", sanitisers))
+        except AssertionError as error:
+            return f"gcc has no sanitiser {sanitisers}: {error}"
+    return f"the sanitiser {sanitisers} does not run here: {done.stderr}" if done.returncode else None
 
 
-@pytest.mark.usefixtures("usable")
 @pytest.mark.parametrize(("driver", "sanitisers", "kind"), CASES)
 def test_random_shapes(driver: str, sanitisers: str, kind: str, tmp_path: Path) -> None:
+    if (reason := why_not(sanitisers)) is not None:
+        pytest.skip(reason)
     if kind not in KINDS.get(torch.backends.cpu.get_cpu_capability(), ("default",)):
         pytest.skip(f"this processor has no {kind}")
-    arguments = ["200", "4"]
+    arguments = ["80", "4"]
     if driver == "perceptrons" and sanitisers == MEMORY:  # ThreadSanitizer supports no threads after a fork
         arguments += ["fork"]
     done = run(compiled(DRIVERS / f"{driver}.c", tmp_path / driver, sanitisers, kind), *arguments)

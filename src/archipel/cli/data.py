@@ -196,7 +196,7 @@ def show_list(known: list[Listed]) -> None:
     for source in known:
         write(source.summary, column, name=source.name)
         if not source.files:
-            write("at hand: it comes with the installation", column, "green")
+            write("available: it comes with the installation", column, "green")
         for files in source.files:
             which = f"{DECIDES[source.name]} = {', '.join(files.choices)}: " if len(source.files) > 1 else ""
             write(which + whereabouts(source.name, files), column, "green" if files.at_hand else "yellow")
@@ -214,12 +214,12 @@ def show_list(known: list[Listed]) -> None:
 
 def whereabouts(source: str, files: Files) -> str:
     if files.at_hand:
-        return f"at hand: {Path(files.at_hand[0]).parent}"
+        return f"available: {Path(files.at_hand[0]).parent}"
     if files.download:
         hosts = ", ".join(sorted({urlsplit(address).netloc for address in files.download}))
         count = f"{len(files.download)} file{'s' * (len(files.download) > 1)}"
-        return f"not at hand: `archipel data get {source}` downloads {count} from {hosts}"
-    return f"not at hand. {files.how}"
+        return f"not available: `archipel data get {source}` downloads {count} from {hosts}"
+    return f"not available. {files.how}"
 
 
 def show_got(got: Got) -> None:

@@ -277,8 +277,8 @@ def show(found: Diagnosis) -> None:
     heading("Data")
     if found.places:
         write(f"looked for in {', '.join(found.places)}", MARGIN)
-        write(f"at hand: {', '.join(found.at_hand)}", MARGIN)
-        write(f"not at hand: {', '.join(found.absent) or 'none'}; `archipel data` tells how to get them", MARGIN)
+        write(f"available: {', '.join(found.at_hand)}", MARGIN)
+        write(f"not available: {', '.join(found.absent) or 'none'}; `archipel data` tells how to get them", MARGIN)
     else:
         write("not looked for, because $ARCHIPEL_DATA is wrong", MARGIN)
     heading("Checks")

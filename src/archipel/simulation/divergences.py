@@ -33,7 +33,7 @@ class ShadowRun:
         self.central = simulator.controller.models.read("v0").clone()
         self.rounds = 0
         self.local: list[tuple[str, Tensor]] = []
-        """Learners and their models of the round at hand."""
+        """Learners and their models of the current round."""
         self.plan: Plan | None = None
 
     def before(self, simulator: Simulator, event: Event) -> None:

@@ -67,7 +67,7 @@ class Agent:
     """The last version, with this learner's own layers in it."""
     training: Training | None = None
     _layers: dict[str, Tensor] = field(default_factory=dict)
-    """Layers at hand, by their digests: of the model that came last, and of the answer that went last."""
+    """Layers that are held here, by their digests: of the model that came last, and of the answer that went last."""
     _errands: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
