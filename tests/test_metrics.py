@@ -264,7 +264,7 @@ def test_metrics_by_name() -> None:
     scored = Scored(20, 30.0, HAND)
     assert metric("micro_f1", scored) == 0.7
     assert metric("loss", scored) == 1.5
-    with pytest.raises(ValueError, match=r"got 'mathews'\. Did you mean 'matthews'"):
+    with pytest.raises(ValueError, match=r"'mathews' is not known\. Did you mean 'matthews'"):
         metric("mathews", scored)
     with pytest.raises(ValueError, match="accuracy needs classes, and this task has none; use the metric 'loss'"):
         metric("accuracy", Scored(3, 1.0))
@@ -272,5 +272,24 @@ def test_metrics_by_name() -> None:
         metric("auc", scored)
 
 
-def test_only_the_loss_is_better_when_lower() -> None:
-    assert [name for name in metrics.METRICS if not metrics.higher_is_better(name)] == ["loss"]
+def test_losses_are_better_when_lower() -> None:
+    assert [name for name in metrics.METRICS if not metrics.higher_is_better(name)] == ["loss", "perplexity"]
+
+
+def test_tokens_of_sites_add_up() -> None:
+    sites = [Scored(1, 2.0, tokens=np.array([3, 1])), None, Scored(5, 7.0, tokens=np.array([0, 5]))]
+    together = pooled(ScoreTable.of(sites))
+    assert metric("loss", together) == 9.0 / 9
+    assert metric("perplexity", together) == pytest.approx(math.e)
+    assert metric("token_accuracy", together) == 6 / 9
+    assert metric("perplexity", Scored(1, 1e6, tokens=np.array([1, 0]))) == math.inf
+    assert set(metrics.metrics_of(ScoreTable.of(sites), "learners")) == {"loss", "perplexity", "token_accuracy"}
+    assert metrics.metrics_of(ScoreTable.of(sites), "learners")["token_accuracy"] == (1 / 4 + 1) / 2
+    with pytest.raises(ValueError, match="token_accuracy needs a target for every token, and this task has none; use"):
+        metric("token_accuracy", Scored(3, 1.0))
+
+
+def test_a_share_of_the_tokens_is_capped_by_examples() -> None:
+    sites = ScoreTable.of([Scored(90, 90.0, tokens=np.array([90, 0])), Scored(10, 0.0, tokens=np.array([0, 10]))])
+    # each counts half: of 100 tokens 50 are right
+    assert metric("token_accuracy", pooled(sites, most_share=0.5)) == 0.5

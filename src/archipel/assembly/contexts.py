@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,13 @@ from archipel.core.randomness import derive
 from archipel.data import Island, Islands, stratified_validation
 from archipel.kernels.threads import threads
 from archipel.learner.learner import Learner, Loss, TrainingContext
+from archipel.learner.tokens import token_cross_entropy
 from archipel.models import small_mlp
+
+TEXTS = 64
+"""Texts that are tried at a time at most: what a transformer computes takes memory by the token,"""
+NUMBERS = 1 << 23
+"""and their outputs."""
 
 
 @threads(1)  # two examples are too few to share
@@ -31,7 +38,8 @@ def context_of(
     """Return the network, the loss and the examples on a device, once they are known to fit together.
 
     model: a module, a function that makes one, or None for a small MLP. loss: None for cross entropy, or mean squared
-    error where there are no classes.
+    error where there are no classes, or cross
+    entropy of the tokens where each has a target.
     """
     _check_device(device)
     module = _module(data, model, seed)
@@ -46,10 +54,18 @@ def context_of(
         ) from None
     _check_outputs(outputs, data)
     if loss is None:
-        loss = nn.functional.mse_loss if data.classes is None else nn.functional.cross_entropy
+        loss = _default_loss(data)
     _check_loss(loss, outputs, data.y[:2])
     x, y = data.x.to(device), data.y.to(device)
-    return TrainingContext(module.to(device), layout, loss, x, y, data.classes, data.augment, objective)
+    context = TrainingContext(module.to(device), layout, loss, x, y, data.classes, data.augment, objective)
+    rows = max(1, min(TEXTS, NUMBERS // outputs[0].numel()))
+    return replace(context, rows=rows) if context.has_texts else context
+
+
+def _default_loss(data: Islands) -> Loss:
+    if data.per_token:
+        return token_cross_entropy
+    return nn.functional.mse_loss if data.classes is None else nn.functional.cross_entropy
 
 
 def _check_device(device: str) -> None:
@@ -83,7 +99,18 @@ def _module(data: Islands, model: nn.Module | Callable[[], nn.Module] | None, se
 
 
 def _check_outputs(outputs: Tensor, data: Islands) -> None:
-    if data.classes is None:
+    if data.per_token:
+        require(
+            outputs.dim() == 3,
+            f"The model's output for an example has the shape {tuple(outputs.shape[1:])}, and every token has a "
+            "target; give a model with outputs for every token, for example from_hf(..., task='causal-lm').",
+        )
+        require(
+            int(data.y.max()) < outputs.shape[2],
+            f"The targets go up to {int(data.y.max())}, and the model has {outputs.shape[2]} outputs a token; give it "
+            "as many as there are tokens or labels.",
+        )
+    elif data.classes is None:
         require(
             outputs.shape == data.y[:2].shape,
             f"The model's output for an example has the shape {tuple(outputs.shape[1:])}, a target has "

@@ -7,6 +7,7 @@ import warnings
 from archipel.core.algorithm import Algorithm
 from archipel.core.checks import ArchipelWarning, between, require
 from archipel.core.layout import Layout
+from archipel.core.metrics import OF_TOKENS
 from archipel.core.parts.evaluation import HELD_OUT, Evaluation
 from archipel.core.parts.planning import DivideAndConquer
 from archipel.core.parts.protocol import Relay, Rounds, participants
@@ -24,7 +25,7 @@ def evaluation_of(algorithm: Algorithm, data: Islands, layout: Layout) -> Evalua
     Where layers are private, at the learners' own test parts; else at learners held out for the test, on the global
     test set, or at all learners' own test parts, whichever there is first.
     """
-    metric = "loss" if data.classes is None else "accuracy"
+    metric = default_metric(data)
     if algorithm.private(layout):
         require(
             bool(data.rows.tests.sizes[data.rows.has("train")].any()),
@@ -35,6 +36,13 @@ def evaluation_of(algorithm: Algorithm, data: Islands, layout: Layout) -> Evalua
     if data.rows.has("test").any():
         return Evaluation(at="held-out test", metric=metric)
     return Evaluation(at="home" if len(data.test) else "learners", metric=metric)
+
+
+def default_metric(data: Islands) -> str:
+    """Return the metric that a run is scored by where none is given."""
+    if data.per_token:
+        return "perplexity"
+    return "loss" if data.classes is None else "accuracy"
 
 
 def check_evaluation(evaluation: Evaluation, algorithm: Algorithm, data: Islands, layout: Layout) -> None:
@@ -135,6 +143,15 @@ def _weighting_metrics(weighting: Weighting) -> list[str]:
 
 
 def _check_metric(what: str, metric: str, data: Islands) -> None:
+    if data.per_token:
+        known = ("loss", *OF_TOKENS)
+        require(metric in known, f"{what} {metric}, and every token has a target; use one of {', '.join(known)}.")
+        return
+    require(
+        metric not in OF_TOKENS,
+        f"{what} {metric}, which needs a target for every token, and {data.name!r} has one for an example; use "
+        "another metric.",
+    )
     require(
         data.classes is not None or metric == "loss",
         f"{what} {metric}, which needs classes, and {data.name!r} has none; use the metric 'loss'.",

@@ -80,6 +80,7 @@ class Controller:
         seed: int = 0,
         kernels: Kernels,
         classes: int | None = None,
+        per_token: bool = False,
         most_share: float = 1.0,
         initial: Tensor | None = None,
         state: State | None = None,
@@ -87,8 +88,8 @@ class Controller:
         """Begin with an initial model, or go on from a saved state whose vectors are in `models`.
 
         It waits until so many `learners` have joined before it hands out the first task. `classes` is what confusion
-        matrices must have; without it the first one that comes decides. Nobody's share of a merge or of a pooled score
-        exceeds `most_share`.
+        matrices must have; without it the first one that comes decides. `per_token`: answers count tokens. Nobody's
+        share of a merge or of a pooled score exceeds `most_share`.
         """
         at_least(1, "Controller", learners=learners)
         algorithm.check(layout)
@@ -97,7 +98,13 @@ class Controller:
         if state is None and initial is not None:
             layout.check("Controller: initial model", initial)
             require(kernels.finite(initial), "Controller: the initial model holds numbers that are not finite.")
-            state = State(seed, Model("v0", ("v0",) * len(layout.layers)), classes=classes, most_share=most_share)
+            state = State(
+                seed,
+                Model("v0", ("v0",) * len(layout.layers)),
+                classes=classes,
+                per_token=per_token,
+                most_share=most_share,
+            )
             models.write("v0", algorithm.merge.initial(layout, initial.clone()))
         assert state is not None
         _check_vectors(state, models, layout)

@@ -80,6 +80,8 @@ def check_metrics(context: ControllerContext, metrics: Metrics) -> Metrics:
 
 def _valid(context: ControllerContext, own: Scored) -> bool:
     """Return whether a learner's score of its own model counts what it says."""
+    if (own.tokens is not None) != context.state.per_token or (own.tokens is not None and own.tokens.min() < 0):
+        return False
     if own.confusion is None:
         return True
     histogram = None if own.histogram is None else own.histogram.shape
@@ -91,13 +93,18 @@ def _valid(context: ControllerContext, own: Scored) -> bool:
 
 def _invalid_rows(context: ControllerContext, table: ScoreTable, bins: int) -> dict[int, str]:
     """Return the rows whose counts are invalid, and what is wrong with each."""
-    confusion, histogram = table.confusion, table.histogram
+    confusion, histogram, tokens = table.confusion, table.histogram, table.tokens
+    if len(table) and (tokens is not None) != context.state.per_token:
+        reason = f"{'no ' if tokens is None else ''}counts of tokens"
+        return {row: reason for row in range(len(table)) if row not in table.missing}
+    if tokens is not None and len(table) and tokens.min() < 0:
+        return dict.fromkeys((tokens.min(axis=1) < 0).nonzero()[0].tolist(), "negative counts of tokens")
     if confusion is None or len(table) == 0:
         return {}
     shapes = confusion.shape[1:], None if histogram is None else histogram.shape[1:]
-    reason = _invalid_shapes(context, *shapes, bins)
-    if reason is not None:
-        return {row: reason for row in range(len(table)) if row not in table.missing}
+    misshapen = _invalid_shapes(context, *shapes, bins)
+    if misshapen is not None:
+        return {row: misshapen for row in range(len(table)) if row not in table.missing}
     wrong = confusion.sum(axis=(1, 2)) != table.counts
     if confusion.min() < 0:
         wrong |= confusion.min(axis=(1, 2)) < 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -28,6 +29,12 @@ class FrozenWeights:
     """Their types, such as "bfloat16"."""
     head: str = ""
     """The network's last layer, if it is among them."""
+    adapter_path: str = ""
+    """Where the part of the network is that PEFT has wrapped; empty also if it is the whole."""
+    adapter_config: str = ""
+    """PEFT's config of the adapters that train, as JSON; empty: there are none."""
+    autocast: str = ""
+    """The type that products are computed in, as `archipel.models.from_hf` sets it; empty: that of the weights."""
 
 
 def frozen_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -40,6 +47,7 @@ def frozen_weights(module: nn.Module, head: str = "") -> FrozenWeights | None:
     frozen = frozen_parameters(module)
     if not frozen:
         return None
+    path, config = _adapter(module)
     digest = hashlib.sha256()
     for name, parameter in sorted(frozen.items()):
         digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
@@ -49,7 +57,20 @@ def frozen_weights(module: nn.Module, head: str = "") -> FrozenWeights | None:
         sum(parameter.numel() for parameter in frozen.values()),
         tuple(sorted({str(parameter.dtype).removeprefix("torch.") for parameter in frozen.values()})),
         head,
+        path,
+        config,
+        str(getattr(module, "autocast", "")),
     )
+
+
+def _adapter(module: nn.Module) -> tuple[str, str]:
+    """Return where PEFT has wrapped a network, and its config as JSON; both are empty where it has not."""
+    for path, part in module.named_modules():
+        configs = getattr(part, "peft_config", None)
+        if isinstance(configs, dict) and configs:
+            config = next(iter(configs.values())).to_dict()
+            return path, json.dumps(config, default=lambda v: sorted(v) if isinstance(v, set) else str(v))
+    return "", ""
 
 
 def copied(module: M) -> M:

@@ -325,7 +325,7 @@ def _adapted(module: nn.Module) -> dict[str, str]:
         for name in getattr(part, "adapter_layer_names", ()):
             adapter = getattr(part, name, None)
             inside = f"{path}.{name}".lstrip(".")
-            if isinstance(adapter, nn.Module):
+            if isinstance(adapter, nn.Module) and name != COPY.strip("."):
                 found |= {f"{inside}.{inner}".rstrip("."): path for inner, _ in adapter.named_modules()}
     return found
 

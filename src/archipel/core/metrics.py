@@ -23,11 +23,13 @@ def pooled(*tables: ScoreTable, most_share: float = 1.0) -> Scored:
         return _weighted(tables, [w / c if c else 0.0 for w, c in zip(within, counts, strict=True)])
     confusions = [table.confusion.sum(axis=0) for table in tables if table.confusion is not None]
     histograms = [table.histogram.sum(axis=0) for table in tables if table.histogram is not None]
+    tokens = [table.tokens.sum(axis=0) for table in tables if table.tokens is not None]
     return Scored(
         sum(counts),
         sum(loss for table in tables for loss in table.losses.tolist()),
         np.sum(confusions, axis=0) if confusions else None,
         np.sum(histograms, axis=0) if histograms else None,
+        np.sum(tokens, axis=0) if tokens else None,
     )
 
 
@@ -43,6 +45,7 @@ def _weighted(tables: Sequence[ScoreTable], factors: Sequence[float]) -> Scored:
         sum(f * loss for f, loss in zip(scaled, losses, strict=True)),
         _weighted_sum([(f, table.confusion) for f, table in zip(row_factors, tables, strict=True)]),
         _weighted_sum([(f, table.histogram) for f, table in zip(row_factors, tables, strict=True)]),
+        _weighted_sum([(f, table.tokens) for f, table in zip(row_factors, tables, strict=True)]),
     )
 
 
@@ -58,7 +61,7 @@ def metric(name: str, scored: Scored) -> float:
 
 
 def higher_is_better(name: str) -> bool:
-    return name != "loss"
+    return name not in ("loss", "perplexity")
 
 
 def accuracy(confusion: Counts) -> float:
@@ -130,7 +133,32 @@ def auc(histogram: Counts) -> float:
 
 
 def mean_loss(scored: Scored) -> float:
-    return scored.loss / scored.count if scored.count else math.nan
+    """Return the mean over the examples, or over their tokens."""
+    targets = scored.count if scored.tokens is None else int(scored.tokens.sum())
+    return scored.loss / targets if targets else math.nan
+
+
+def perplexity(scored: Scored) -> float:
+    """Return the exponential of the mean loss of a token; it is infinite where it is too large for a float."""
+    if scored.count == 0:
+        return math.nan
+    _tokens("perplexity", scored)
+    with np.errstate(over="ignore"):
+        return float(np.exp(mean_loss(scored)))
+
+
+def token_accuracy(scored: Scored) -> float:
+    """Return the share of the tokens that were predicted rightly."""
+    if scored.count == 0:
+        return math.nan
+    tokens = _tokens("token_accuracy", scored)
+    return _ratio(tokens[1], tokens.sum())
+
+
+def _tokens(name: str, scored: Scored) -> Counts:
+    if scored.tokens is None:
+        raise ValueError(f"{name} needs a target for every token, and this task has none; use the metric 'loss'.")
+    return scored.tokens
 
 
 def _of_confusion(name: str, compute: Callable[[Counts], float]) -> Callable[[Scored], float]:
@@ -162,7 +190,10 @@ METRICS: dict[str, Callable[[Scored], float]] = {
     "matthews": _of_confusion("matthews", matthews),
     "auc": _of_histogram,
     "loss": mean_loss,
+    "perplexity": perplexity,
+    "token_accuracy": token_accuracy,
 }
+OF_TOKENS = ("perplexity", "token_accuracy")
 
 
 def metrics_of(table: ScoreTable, mean: str, most_share: float = 1.0) -> dict[str, float]:
@@ -175,16 +206,23 @@ def metrics_of(table: ScoreTable, mean: str, most_share: float = 1.0) -> dict[st
     found: dict[str, float] = {}
     for name in METRICS:
         first = groups[0] if groups else None
-        if first is None or (name != "loss" and first.confusion is None):
-            continue
-        if (name == "auc" and first.histogram is None) or (
-            name == "binary_f1" and first.confusion is not None and len(first.confusion) != 2
-        ):
+        if first is None or not _is_computable(name, first):
             continue
         values = [value for value in (metric(name, group) for group in groups) if not math.isnan(value)]
         if values:
             found[name] = sum(values) / len(values)
     return found
+
+
+def _is_computable(name: str, scored: Scored) -> bool:
+    """Return whether an answer holds what a metric needs."""
+    if name == "loss":
+        return True
+    if name in OF_TOKENS:
+        return scored.tokens is not None
+    if scored.confusion is None or (name == "auc" and scored.histogram is None):
+        return False
+    return name != "binary_f1" or len(scored.confusion) == 2
 
 
 def _totals(confusion: Counts) -> tuple[Floats, Floats, Floats]:

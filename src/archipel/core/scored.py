@@ -25,6 +25,8 @@ class Scored:
     """[actual, predicted] counts; None for tasks without classes."""
     histogram: Counts | None = None
     """[class, other or own, bin] counts of the class's softmax score."""
+    tokens: Counts | None = None
+    """[wrong, right] counts of predicted tokens, over which the loss is then summed; None: examples have one target."""
 
     def as_table(self) -> ScoreTable:
         """Return the table of this answer alone."""
@@ -33,6 +35,7 @@ class Scored:
             np.array((self.loss,), np.float64),
             None if self.confusion is None else self.confusion[None],
             None if self.histogram is None else self.histogram[None],
+            tokens=None if self.tokens is None else self.tokens[None],
         )
 
 
@@ -51,6 +54,8 @@ class ScoreTable:
     """[site, class, other or own, bin]."""
     missing: tuple[int, ...] = ()
     """Rows of the sites that did not answer, ascending."""
+    tokens: Counts | None = None
+    """[site, wrong or right]."""
 
     @staticmethod
     def of(answers: Sequence[Scored | None]) -> ScoreTable:
@@ -61,6 +66,7 @@ class ScoreTable:
             _stacked("confusion matrices", [None if a is None else (a.confusion,) for a in answers]),
             _stacked("histograms", [None if a is None else (a.histogram,) for a in answers]),
             tuple(row for row, answer in enumerate(answers) if answer is None),
+            _stacked("token counts", [None if a is None else (a.tokens,) for a in answers]),
         )
 
     def __len__(self) -> int:
@@ -80,7 +86,8 @@ class ScoreTable:
             return None
         confusion = None if self.confusion is None else self.confusion[row]
         histogram = None if self.histogram is None else self.histogram[row]
-        return Scored(int(self.counts[row]), float(self.losses[row]), confusion, histogram)
+        tokens = None if self.tokens is None else self.tokens[row]
+        return Scored(int(self.counts[row]), float(self.losses[row]), confusion, histogram, tokens)
 
     def rows(self, start: int, stop: int) -> ScoreTable:
         """Return the table of consecutive sites."""
@@ -91,6 +98,7 @@ class ScoreTable:
             None if self.confusion is None else self.confusion[part],
             None if self.histogram is None else self.histogram[part],
             tuple(row - start for row in self.missing if start <= row < stop),
+            None if self.tokens is None else self.tokens[part],
         )
 
     def without(self, rows: Iterable[int]) -> ScoreTable:
@@ -106,6 +114,7 @@ class ScoreTable:
             None if self.confusion is None else _cleared(self.confusion, missing),
             None if self.histogram is None else _cleared(self.histogram, missing),
             tuple(missing),
+            None if self.tokens is None else _cleared(self.tokens, missing),
         )
 
 

@@ -183,6 +183,8 @@ class State:
     """Scores since then."""
     classes: int | None = None
     """How many classes answers count, once one has come."""
+    per_token: bool = False
+    """Whether examples have a target for every token, so that answers count tokens."""
     most_share: float = 1.0
     """The largest share that anybody may have of a merge's weights and of a pooled score; 1: no limit."""
     capped: dict[str, list[str]] = field(default_factory=dict)

@@ -35,6 +35,9 @@ Reports: TypeAlias = Literal[
     "class counts",
     "training loss",
 ]
+TextTask: TypeAlias = Literal["causal-lm", "masked-lm", "sequence-classification", "token-classification"]
+IGNORED = -100
+"""The target of a token that is not to be predicted; torch's own default."""
 AUC_BINS = 1024
 """Bins of a histogram of class scores: AUC is exact up to ties within a bin."""
 
@@ -100,6 +103,8 @@ class Plan:
     """Any class of `torch.optim`, by name."""
     options: Mapping[str, float | bool | tuple[float, ...]] = field(default_factory=dict)
     """Further arguments of the optimiser, such as {"weight_decay": 1e-4}."""
+    accumulate: int = 1
+    """Pieces that a mini-batch is computed in, one after the other, to save memory; their gradients add up."""
     cycle: Cycle | None = None
     """Stop by validation loss instead of after a fixed number of epochs."""
     trains: tuple[str, ...] | None = None
@@ -123,6 +128,7 @@ class Plan:
         if self.steps is not None:
             at_least(1, "Plan", steps=self.steps)
         at_least(1, "Plan", batch=self.batch)
+        at_least(1, "Plan", accumulate=self.accumulate)
         more_than(0, "Plan", rate=self.rate)
         between("Plan", "momentum", self.momentum, 0, 1)
         at_least(0, "Plan", proximal=self.proximal)
@@ -174,6 +180,7 @@ class Local(TypedDict, total=False):
     momentum: float
     optimiser: str
     options: Mapping[str, float | bool | tuple[float, ...]]
+    accumulate: int
 
 
 @dataclass(frozen=True, slots=True)

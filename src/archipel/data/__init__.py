@@ -26,9 +26,12 @@ from archipel.data.sources import (
 )
 from archipel.data.splits import stratified_validation
 from archipel.data.standardise import Moments, combine, moments
+from archipel.data.texts import from_text_csv, from_texts
+from archipel.data.tokenizers import ByteTokenizer
 
 __all__ = [
     "Augment",
+    "ByteTokenizer",
     "Fold",
     "Island",
     "Islands",
@@ -53,6 +56,8 @@ __all__ = [
     "from_hf",
     "from_npz_folder",
     "from_parquet",
+    "from_text_csv",
+    "from_texts",
     "gtsrb",
     "heart_disease",
     "heat_map",

@@ -56,6 +56,11 @@ class Islands:
     augment: Augment | None = None
     """How training images are changed at random, in every epoch anew."""
 
+    @property
+    def per_token(self) -> bool:
+        """Every token of an example has a target of its own."""
+        return self.classes is None and self.y.dtype == torch.int64 and self.y.ndim == 2
+
     def __post_init__(self) -> None:
         check_examples(self.x, self.y, self.classes, f"Islands {self.name!r}")
         if self.augment is not None:

@@ -16,10 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from archipel.core.types import TextTask
 from archipel.data.in_memory import as_numpy, check_shape, checked_targets, finite, kept_type
 from archipel.data.lazy import RowBuffer, remembered
 from archipel.data.source import Source
 from archipel.data.table import ROWS, Block, Categories, Classes, TableReader
+from archipel.data.texts import from_texts
+from archipel.data.tokenizers import Tokenizer
 from archipel.data.units import warn_of_units
 
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
@@ -165,8 +168,13 @@ def from_hf(
     name: str = "hf",
     classes: Classes | None = None,
     ranges: Mapping[str, tuple[float, float]] = {},
+    tokenizer: str | Path | Tokenizer | None = None,
+    task: TextTask = "sequence-classification",
+    length: int = 128,
 ) -> Source:
     """Make a source from a Hugging Face `datasets.Dataset`; the arguments are those of `from_csv`.
+
+    tokenizer, task, length: of a column of texts, which `features` names, as for `from_texts`; None: no texts.
 
     If the only feature holds an image or an array in each row, images become [channels, height, width] with values from
     0 to 1, and arrays are stacked.
@@ -178,6 +186,8 @@ def from_hf(
             "as dataset['train']; convert a streamed one first, with datasets.Dataset.from_generator."
         )
     header = list(dataset.column_names)
+    if tokenizer is not None:
+        return _texts(dataset, label, site, features, name, classes, tokenizer, task, length)
 
     def pages(columns: Sequence[str]) -> Iterator[Mapping[str, Sequence[Any]]]:
         for start in range(0, len(dataset), ROWS // 16):
@@ -200,6 +210,31 @@ def from_hf(
     rest = table.source(label, site, (), (), regression, classes, {})
     entries = (entry for page in pages(chosen) for entry in page[chosen[0]])
     return replace(rest, x=stacked(entries, len(dataset)))
+
+
+def _texts(
+    dataset: Any,
+    label: str,
+    site: str | None,
+    features: Sequence[str] | None,
+    name: str,
+    classes: Classes | None,
+    tokenizer: str | Path | Tokenizer,
+    task: TextTask,
+    length: int,
+) -> Source:
+    """Return a source of the texts in one column."""
+    (column,) = features if features is not None and len(features) == 1 else ("text",)
+    wanted = [column, *([label] if task.endswith("classification") else []), *([] if site is None else [site])]
+    lacking = [one for one in wanted if one not in dataset.column_names]
+    if lacking:
+        raise ValueError(
+            f"from_hf: there is no column {lacking[0]!r} for texts of {task}; columns: "
+            f"{', '.join(dataset.column_names)}. Name it with features=[...], label=... or site=...."
+        )
+    texts, *rest = (list(dataset[one]) for one in wanted)
+    labels = rest.pop(0) if task.endswith("classification") else None
+    return from_texts(texts, tokenizer, task, labels, rest[0] if rest else None, length, classes, name=name)
 
 
 def stacked(entries: Iterator[Any], count: int) -> Tensor:

@@ -18,9 +18,14 @@ from archipel.core.types import Metrics, Plan, Scored
 from archipel.kernels import kernels
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
 from archipel.learner.stopping import ended
+from archipel.learner.tokens import token_cross_entropy
 
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of outputs against targets."""
+
+
+ROWS = 4096
+"""Examples tried at a time, where their outputs are small."""
 
 
 class Augmentation(Protocol):
@@ -47,6 +52,18 @@ class TrainingContext:
     """How training examples are changed at random."""
     objective: Objective | None = None
     """What learners minimise instead of the loss."""
+    rows: int = ROWS
+    """Examples that are tried at a time."""
+
+    @property
+    def per_token(self) -> bool:
+        """Every token of an example has a target of its own."""
+        return self.loss is token_cross_entropy
+
+    @property
+    def has_texts(self) -> bool:
+        """Examples are texts: rows of whole numbers, such as token ids and attention mask."""
+        return self.x.dtype == torch.int64 and self.x.dim() == 3
 
     @cached_property
     def binding(self) -> Binding:

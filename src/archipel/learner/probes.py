@@ -14,9 +14,8 @@ from torch.func import functional_call, grad, vmap
 
 from archipel.core.types import Consistent, Distance, Scored, ScoreTable
 from archipel.learner.learner import TrainingContext
+from archipel.learner.tokens import targets_of, token_counts, token_losses
 
-ROWS = 4096
-"""Examples tried at a time."""
 SHORT = 16
 """Numbers of a vector register: torch's softmax over fewer is several times faster across rows than along them."""
 
@@ -41,6 +40,9 @@ def mean_loss(work: TrainingContext, examples: Tensor) -> float:
     """Mean loss of the bound model; NaN on no examples."""
     if len(examples) == 0:
         return math.nan
+    if work.per_token:
+        total = sum(float(token_losses(o, t).double().sum()) for o, t in _forward(work, examples))
+        return total / max(1, int(targets_of(work.y[examples]).sum()))
     return sum(float(work.loss(o, t)) * len(t) for o, t in _forward(work, examples)) / len(examples)
 
 
@@ -48,6 +50,8 @@ def loss_moments(work: TrainingContext, vector: Tensor, examples: Tensor) -> tup
     """Return the mean of a model's losses of single examples, and the mean of their squares."""
     work.binding.bind(vector)
     losses = torch.cat([_each(work, outputs, targets).double() for outputs, targets in _forward(work, examples)])
+    if work.per_token:
+        losses /= targets_of(work.y[examples]).clamp(min=1).cpu()
     return float(losses.mean()), float(losses.square().mean())
 
 
@@ -62,25 +66,28 @@ def score_parts(work: TrainingContext, vector: Tensor, parts: Parts, bins: int =
     """Score one model on the examples of several sites, in one pass over all of them."""
     work.binding.bind(vector)
     sizes = parts.sizes
-    table = empty_table(sizes, work.classes, bins)
-    owners = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).split(ROWS)
+    table = empty_table(sizes, work.classes, bins, work.per_token)
+    owners = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).split(work.rows)
     for (outputs, targets), owner in zip(_forward(work, parts.examples), owners, strict=True):
         tally(table, work, outputs, targets, owner)
     return table
 
 
-def empty_table(sizes: NDArray[np.int64], classes: int | None, bins: int = 0) -> ScoreTable:
+def empty_table(sizes: NDArray[np.int64], classes: int | None, bins: int = 0, per_token: bool = False) -> ScoreTable:
     """Return the table of sites with so many examples, before the first is scored."""
     count = len(sizes)
     confusion = None if classes is None else np.zeros((count, classes, classes), dtype=np.int64)
     histogram = None if classes is None or not bins else np.zeros((count, classes, 2, bins), dtype=np.int64)
-    return ScoreTable(sizes, np.zeros(count), confusion, histogram)
+    tokens = np.zeros((count, 2), dtype=np.int64) if per_token else None
+    return ScoreTable(sizes, np.zeros(count), confusion, histogram, tokens=tokens)
 
 
 def tally(table: ScoreTable, work: TrainingContext, outputs: Tensor, targets: Tensor, whose: Tensor) -> None:
     """Add examples, each to the site whose it is."""
-    losses, confusion, histogram = table.losses, table.confusion, table.histogram
+    losses, confusion, histogram, tokens = table.losses, table.confusion, table.histogram, table.tokens
     losses += np.bincount(whose.numpy(), _each(work, outputs, targets).numpy(), minlength=len(losses))
+    if tokens is not None:
+        np.add.at(tokens, whose.numpy(), token_counts(outputs, targets).cpu().numpy())
     if confusion is not None:
         classes = confusion.shape[1]
         cells = (whose.to(targets.device) * classes + targets) * classes + outputs.argmax(dim=1)
@@ -98,13 +105,15 @@ def _forward(work: TrainingContext, examples: Tensor) -> Iterator[tuple[Tensor, 
     if work.module.training:  # else all of it is in that mode already, and to say so takes as long as a layer
         work.module.eval()
     with torch.no_grad():
-        for chosen in examples.split(ROWS):
+        for chosen in examples.split(work.rows):
             chosen = chosen.to(work.x.device)
             yield work.module(work.x.index_select(0, chosen)), work.y.index_select(0, chosen)
 
 
 def _each(work: TrainingContext, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the loss of every single example."""
+    """Return the loss of every single example; where it has tokens, the sum of theirs."""
+    if work.per_token:
+        return token_losses(outputs, targets).cpu()
     if work.loss is nn.functional.cross_entropy and targets.dim() == 1 and outputs.shape[1] < SHORT:
         scores = outputs.T.contiguous().log_softmax(dim=0)
         return scores.gather(0, targets[None])[0].neg_().cpu()
@@ -193,7 +202,7 @@ def squared_gradient_norm(work: TrainingContext, vector: Tensor, examples: Tenso
     RADFed Alg. 2, ClientUpdate line 3: p = (1 / |D|) sum over d of ||grad l_d(w*)||^2; section III.B takes
     mini-batches instead.
     """
-    if batch is None and _one_by_one_in_parallel(work.module):
+    if batch is None and _one_by_one_in_parallel(work):
         return _per_sample(work, vector, examples)
     work.binding.bind(vector)
     work.module.eval()
@@ -225,6 +234,6 @@ def _per_sample(work: TrainingContext, vector: Tensor, examples: Tensor) -> floa
     return total / len(examples)
 
 
-def _one_by_one_in_parallel(module: nn.Module) -> bool:
-    """torch.func cannot map over recurrent layers."""
-    return not any(isinstance(part, nn.RNNBase) for part in module.modules())
+def _one_by_one_in_parallel(work: TrainingContext) -> bool:
+    """torch.func cannot map over recurrent layers, nor over texts, whose padding is cut off by their lengths."""
+    return not work.has_texts and not any(isinstance(part, nn.RNNBase) for part in work.module.modules())

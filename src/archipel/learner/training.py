@@ -16,6 +16,7 @@ from archipel.learner.batches import batches
 from archipel.learner.learner import Job, TrainingContext, optimiser
 from archipel.learner.objective_loss import class_counts, training_loss
 from archipel.learner.probes import loss_moments, mean_loss, score, squared_gradient_norm
+from archipel.learner.tokens import targets_of
 
 
 def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
@@ -76,6 +77,7 @@ class _Steps:
         if job.memory:
             _remember(self.optimiser, job.memory)
         self.parameters, self.proximal = parameters, plan.proximal
+        self.accumulate, self.per_token = plan.accumulate, work.per_token
         self.anchors = _pieces(work, job.anchor if plan.proximal else None, parameters)
         self.shifts = _pieces(work, job.shift, parameters)
         self.loss = training_loss(work, job.learner, job.anchor)
@@ -83,7 +85,9 @@ class _Steps:
     def step(self, x: Tensor, y: Tensor) -> None:
         """Make one step on a mini-batch."""
         self.optimiser.zero_grad()
-        self.loss(x, y).backward()
+        for piece, share in _batch_pieces(y, self.accumulate, self.per_token):
+            loss = self.loss(x[piece], y[piece])
+            (loss if share == 1 else share * loss).backward()
         for parameter, shift in zip(self.parameters, self.shifts, strict=False):
             if parameter.grad is not None:
                 parameter.grad.add_(shift)
@@ -109,6 +113,15 @@ def _epoch(work: TrainingContext, job: Job, plan: Plan, steps: _Steps) -> None:
             if augment is not None and draws is not None:
                 x = augment.apply(x, draws[positions])
             steps.step(x, work.y[chosen])
+
+
+def _batch_pieces(y: Tensor, count: int, per_token: bool) -> list[tuple[Tensor | slice, float]]:
+    """Return so many pieces of a mini-batch, and the share that the mean loss of each has in that of the batch."""
+    if count == 1:
+        return [(slice(None), 1.0)]
+    weights = targets_of(y).clamp(min=1) if per_token else torch.ones(len(y))
+    pieces = torch.arange(len(y)).chunk(count)
+    return [(piece, float(weights[piece].sum() / weights.sum())) for piece in pieces]
 
 
 @contextmanager

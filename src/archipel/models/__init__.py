@@ -21,6 +21,7 @@ from archipel.models.convolutional import (
 from archipel.models.linear import logistic_regression, mlp, mnist_mlp, small_mlp
 from archipel.models.recurrent import shakespeare_lstm, small_lstm
 from archipel.models.resnet import resnet50_cifar, resnet_cifar, small_resnet
+from archipel.models.transformer import from_hf
 
 __all__ = [
     "cifar10_2cnn",
@@ -28,6 +29,7 @@ __all__ = [
     "fed2a_cnn_fmnist",
     "fed2a_cnn_germants",
     "femnist_cnn",
+    "from_hf",
     "hdafl_cnn",
     "logistic_regression",
     "mlp",

@@ -47,6 +47,15 @@ class Run(RunData):
 
         save_run(self, folder)
 
+    def save_adapter(self, folder: str | os.PathLike[str], learner: str | None = None) -> None:
+        """Save the adapters as PEFT does: `PeftModel.from_pretrained(base, folder)` loads them.
+
+        learner: with this learner's private layers; None: the layers that all share.
+        """
+        from archipel.runs.save_adapter import save_adapter  # imported late, as above
+
+        save_adapter(self, folder, learner)
+
     def plot(self) -> Figure:
         """Draw the score against virtual time, local rounds and megabytes, as a matplotlib figure."""
         return score_curves([self]).figure

@@ -184,4 +184,5 @@ def inflated(table: ScoreTable, claims: Sequence[int]) -> ScoreTable:
         losses=table.losses * times,
         confusion=None if table.confusion is None else table.confusion * times[:, None, None],
         histogram=None if table.histogram is None else table.histogram * times[:, None, None, None],
+        tokens=None if table.tokens is None else table.tokens * times[:, None],
     )

@@ -149,6 +149,7 @@ def prepare(
         seed=seed,
         kernels=kernels(),
         classes=data.classes,
+        per_token=data.per_token,
         most_share=most_share,
         initial=context.layout.vector(context.module),
     )

@@ -23,6 +23,7 @@ from archipel.core.layout import Layout
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.data import Islands, Source, load_split
+from archipel.data.tokenizers import BYTES
 from archipel.learner.learner import Loss
 from archipel.simulation.executors.choice import Way
 from archipel.simulation.fleet import Fleet, Group
@@ -129,6 +130,8 @@ def _source(call: ConstructorCall, folder: Path) -> Source:
     given = dict(call.given)
     if call.name in SOURCES:
         given |= {key: folder / given[key] for key in ("path", "folder") if key in given}
+        if given.get("tokenizer", BYTES) != BYTES:
+            given["tokenizer"] = folder / given["tokenizer"]
     source = call.constructor(**given)
     require(isinstance(source, Source), f"{call.name} should give an archipel.data.Source, got {source!r}.")
     return source  # type: ignore[no-any-return]
@@ -174,10 +177,16 @@ def _model(call: ConstructorCall, data: Islands, folder: Path, seed: int) -> Cal
             )
             filled |= {name: known[name]} if name in known else {}
     weights = call.beside.get("weights")
+    given = {**filled, **call.given}
+    if call.name == "from_hf":
+        if isinstance(given.get("base"), str):
+            given["base"] = folder / given["base"]
+        if not given.get("task", "causal-lm").endswith("classification"):
+            given.pop("classes", None)
 
     def make() -> nn.Module:
         try:
-            module = call.constructor(**{**filled, **call.given})
+            module = call.constructor(**given)
         except TypeError as error:
             raise ValueError(f"model {call.name}: {error}.") from None
         require(isinstance(module, nn.Module), f"{call.name} should give a torch.nn.Module, got {module!r}.")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from archipel.assembly.contexts import context_of
 from archipel.assembly.finished_run import run_of
-from archipel.assembly.requirements import check_stimuli, evaluation_of
+from archipel.assembly.requirements import check_stimuli, default_metric, evaluation_of
 from archipel.core.algorithm import Algorithm
 from archipel.core.checks import require
 from archipel.core.controller import Controller
@@ -43,7 +43,7 @@ from archipel.runs.run import Run
 from archipel.runs.run_data import Participant
 from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.grid import cells
-from archipel.study.inputs import hashes
+from archipel.study.inputs import hashes, tokenizer_folder
 from archipel.study.schema import GuestTable, OperatorTable, Study
 
 LOCAL = ("folder", "title", "report", "trackers", "simulation", "fleet", "federation")
@@ -73,7 +73,12 @@ def hashes_of(study: Study) -> dict[str, str]:
         for name, value in raw.items()
         if name not in LOCAL
     }
-    code = {name: digest for name, digest in hashes(study).items() if name.endswith((".py", ".safetensors"))}
+    tokenizer = tokenizer_folder(source)
+    code = {
+        "the tokenizer" if name == tokenizer else name: digest
+        for name, digest in hashes(study).items()
+        if name == tokenizer or name.endswith((".py", ".safetensors"))
+    }
     return found | code
 
 
@@ -138,6 +143,7 @@ class Hosting:
             seed=self.seed,
             kernels=kernels(),
             classes=self.data.classes,
+            per_token=self.data.per_token,
             most_share=self.terms.limits.most_share,
             initial=self.initial() if state is None else None,
             state=state,
@@ -275,7 +281,7 @@ def _evaluation(algorithm: Algorithm, data: Islands, layout: Layout, at_home: bo
     if at_home:
         return evaluation_of(algorithm, data, layout)
     mean: Literal["examples", "learners"] = "learners" if algorithm.private(layout) else "examples"
-    return Evaluation(at="learners", mean=mean, metric="loss" if data.classes is None else "accuracy")
+    return Evaluation(at="learners", mean=mean, metric=default_metric(data))
 
 
 def _terms(study: Study, data: Islands | None) -> Terms:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from archipel.data.tokenizers import BYTES
 from archipel.study.files import methods
 from archipel.study.own_code import is_own
 from archipel.study.schema import Study
@@ -55,10 +56,17 @@ def _named(raw: dict[str, Any]) -> Iterator[str]:
     paths = [
         source.get("path") if isinstance(source, dict) else None,
         source.get("folder") if isinstance(source, dict) else None,
+        tokenizer_folder(source),
         data.get("split_file"),
         model.get("weights") if isinstance(model, dict) else None,
     ]
     yield from (str(path) for path in paths if path)
+
+
+def tokenizer_folder(source: Any) -> str | None:
+    """Return the folder of a source's tokenizer, if it has one."""
+    named = source.get("tokenizer") if isinstance(source, dict) else None
+    return None if named in (None, BYTES) else str(named)
 
 
 def _hash(path: Path) -> str:

@@ -39,7 +39,7 @@ from archipel.core.parts.selection import Selection
 from archipel.core.parts.server import Server
 from archipel.core.parts.weighting import Weighting
 from archipel.core.types import Role
-from archipel.data import Islands, Source, own, sources
+from archipel.data import Islands, Source, from_text_csv, own, sources
 from archipel.federation.security.roles import OperatorRole
 from archipel.simulation.executors.choice import Way
 from archipel.simulation.fleet import Group
@@ -60,6 +60,7 @@ Constructor: TypeAlias = Callable[..., Any]
 SOURCES: dict[str, Constructor] = {
     **{name: getattr(sources, name) for name in sources.__all__},
     **{name: getattr(own, name) for name in ("from_csv", "from_parquet", "from_npz_folder")},
+    "from_text_csv": from_text_csv,
 }
 MODELS: dict[str, Constructor] = {name: getattr(archipel.models, name) for name in archipel.models.__all__}
 METHODS: dict[str, Constructor] = {name: getattr(algorithms, name) for name in algorithms.__all__}

@@ -15,7 +15,7 @@ import numpy as np
 
 from archipel.core.checks import at_least, more_than, one_of, require, share
 from archipel.core.layout import Layout
-from archipel.core.metrics import METRICS, mean_loss, metric, pooled
+from archipel.core.metrics import METRICS, OF_TOKENS, metric, pooled
 from archipel.core.parts.part import Needs, Part
 from archipel.core.randomness import draw_some
 from archipel.core.scored import ScoreTable
@@ -159,13 +159,17 @@ def representative(sites: Sequence[str], classes: Mapping[str, Sequence[int]], c
     return chosen
 
 
+LOSSES = ("loss", "perplexity")
+"""Metrics of which a smaller value is better: a weight is one over it."""
+
+
 @dataclass(frozen=True)
 class ByDistributedValidation(Weighting):
     """DVW: every learner tries the update on its own validation part; the pooled score is the weight (Metis IV)."""
 
     metric: str = "micro_f1"
-    """micro_f1 (eq. 3), macro_f1, weighted_f1, accuracy, geometric_mean, matthews, auc, binary_f1, or loss for
-    tasks without classes, where the weight is 1 / mean loss."""
+    """micro_f1 (eq. 3), macro_f1, weighted_f1, accuracy, geometric_mean, matthews, auc, binary_f1; token_accuracy for
+    tasks whose targets are tokens; or, for tasks without classes, loss or perplexity, where the weight is 1 / value."""
     quorum: float = 0.5
     """Share of the opinions that must have come in: those asked for and, if it has one, the learner's own."""
     evaluators: int | None = None
@@ -183,7 +187,7 @@ class ByDistributedValidation(Weighting):
 
     @property
     def at_most_one(self) -> bool:
-        return self.metric != "loss"
+        return self.metric not in LOSSES
 
     @property
     def probe(self) -> Score:
@@ -232,15 +236,17 @@ class ByDistributedValidation(Weighting):
         if not answered or answered < self.quorum * sum(map(len, tables)):
             return None
         together = pooled(*usable, most_share=view.state.most_share)
-        if self.metric == "loss":
-            return 1 / max(mean_loss(together), 1e-12)
         value = metric(self.metric, together)
+        if self.metric in LOSSES:
+            return 1 / max(value, 1e-12)
         # a correlation may be negative: such a model is worth nothing, not less
         return None if math.isnan(value) else max(value, 0.0)
 
     def _usable(self, table: ScoreTable) -> ScoreTable:
         """Drop the answers without what the metric needs, as if missing: else one site could veto all others."""
-        if self.metric == "loss":
+        if self.metric in OF_TOKENS and table.tokens is None:
+            useless = np.ones(len(table), dtype=bool)
+        elif self.metric in (*LOSSES, *OF_TOKENS):
             useless = ~(np.isfinite(table.losses) & (table.losses >= 0) & (table.counts > 0))
         elif table.confusion is None or (self.metric == "auc" and table.histogram is None):
             useless = np.ones(len(table), dtype=bool)

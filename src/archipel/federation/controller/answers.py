@@ -158,7 +158,12 @@ class Answers:
         plan, state = command.plan, self._log.state
         member = state.members[session.name]
         metrics = messages.decode_metrics(
-            head.trained, plan, examples=member.examples, validation=member.validation, classes=state.classes
+            head.trained,
+            plan,
+            examples=member.examples,
+            validation=member.validation,
+            classes=state.classes,
+            per_token=state.per_token,
         )
         models, bodies = self._log.durable.models, self._bodies
         digests = messages.decode_layers(head.trained.layers)

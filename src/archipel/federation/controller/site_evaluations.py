@@ -91,9 +91,12 @@ class SiteEvaluations:
                 return None
             case "scored":
                 assert isinstance(command.probe, Score)
-                member, classes = self._log.state.members[name], self._log.state.classes
+                state, bins = self._log.state, command.probe.bins
+                member = state.members[name]
                 count = member.validation if command.probe.part == "validation" else member.test
-                result = messages.decode_scored(head.scored, count=count, classes=classes, bins=command.probe.bins)
+                result = messages.decode_scored(
+                    head.scored, count=count, classes=state.classes, bins=bins, per_token=state.per_token
+                )
                 self._log.note(name, "opinion", task=command.task)
                 return result
             case "trained":

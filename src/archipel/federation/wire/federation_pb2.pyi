@@ -145,7 +145,7 @@ class Train(_message.Message):
     def __init__(self, task: _Optional[int] = ..., model: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., enclosed: _Optional[_Union[Enclosed, _Mapping]] = ..., shift: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., enclosed_shift: _Optional[_Union[Enclosed, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("epochs", "steps", "batch", "rate", "momentum", "optimiser", "options", "cycle", "trains", "uploads", "private", "proximal", "reports", "key", "shift", "phases")
+    __slots__ = ("epochs", "steps", "batch", "rate", "momentum", "optimiser", "options", "cycle", "trains", "uploads", "private", "proximal", "reports", "key", "shift", "phases", "accumulate")
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +162,7 @@ class Plan(_message.Message):
     KEY_FIELD_NUMBER: _ClassVar[int]
     SHIFT_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
+    ACCUMULATE_FIELD_NUMBER: _ClassVar[int]
     epochs: int
     steps: int
     batch: int
@@ -178,7 +179,8 @@ class Plan(_message.Message):
     key: int
     shift: str
     phases: _containers.RepeatedCompositeFieldContainer[Phase]
-    def __init__(self, epochs: _Optional[int] = ..., steps: _Optional[int] = ..., batch: _Optional[int] = ..., rate: _Optional[float] = ..., momentum: _Optional[float] = ..., optimiser: _Optional[str] = ..., options: _Optional[str] = ..., cycle: _Optional[_Union[Cycle, _Mapping]] = ..., trains: _Optional[_Union[Names, _Mapping]] = ..., uploads: _Optional[_Union[Names, _Mapping]] = ..., private: _Optional[_Iterable[str]] = ..., proximal: _Optional[float] = ..., reports: _Optional[_Iterable[str]] = ..., key: _Optional[int] = ..., shift: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ...) -> None: ...
+    accumulate: int
+    def __init__(self, epochs: _Optional[int] = ..., steps: _Optional[int] = ..., batch: _Optional[int] = ..., rate: _Optional[float] = ..., momentum: _Optional[float] = ..., optimiser: _Optional[str] = ..., options: _Optional[str] = ..., cycle: _Optional[_Union[Cycle, _Mapping]] = ..., trains: _Optional[_Union[Names, _Mapping]] = ..., uploads: _Optional[_Union[Names, _Mapping]] = ..., private: _Optional[_Iterable[str]] = ..., proximal: _Optional[float] = ..., reports: _Optional[_Iterable[str]] = ..., key: _Optional[int] = ..., shift: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., accumulate: _Optional[int] = ...) -> None: ...
 
 class Phase(_message.Message):
     __slots__ = ("epochs", "trains")
@@ -291,20 +293,22 @@ class Trained(_message.Message):
     def __init__(self, layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., steps: _Optional[int] = ..., epochs: _Optional[float] = ..., losses: _Optional[_Iterable[float]] = ..., validation: _Optional[_Union[Scored, _Mapping]] = ..., gradient_norm: _Optional[float] = ..., classes: _Optional[_Iterable[int]] = ..., training_loss: _Optional[float] = ..., squared_loss: _Optional[float] = ...) -> None: ...
 
 class Scored(_message.Message):
-    __slots__ = ("count", "loss", "classes", "confusion", "bins", "histogram")
+    __slots__ = ("count", "loss", "classes", "confusion", "bins", "histogram", "tokens")
     COUNT_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     CONFUSION_FIELD_NUMBER: _ClassVar[int]
     BINS_FIELD_NUMBER: _ClassVar[int]
     HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
     count: int
     loss: float
     classes: int
     confusion: _containers.RepeatedScalarFieldContainer[int]
     bins: int
     histogram: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, count: _Optional[int] = ..., loss: _Optional[float] = ..., classes: _Optional[int] = ..., confusion: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., histogram: _Optional[_Iterable[int]] = ...) -> None: ...
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, count: _Optional[int] = ..., loss: _Optional[float] = ..., classes: _Optional[int] = ..., confusion: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., histogram: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Portion(_message.Message):
     __slots__ = ("head", "data")

@@ -35,6 +35,7 @@ def encode_plan(plan: Plan, key: int) -> pb.Plan:
         epochs=plan.epochs,
         steps=plan.steps,
         batch=plan.batch,
+        accumulate=plan.accumulate,
         rate=plan.rate,
         momentum=plan.momentum,
         optimiser=plan.optimiser,
@@ -63,6 +64,7 @@ def decode_plan(said: pb.Plan) -> Plan:
         epochs=said.epochs,
         steps=said.steps if said.HasField("steps") else None,
         batch=said.batch,
+        accumulate=said.accumulate or 1,
         rate=said.rate,
         momentum=said.momentum,
         optimiser=said.optimiser,
@@ -90,15 +92,18 @@ def encode_scored(scored: Scored) -> pb.Scored:
         confusion=() if confusion is None else confusion.ravel().tolist(),
         bins=0 if histogram is None else histogram.shape[-1],
         histogram=() if histogram is None else histogram.ravel().tolist(),
+        tokens=() if scored.tokens is None else scored.tokens.tolist(),
     )
 
 
-def decode_scored(said: pb.Scored, *, count: int, classes: int | None, bins: int) -> Scored:
-    """Check counts of so many examples against those registered when the learner joined."""
+def decode_scored(said: pb.Scored, *, count: int, classes: int | None, bins: int, per_token: bool = False) -> Scored:
+    """Check counts of so many examples against those registered when the learner joined; per_token: count tokens."""
     if said.count != count:
         raise InvalidUpdate(f"counts of {said.count} examples, {count} were registered")
     if not math.isfinite(said.loss):
         raise InvalidUpdate(f"a loss of {said.loss}")
+    if per_token:
+        return Scored(count, said.loss, tokens=_counts(said.tokens, "count of tokens", (len(said.tokens),), (2,), MOST))
     if classes is None:
         return Scored(count, said.loss)
     confusion = _counts(said.confusion, "confusion matrix", (said.classes, said.classes), (classes, classes), count)
@@ -136,7 +141,13 @@ def encode_metrics(metrics: Metrics, layers: Iterable[pb.Layer], steps: int) -> 
 
 
 def decode_metrics(
-    said: pb.Trained, plan: Plan, *, examples: int | None, validation: int, classes: int | None
+    said: pb.Trained,
+    plan: Plan,
+    *,
+    examples: int | None,
+    validation: int,
+    classes: int | None,
+    per_token: bool = False,
 ) -> Metrics:
     """Keep the reports that the plan asks for; refuse what is malformed, or more than such a task can come to."""
     epochs, asked = most_epochs(plan), plan.reports
@@ -153,7 +164,7 @@ def decode_metrics(
         losses = tuple(said.losses)
     if said.HasField("validation"):
         bins = AUC_BINS if "validation scores" in asked else 0
-        scored = decode_scored(said.validation, count=validation, classes=classes, bins=bins)
+        scored = decode_scored(said.validation, count=validation, classes=classes, bins=bins, per_token=per_token)
     if not {"validation", "validation scores"} & set(asked):
         scored = None
     if said.HasField("gradient_norm") and any(report.startswith("gradient norm") for report in asked):

@@ -56,7 +56,14 @@ class TrainingActor:
         device = blueprint.device
         examples = _data(x).to(device), _data(y).to(device)
         self.context = TrainingContext(
-            module.to(device), blueprint.layout, loss, *examples, blueprint.classes, augment, objective
+            module.to(device),
+            blueprint.layout,
+            loss,
+            *examples,
+            blueprint.classes,
+            augment,
+            objective,
+            blueprint.rows,
         )
         self.blueprint = blueprint
         self.executor = executor_of(self.context, blueprint.plan, blueprint.way)

@@ -45,6 +45,7 @@ def open_cluster(cluster: Cluster, inner: Executor, way: Way, context: TrainingC
             threads=torch.get_num_threads() if way == "plain" else cluster.threads,
             scoring_threads=torch.get_num_threads(),
             device="cuda" if cluster.gpus else str(context.x.device),
+            rows=context.rows,
         )
         placed = (ray.put(blueprint), *_placed(ray, cluster, context), *map(ray.put, frozen))
         return ClusterExecutor(

@@ -39,6 +39,8 @@ class Blueprint:
     scoring_threads: int
     """Of torch, in scoring: sums depend on them."""
     device: str
+    rows: int
+    """Examples that are tried at a time."""
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,10 @@ def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
         return f"its learners minimise an objective of their own ({context.objective!r})"
     if plan.phases:
         return "its tasks have phases, in which different layers train"
+    if context.has_texts or context.per_token:
+        return "its examples are texts, whose padding depends on their batch"
+    if plan.accumulate > 1:
+        return f"its mini-batches are computed in {plan.accumulate} pieces"
     if plan.optimiser not in ELEMENTWISE:
         return f"{plan.optimiser} does not change every number by its own gradient alone"
     if any(map(_has_rules, context.module.modules())):
