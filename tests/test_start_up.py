@@ -19,7 +19,7 @@ from archipel.cli import program as cli
 from archipel.cli.loading import loading
 from archipel.core import parts
 
-SLOW = {"torch._dynamo", "pydantic", "yaml", "rich", "typer", "matplotlib", "pandas", "pyarrow", "sklearn"}
+SLOW = {"torch._dynamo", "pydantic", "yaml", "rich", "typer", "matplotlib", "pandas", "pyarrow", "sklearn", "scipy"}
 TYPERS = {"typer", "rich", "pydantic"}
 """Typer imports these itself."""
 FRONT_DOOR = "import archipel as ap; ap.simulate, ap.fedavg, ap.Rounds, ap.data, ap.models, ap.Fleet, ap.Run"

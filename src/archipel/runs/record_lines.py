@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from functools import cache
-from typing import Any, get_args
-
-from pydantic import TypeAdapter
+from typing import TYPE_CHECKING, Any, get_args
 
 from archipel.core import records
 from archipel.core.records import Stamped
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(records.Record)}
 
@@ -32,6 +33,8 @@ def parse_record(line: str) -> Stamped:
 @cache
 def _adapter(kind: str) -> TypeAdapter[Any]:
     """Return the adapter of a kind of record, made when it is first needed."""
+    from pydantic import TypeAdapter  # slow to load, and a run that is not saved needs none
+
     return TypeAdapter(KINDS[kind])
 
 

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import IO, overload
 
 from archipel.core.records import Stamped
+from archipel.runs.record_lines import parse_record, record_line
 
 KEPT = 1 << 17
 """Records in memory at most; half of them are written to the file when there are more."""
@@ -33,8 +34,6 @@ class RecordLog(Sequence[Stamped]):
             self._file_away(KEPT // 2)
 
     def _file_away(self, count: int) -> None:
-        from archipel.runs.record_lines import record_line  # imported late: pydantic is slow to import
-
         if self._file is None:
             # where /tmp is memory, /var/tmp is not
             self._file = tempfile.TemporaryFile(dir=os.environ.get("TMPDIR", "/var/tmp"))  # noqa: SIM115
@@ -57,8 +56,6 @@ class RecordLog(Sequence[Stamped]):
     def _from_file(self) -> Iterator[Stamped]:
         if self._file is None:
             return
-        from archipel.runs.record_lines import parse_record
-
         left, place, rest = self._filed, 0, b""
         while left:
             # by place: the file's own position is that of the writer

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from archipel.core.parts.neurons import FloatTable
 
@@ -75,6 +74,8 @@ def _assign(models: Sequence[FloatTable], places: dict[int, list[int]], j: int, 
     for k in sorted(places):  # sums must not depend on who was matched first
         sums[places[k]] += models[k]
         counts[places[k]] += 1
+    from scipy.optimize import linear_sum_assignment  # slow to load, and FedMA alone needs it
+
     room = min(len(rows), width - shared)
     _, chosen = linear_sum_assignment(gains(rows, sums, counts, room, len(models), prior), maximize=True)
     placed: list[int] = []
