@@ -146,7 +146,9 @@ def layer_outputs(work: TrainingContext, vector: Tensor, stimuli: Tensor) -> lis
     work.binding.bind(vector)
     work.module.eval()
     seen: dict[str, Tensor] = {}
-    paths = dict.fromkeys(layer.module for layer in work.layout.layers)
+    # an adapter may put out nothing but zeros, which show no likeness: what it adapts is compared
+    places = [layer.adapts or layer.module for layer in work.layout.layers]
+    paths = dict.fromkeys(places)
 
     def keep(path: str, output: object) -> None:
         tensor = output[0] if isinstance(output, tuple) else output
@@ -164,7 +166,7 @@ def layer_outputs(work: TrainingContext, vector: Tensor, stimuli: Tensor) -> lis
         for hook in hooks:
             hook.remove()
     silent = torch.zeros(len(stimuli), 1, dtype=torch.float64)  # a layer that was never called
-    return [seen.get(layer.module, silent) for layer in work.layout.layers]
+    return [seen.get(place, silent) for place in places]
 
 
 def dissimilarities(outputs: Tensor, distance: Distance) -> Tensor:
