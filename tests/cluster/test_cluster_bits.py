@@ -126,6 +126,12 @@ METHODS: dict[str, tuple[int, Callable[[], Algorithm], dict[str, Any]]] = {
     "hdafl": (1, lambda: ap.hdafl(fraction=0.5), {}),
     "divide_and_conquer": (1, lambda: ap.divide_and_conquer(prepass=1, epochs=1, tuning_epochs=1), {}),
     "radfed": (1, lambda: ap.radfed(fraction=0.5, hops=2), {}),
+    "scaffold": (1, lambda: ap.scaffold(fraction=0.5), {}),
+    "phases and an objective": (
+        1,
+        lambda: replace(ap.fedntd(), planners=(ap.PrivateLayers("head"), ap.HeadFirst("head", 1))),
+        {"ending": ap.Ending(rounds=3)},
+    ),
 }
 """Methods and their nodes: two show that order does not matter, and one that everything a method needs travels."""
 
