@@ -142,6 +142,13 @@ def test_an_opinion_is_heard_as_it_was_said() -> None:
         (scored(loss=-np.inf), 0, "a loss of -inf"),
         (scored(confusion=[2, 1, 0, 1]), 0, "a confusion matrix of 4 examples, 5 were registered"),
         (scored(confusion=[2, 1, 0]), 0, "with 3 counts, expected (2, 2)"),
+        (scored(cells=[0], confusion=[5, 0]), 0, "with 2 counts in 1 cells, expected (2, 2)"),
+        (scored(cells=[0, 4], confusion=[3, 2]), 0, "not ascending places below 4"),
+        (scored(cells=[2, 1], confusion=[3, 2]), 0, "not ascending places below 4"),
+        (scored(cells=[1, 1], confusion=[3, 2]), 0, "not ascending places below 4"),
+        (scored(cells=[1], confusion=[4]), 0, "a confusion matrix of 4 examples, 5 were registered"),
+        (scored(cells=[1], confusion=[6]), 0, "counts 6 examples in one place, 5 were"),
+        (scored(classes=3, cells=[1], confusion=[5]), 0, "of shape (3, 3)"),
         (scored(classes=2**32 - 1), 0, "of shape (4294967295, 4294967295)"),
         (scored(confusion=[2**64 - 1, 6, 0, 0]), 0, "counts 18446744073709551615 examples in one place, 5 were"),
         (scored(confusion=[2**63, 2**63, 5, 0]), 0, "in one place"),
@@ -169,6 +176,7 @@ counts = st.integers(0, 2**64 - 1) | st.integers(0, 6)
         loss=st.floats(),
         classes=st.just(2) | st.integers(0, 2**32 - 1),
         confusion=st.lists(counts, max_size=6),
+        cells=st.lists(st.integers(0, 5), max_size=4),
     )
 )
 def test_what_is_heard_counts_what_was_registered(said: pb.Scored) -> None:
@@ -271,3 +279,13 @@ def test_any_bytes_as_moments(data: bytes) -> None:
     except InvalidUpdate:
         return
     assert bool(heard.deviation.isfinite().all())
+
+
+def test_an_opinion_on_a_thousand_classes_is_small() -> None:
+    confusion = np.zeros((1000, 1000), np.int64)
+    confusion[::20, 3] = 2
+    said = messages.encode_scored(Scored(100, 1.0, confusion))
+    assert len(said.SerializeToString()) < 500
+    heard = messages.decode_scored(said, count=100, classes=1000, bins=0)
+    assert heard.confusion is not None
+    assert np.array_equal(heard.confusion, confusion)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from archipel.federation.learner.policy import Policy, SiteRules
+from archipel.federation.wire.messages import decode_scored
 from tests.security.lying_controller import Site, study
 
 LINEAR: dict[str, Any] = {"name": "logistic_regression"}
@@ -65,8 +66,9 @@ def count(one: Site, pixel: int, threshold: float) -> int | None:
     head = one.ask("test", vector=counting(one, pixel, threshold))
     if head.WhichOneof("result") != "scored":
         return None
-    classes = 10
-    return int(torch.tensor(head.scored.confusion).view(classes, classes)[:, 1].sum())
+    heard = decode_scored(head.scored, count=head.scored.count, classes=10, bins=0)
+    assert heard.confusion is not None
+    return int(heard.confusion[:, 1].sum())
 
 
 @pytest.mark.parametrize(("rules", "answers"), [(SiteRules(), 2), (SiteRules(max_questions=1), 1)])

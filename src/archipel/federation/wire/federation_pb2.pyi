@@ -293,7 +293,7 @@ class Trained(_message.Message):
     def __init__(self, layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., steps: _Optional[int] = ..., epochs: _Optional[float] = ..., losses: _Optional[_Iterable[float]] = ..., validation: _Optional[_Union[Scored, _Mapping]] = ..., gradient_norm: _Optional[float] = ..., classes: _Optional[_Iterable[int]] = ..., training_loss: _Optional[float] = ..., squared_loss: _Optional[float] = ...) -> None: ...
 
 class Scored(_message.Message):
-    __slots__ = ("count", "loss", "classes", "confusion", "bins", "histogram", "tokens")
+    __slots__ = ("count", "loss", "classes", "confusion", "bins", "histogram", "tokens", "cells")
     COUNT_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
@@ -301,6 +301,7 @@ class Scored(_message.Message):
     BINS_FIELD_NUMBER: _ClassVar[int]
     HISTOGRAM_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CELLS_FIELD_NUMBER: _ClassVar[int]
     count: int
     loss: float
     classes: int
@@ -308,7 +309,8 @@ class Scored(_message.Message):
     bins: int
     histogram: _containers.RepeatedScalarFieldContainer[int]
     tokens: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, count: _Optional[int] = ..., loss: _Optional[float] = ..., classes: _Optional[int] = ..., confusion: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., histogram: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+    cells: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, count: _Optional[int] = ..., loss: _Optional[float] = ..., classes: _Optional[int] = ..., confusion: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., histogram: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., cells: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Portion(_message.Message):
     __slots__ = ("head", "data")

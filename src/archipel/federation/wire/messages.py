@@ -17,7 +17,7 @@ from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.body import InvalidUpdate
 from archipel.learner.batches import steps_of_epoch
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised when an older side would misunderstand a newer one."""
 MOST = 2**40
 """Examples, or steps, that anybody may claim to have or to have made: sums of such counts are exact."""
@@ -85,15 +85,22 @@ def decode_plan(said: pb.Plan) -> Plan:
 
 def encode_scored(scored: Scored) -> pb.Scored:
     confusion, histogram = scored.confusion, scored.histogram
-    return pb.Scored(
+    told = pb.Scored(
         count=scored.count,
         loss=scored.loss,
-        classes=0 if confusion is None else len(confusion),
-        confusion=() if confusion is None else confusion.ravel().tolist(),
         bins=0 if histogram is None else histogram.shape[-1],
         histogram=() if histogram is None else histogram.ravel().tolist(),
         tokens=() if scored.tokens is None else scored.tokens.tolist(),
     )
+    if confusion is not None:
+        told.classes = len(confusion)
+        cells = np.flatnonzero(confusion)
+        if 0 < 2 * len(cells) < confusion.size:  # of many classes most are never confused
+            told.cells.extend(cells.tolist())
+            told.confusion.extend(confusion.flat[cells].tolist())
+        else:
+            told.confusion.extend(confusion.ravel().tolist())
+    return told
 
 
 def decode_scored(said: pb.Scored, *, count: int, classes: int | None, bins: int, per_token: bool = False) -> Scored:
@@ -106,7 +113,7 @@ def decode_scored(said: pb.Scored, *, count: int, classes: int | None, bins: int
         return Scored(count, said.loss, tokens=_counts(said.tokens, "count of tokens", (len(said.tokens),), (2,), MOST))
     if classes is None:
         return Scored(count, said.loss)
-    confusion = _counts(said.confusion, "confusion matrix", (said.classes, said.classes), (classes, classes), count)
+    confusion = _confusion(said, classes, count)
     if int(confusion.sum()) != count:
         raise InvalidUpdate(f"a confusion matrix of {int(confusion.sum())} examples, {count} were registered")
     if not bins:
@@ -116,6 +123,24 @@ def decode_scored(said: pb.Scored, *, count: int, classes: int | None, bins: int
     if histogram.sum(axis=(1, 2)).tolist() != [count] * classes:
         raise InvalidUpdate(f"a histogram of scores that does not count {count} examples for each class")
     return Scored(count, said.loss, confusion, histogram)
+
+
+def _confusion(said: pb.Scored, classes: int, most: int) -> np.ndarray:
+    """Return the confusion matrix, which came whole or as the cells that are not zero."""
+    shape = (said.classes, said.classes)
+    if not said.cells:
+        return _counts(said.confusion, "confusion matrix", shape, (classes, classes), most)
+    cells = np.array(said.cells, np.int64)
+    if shape != (classes, classes) or len(cells) != len(said.confusion):
+        raise InvalidUpdate(
+            f"a confusion matrix of shape {shape} with {len(said.confusion)} counts in {len(cells)} cells, expected "
+            f"{(classes, classes)}"
+        )
+    if cells[-1] >= classes * classes or not (np.diff(cells) > 0).all():
+        raise InvalidUpdate(f"cells of a confusion matrix that are not ascending places below {classes * classes}")
+    matrix = np.zeros((classes, classes), np.int64)
+    matrix.flat[cells] = _counts(said.confusion, "confusion matrix", cells.shape, cells.shape, most)
+    return matrix
 
 
 def _counts(said: Sequence[int], what: str, shape: tuple[int, ...], wanted: tuple[int, ...], most: int) -> np.ndarray:
