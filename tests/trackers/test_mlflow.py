@@ -45,6 +45,21 @@ def test_settings_words_and_files_are_kept(tmp_path: Path) -> None:
     assert Path(fetched).read_bytes() == (tmp_path / "model.safetensors").read_bytes()
 
 
+def test_a_finished_run_becomes_a_version_in_the_registry_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.setenv("ARCHIPEL_MLFLOW_MODEL", "digits")
+    run = tracked.relay()
+    run.save(tmp_path)
+    for _ in range(2):
+        track(run, tracker("mlflow"), tmp_path)
+    (version,) = MlflowClient().search_model_versions("name = 'digits'")
+    assert version.run_id == (tmp_path / "mlflow-run-id").read_text()
+    assert str(version.source).endswith("/model.safetensors")
+    assert version.tags["fingerprint"] == run.fingerprint()
+    assert version.tags["version"] == str(len(run.commits))
+
+
 def test_a_stopped_run_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import archipel as ap
 from archipel.core.records import Divergence, Handed, Membership, Refused, Returned, Scores, Shadow, Stamped
+from archipel.study.federate import Hosting
 from archipel.trackers import TRACKERS, track, tracker
 from archipel.trackers.tracker import ChartRow, Charts, totals
+from tests.made_runs import written
 from tests.trackers import tracked
 from tests.trackers.tracked import MB, committed
 
@@ -130,12 +133,18 @@ def test_the_same_records_make_the_charts_that_the_runs_lists_tell(make: Any) ->
 
 
 def test_a_misspelt_name_gets_the_nearest_one() -> None:
-    with pytest.raises(ValueError, match=r"one of tensorboard, mlflow, wandb, got 'mlfow'\. Did you mean 'mlflow'"):
+    with pytest.raises(
+        ValueError, match=r"one of tensorboard, mlflow, wandb, opentelemetry, got 'mlfow'\. Did you mean 'mlflow'"
+    ):
         tracker("mlfow")
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")]
+    ("name", "module"),
+    [
+        *(("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")),
+        ("opentelemetry", "opentelemetry.sdk.trace"),
+    ],
 )
 def test_a_missing_package_is_named_with_its_extra(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # Python's own way to say that it is not there
@@ -145,7 +154,7 @@ def test_a_missing_package_is_named_with_its_extra(name: str, module: str, monke
 
 
 def test_every_tracker_has_a_name() -> None:
-    assert list(TRACKERS) == ["tensorboard", "mlflow", "wandb"]
+    assert list(TRACKERS) == ["tensorboard", "mlflow", "wandb", "opentelemetry"]
 
 
 class Notebook:
@@ -170,3 +179,19 @@ def test_a_finished_run_is_told_from_beginning_to_end(tmp_path: Path) -> None:
     track(run, notebook, str(tmp_path))
     settings = {"algorithm": run.algorithm, "seed": 0}
     assert notebook.heard == ["radfed", settings, tmp_path, *run.records, run]
+
+
+def test_a_federations_run_is_sent_and_a_tracker_that_fails_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(Notebook):
+        def begin(self, *_: object) -> None:
+            raise RuntimeError("the server is gone")
+
+    notebook = Notebook()
+    monkeypatch.setitem(TRACKERS, "mlflow", Broken)
+    monkeypatch.setitem(TRACKERS, "tensorboard", lambda: notebook)
+    hosting: Any = SimpleNamespace(study=SimpleNamespace(trackers=("mlflow", "tensorboard")))
+    run = written([0.1, 0.2])
+    assert Hosting.tell_trackers(hosting, run, tmp_path) == ["mlflow did not get the run: the server is gone"]
+    assert notebook.heard[-1] is run

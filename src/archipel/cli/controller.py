@@ -162,6 +162,8 @@ def _save(hosting: Hosting, place: Path, federation: Federation) -> None:
     save_run(run, place, parquet=False)
     out.print(escape(run.summary()), highlight=False)
     out.print(f"Run: {escape(nearby(place))}", soft_wrap=True, highlight=False)
+    for failure in hosting.tell_trackers(run, place):
+        told.print(f"[yellow]note:[/] {escape(failure)}", soft_wrap=True, highlight=False)
 
 
 def _place(address: str) -> tuple[str, int]:

@@ -45,6 +45,7 @@ from archipel.study.build import build_algorithm, build_data, build_settings
 from archipel.study.grid import cells
 from archipel.study.inputs import hashes, tokenizer_folder
 from archipel.study.schema import GuestTable, OperatorTable, Study
+from archipel.trackers import track, tracker
 
 LOCAL = ("folder", "title", "report", "trackers", "simulation", "fleet", "federation")
 """Sections in which two sides of a federation may differ."""
@@ -235,6 +236,16 @@ class Hosting:
             layers=replayed.moved,
             private={},
         )
+
+    def tell_trackers(self, run: Run, folder: Path) -> list[str]:
+        """Send a run that is over to the study's trackers; return what went wrong: that costs no run."""
+        failures = []
+        for name in self.study.trackers:
+            try:
+                track(run, tracker(name), folder)
+            except Exception as error:
+                failures.append(f"{name} did not get the run: {error}")
+        return failures
 
 
 def host(study: Study) -> Hosting:

@@ -388,7 +388,7 @@ class Study(StudyTable):
     """Settings to choose from, for each method by its score on validation learners (with folds) or on the learners'
     validation parts, never on the test set; the chosen ones then run and are reported."""
     trackers: Annotated[tuple[Annotated[str, AfterValidator(known_tracker)], ...], BeforeValidator(listed)] = ()
-    """Where runs are told as they go: "tensorboard", "mlflow", "wandb"."""
+    """Where runs are told as they go: "tensorboard", "mlflow", "wandb", "opentelemetry"."""
     federation: FederationSection = FederationSection()
     report: ReportSection = ReportSection()
 

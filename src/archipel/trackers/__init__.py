@@ -11,13 +11,19 @@ from pathlib import Path
 from archipel.core.checks import one_of
 from archipel.runs.run import Run
 from archipel.trackers.mlflow import MLflow
+from archipel.trackers.opentelemetry import OpenTelemetry
 from archipel.trackers.tensorboard import TensorBoard
 from archipel.trackers.tracker import Tracker
 from archipel.trackers.wandb import WeightsAndBiases
 
 __all__ = ["TRACKERS", "Tracker", "track", "tracker"]
 
-TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WeightsAndBiases}
+TRACKERS: dict[str, type[Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WeightsAndBiases,
+    "opentelemetry": OpenTelemetry,
+}
 
 
 def tracker(name: str) -> Tracker:

@@ -17,6 +17,8 @@ from archipel.core.records import Stamped
 from archipel.runs.run import Run
 from archipel.trackers.tracker import SECONDS, Charts, artefacts, needed, totals, words
 
+REGISTERED = "ARCHIPEL_MLFLOW_MODEL"
+"""The variable that names a model of MLflow's registry; a finished run becomes a version of it."""
 METRICS, PARAMETERS = 1000, 100
 """How many of them MLflow takes in one request."""
 
@@ -61,8 +63,20 @@ class MLflow:
             self.client.set_tag(self.run, key, value)
         for path in artefacts(self.folder):
             self.client.log_artifact(self.run, path)
+        if model := os.environ.get(REGISTERED):
+            self._register(model, run)
         with redirect_stdout(sys.stderr):  # it prints the run's address, and standard output is for results
             self.client.set_terminated(self.run, "FINISHED")
+
+    def _register(self, model: str, run: Run) -> None:
+        """Make the run's model a version in the registry, unless it is one already."""
+        if model not in {one.name for one in self.client.search_registered_models()}:
+            self.client.create_registered_model(model)
+        if any(one.run_id == self.run for one in self.client.search_model_versions(f"name = '{model}'")):
+            return
+        source = f"{self.client.get_run(self.run).info.artifact_uri}/model.safetensors"
+        tags = {**words(run), "version": str(len(run.commits)), "algorithm": run.algorithm}
+        self.client.create_model_version(model, source, self.run, tags=tags)
 
     # ------------------------------------------------------------------------------------------------- the run
 
