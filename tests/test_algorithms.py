@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -208,41 +209,41 @@ SETTINGS = [
 # ------------------------------------------------------------------------------------------------------- what they are
 
 
-def test_every_constructor_has_its_line():
+def test_every_constructor_has_its_line() -> None:
     assert sorted(LINES) == sorted(algorithms.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(LINES))
-def test_defaults_are_the_papers(name):
+def test_defaults_are_the_papers(name: str) -> None:
     assert getattr(algorithms, name)() == LINES[name]
 
 
 @pytest.mark.parametrize("algorithm", [*LINES.values(), *SETTINGS], ids=lambda a: a.name)
-def test_the_repr_rebuilds_it(algorithm):
+def test_the_repr_rebuilds_it(algorithm: Any) -> None:
     again = eval(repr(algorithm), dict(vars(archipel)))
     assert again == algorithm
     assert repr(again) == repr(algorithm)
 
 
-def test_settings_that_differ_make_algorithms_that_differ():
+def test_settings_that_differ_make_algorithms_that_differ() -> None:
     texts = [repr(algorithm) for algorithm in [*LINES.values(), *SETTINGS]]
     assert len(set(texts)) == len(texts)
     assert algorithms.fedprox(0.1) != algorithms.fedprox(0.2)
 
 
-def test_hinge_is_steep_and_poly_is_not():
+def test_hinge_is_steep_and_poly_is_not() -> None:
     # RADFed section IV.E: a = 10, b = 4 for hinge, a = .5 for poly
     assert algorithms.fedasync(curve="hinge").weighting == ByFreshness("hinge", 10, 4)
     assert algorithms.fedasync(curve="poly").weighting == ByFreshness("poly", 0.5, 4)
     assert algorithms.fedasync(curve="hinge", a=3).weighting == ByFreshness("hinge", 3, 4)
 
 
-def test_dvw_that_is_not_adaptive_neither_cycles_nor_recalls():
+def test_dvw_that_is_not_adaptive_neither_cycles_nor_recalls() -> None:
     plain = algorithms.async_dvw(adaptive=False)
     assert (plain.planners, plain.recall, plain.plan.epochs) == ((), None, 4)
 
 
-def test_options_of_the_constructors():
+def test_options_of_the_constructors() -> None:
     assert algorithms.fedavg(equally=True).weighting == Equally()
     assert algorithms.fedavg(0.1, deadline=9.0).protocol == Rounds(0.1, deadline=9.0)
     assert algorithms.hdafl(by_gradient_norm=True).weighting == ByGradientNorm()
@@ -255,7 +256,7 @@ def test_options_of_the_constructors():
 
 
 @pytest.mark.parametrize("name", sorted(LINES))
-def test_every_constructor_takes_the_settings_of_local_training(name):
+def test_every_constructor_takes_the_settings_of_local_training(name: str) -> None:
     local = {"epochs": 3, "batch": 7, "rate": 0.2, "optimiser": "RMSprop", "momentum": 0.1, "options": {"eps": 1e-6}}
     if name in ("fednova", "scaffold", "fedcm"):  # they have to know what steps add up to
         local |= {"optimiser": "SGD", "momentum": 0.1 if name == "fednova" else 0.0}
@@ -266,12 +267,12 @@ def test_every_constructor_takes_the_settings_of_local_training(name):
 # ------------------------------------------------------------------------------------------ what follows from parts
 
 
-def test_only_what_validates_reserves_validation_examples():
+def test_only_what_validates_reserves_validation_examples() -> None:
     validating = sorted(name for name, algorithm in LINES.items() if algorithm.validates)
     assert validating == ["async_dvw", "sync_dvw"]
 
 
-def test_what_learners_have_to_report():
+def test_what_learners_have_to_report() -> None:
     assert LINES["fedavg"].reports == ()
     assert LINES["sync_dvw"].reports == ("validation",)
     assert algorithms.sync_dvw("auc").reports == ("validation scores",)
@@ -281,7 +282,7 @@ def test_what_learners_have_to_report():
     assert both.reports == ("gradient norm per batch",)  # asked for twice, told once
 
 
-def test_parts_have_the_roles_their_memory_lives_under():
+def test_parts_have_the_roles_their_memory_lives_under() -> None:
     roles = [role for role, _ in algorithms.divide_and_conquer().parts()]
     assert roles == ["protocol", "selection", "weighting", "merge", "server", "planner.0", "planner.1"]
     assert [role for role, _ in algorithms.async_dvw().parts()][-2:] == ["planner.0", "recall"]
@@ -290,14 +291,14 @@ def test_parts_have_the_roles_their_memory_lives_under():
 LAYOUT = Layout.of(mlp(4, 2, hidden=(3, 3)), torch.zeros(1, 4))  # fc1, fc2, head
 
 
-def test_private_layers_of_all_planners():
+def test_private_layers_of_all_planners() -> None:
     assert LINES["fedavg"].private(LAYOUT) == ()
     assert LINES["hdafl"].private(LAYOUT) == ("head",)
     assert LINES["lg_fedavg"].private(LAYOUT) == ("fc1", "fc2")
     assert LINES["local_only"].private(LAYOUT) == ("fc1", "fc2", "head")
 
 
-def test_a_model_that_a_part_cannot_work_with_is_refused_before_the_run():
+def test_a_model_that_a_part_cannot_work_with_is_refused_before_the_run() -> None:
     LINES["fed2a"].check(LAYOUT)
     with pytest.raises(ValueError, match=r"PrivateLayers: no layer named 'fc9'\. Layers of this model: fc1, fc2"):
         algorithms.hdafl(private="fc9").check(LAYOUT)
@@ -352,7 +353,7 @@ def test_a_model_that_a_part_cannot_work_with_is_refused_before_the_run():
         ({"protocol": Stream(), "recall": 20}, "recall .*20"),
     ],
 )
-def test_nonsense_is_refused_when_it_is_made(parts, message):
+def test_nonsense_is_refused_when_it_is_made(parts: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:
         Algorithm("mine", **parts)
     assert str(error.value).startswith("mine: "), "the algorithm is named"
@@ -372,7 +373,7 @@ def test_nonsense_is_refused_when_it_is_made(parts, message):
     ],
     ids=str,
 )
-def test_mixtures_that_no_paper_tried_are_not_refused(parts):
+def test_mixtures_that_no_paper_tried_are_not_refused(parts: Any) -> None:
     mine = Algorithm("mine", **parts)
     assert eval(repr(mine), dict(vars(archipel))) == mine
 
@@ -443,25 +444,25 @@ def test_mixtures_that_no_paper_tried_are_not_refused(parts):
         (lambda: algorithms.radfed_a(tau=0), "Adam: tau should be more than 0, got 0"),
     ],
 )
-def test_bad_settings_are_refused_when_it_is_made(make, message):
+def test_bad_settings_are_refused_when_it_is_made(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.parametrize("name", sorted(LINES))
-def test_an_unknown_keyword_is_named_with_the_nearest(name):
+def test_an_unknown_keyword_is_named_with_the_nearest(name: str) -> None:
     with pytest.raises(TypeError, match=rf"^{name}: no setting 'epoch'\. Did you mean 'epochs'\? It has .*epochs, "):
         getattr(algorithms, name)(epoch=3)
 
 
-def test_the_nearest_keyword_may_be_the_methods_own():
+def test_the_nearest_keyword_may_be_the_methods_own() -> None:
     with pytest.raises(TypeError, match=r"^fedavg: no setting 'fracton'\. Did you mean 'fraction'\?"):
         algorithms.fedavg(fracton=0.1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"^async_dvw: no setting 'evaluator'\. Did you mean 'evaluators'\?"):
         algorithms.async_dvw(evaluator=10)  # type: ignore[call-arg]
 
 
-def test_an_algorithm_cannot_be_changed_after_it_was_checked():
+def test_an_algorithm_cannot_be_changed_after_it_was_checked() -> None:
     algorithm = algorithms.fedavg()
     with pytest.raises(AttributeError):
         algorithm.merge = Mix()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ NETWORKS = {
 
 
 @pytest.fixture(params=list(NETWORKS))
-def network(request: pytest.FixtureRequest):
+def network(request: pytest.FixtureRequest) -> Any:
     torch.manual_seed(0)
     return NETWORKS[request.param]()
 
@@ -37,7 +38,7 @@ class Backwards(nn.Module):
         self.norm = nn.BatchNorm1d(3)
         self.first = nn.Linear(4, 3)
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         return self.last(self.norm(self.first(x)))
 
 
@@ -67,7 +68,7 @@ def test_a_layer_that_is_called_twice_stands_where_it_is_called_first() -> None:
             self.b = nn.Linear(2, 2)
             self.a = nn.Linear(2, 2)
 
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             return self.a(self.b(self.a(x)))
 
     assert Layout.of(Twice(), torch.zeros(1, 2)).names == ("a", "b")
@@ -106,7 +107,7 @@ def test_parameters_that_are_shared_stand_once() -> None:
             self.head = nn.Linear(3, 5, bias=False)
             self.head.weight = self.embedding.weight
 
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             return self.head(self.embedding(x))
 
     module = Tied()
@@ -124,7 +125,7 @@ def test_every_layer_has_a_name_of_its_own() -> None:
             self.scale = nn.Parameter(torch.ones(1))
             self.model = nn.Linear(2, 1)
 
-        def forward(self, x):
+        def forward(self, x: Any) -> Any:
             return self.scale * self.model(x)
 
     layout = Layout.of(Outer(), torch.zeros(1, 2))
@@ -134,7 +135,7 @@ def test_every_layer_has_a_name_of_its_own() -> None:
 # ---------------------------------------------------------------------------------------------- there and back again
 
 
-def test_a_vector_holds_all_that_the_module_saves(network) -> None:
+def test_a_vector_holds_all_that_the_module_saves(network: Any) -> None:
     module, x = network
     layout = Layout.of(module, x)
     entries = {entry.name for layer in layout.layers for entry in layer.entries}
@@ -150,7 +151,7 @@ def emptied(module: nn.Module) -> nn.Module:
     return fresh
 
 
-def test_module_to_vector_to_module(network) -> None:
+def test_module_to_vector_to_module(network: Any) -> None:
     module, x = network
     module.train()(x)  # batch norms have counted a batch
     layout = Layout.of(module, x)
@@ -167,7 +168,7 @@ def test_module_to_vector_to_module(network) -> None:
         assert torch.equal(third.eval()(x), module.eval()(x))
 
 
-def test_a_bound_module_is_a_view(network) -> None:
+def test_a_bound_module_is_a_view(network: Any) -> None:
     module, x = network
     layout = Layout.of(module, x)
     vector = layout.vector(module)
@@ -204,8 +205,10 @@ def test_counters_are_brought_back() -> None:
     # a mean of counters is rounded, wherever the vector is read
     vector[-1] = 2.6
     Binding(layout, module).bind(vector)
-    assert int(module[1].num_batches_tracked) == 3
-    assert module[1].num_batches_tracked.dtype == torch.int64
+    counter = module[1].num_batches_tracked
+    assert isinstance(counter, torch.Tensor)
+    assert int(counter) == 3
+    assert counter.dtype == torch.int64
     assert int(layout.tensors(vector)["1.num_batches_tracked"]) == 3
 
 
@@ -252,7 +255,7 @@ RESNET = Layout.of(small_resnet(3), torch.zeros(1, 3, 8, 8))
         (LSTM, "head", ("head",)),
     ],
 )
-def test_layers_by_word(layout, word, names) -> None:
+def test_layers_by_word(layout: Any, word: str, names: Any) -> None:
     assert layout.select("test", word) == names
 
 
@@ -319,7 +322,7 @@ def test_parameters_that_are_not_float32() -> None:
 @pytest.mark.parametrize(
     "vector", [torch.zeros(46), torch.zeros(1, 47), torch.zeros(47, dtype=torch.float64), torch.zeros(0)]
 )
-def test_a_vector_that_does_not_fit(vector) -> None:
+def test_a_vector_that_does_not_fit(vector: Any) -> None:
     module = mlp(6, 3, hidden=(5, 1))
     layout = Layout.of(module)
     assert layout.size == 35 + 6 + 6
@@ -346,5 +349,5 @@ def test_a_module_that_does_not_fit() -> None:
         ([3e38, 3e38], True),  # the sum overflows, the numbers do not
     ],
 )
-def test_finite(numbers, verdict) -> None:
+def test_finite(numbers: Any, verdict: bool) -> None:
     assert TorchKernels().finite(torch.tensor(numbers)) is verdict

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +23,12 @@ HAND = np.array([[5, 1, 0], [2, 3, 1], [0, 2, 6]])
 
 
 def counted(actual: list[int], predicted: list[int], classes: int) -> np.ndarray:
-    return sk.confusion_matrix(actual, predicted, labels=range(classes))
+    found: np.ndarray = sk.confusion_matrix(actual, predicted, labels=range(classes))
+    return found
 
 
 @st.composite
-def predictions(draw, classes=None):
+def predictions(draw: Any, classes: int | None = None) -> Any:
     """Labels and guesses of up to 40 examples, often with classes that are not there."""
     classes = classes or draw(st.integers(2, 6))
     pairs = draw(st.lists(st.tuples(*[st.integers(0, classes - 1)] * 2), min_size=1, max_size=40))
@@ -131,7 +133,7 @@ def test_auc_leaves_out_classes_that_have_no_pairs() -> None:
 @example(([0, 0], [0, 0], 2))
 @example(([1, 1, 1], [0, 0, 0], 4))
 @pytest.mark.filterwarnings("ignore:A single label was found")
-def test_scores_agree_with_scikit_learn(data) -> None:
+def test_scores_agree_with_scikit_learn(data: Any) -> None:
     actual, predicted, classes = data
     confusion = counted(actual, predicted, classes)
     close = pytest.approx
@@ -147,7 +149,7 @@ def test_scores_agree_with_scikit_learn(data) -> None:
 @pytest.mark.slow
 @few
 @given(predictions(classes=2))
-def test_binary_f1_agrees_with_scikit_learn(data) -> None:
+def test_binary_f1_agrees_with_scikit_learn(data: Any) -> None:
     actual, predicted, _ = data
     found = metrics.binary_f1(counted(actual, predicted, 2))
     if 1 in actual or 1 in predicted:
@@ -159,7 +161,7 @@ def test_binary_f1_agrees_with_scikit_learn(data) -> None:
 @pytest.mark.slow
 @few
 @given(st.integers(2, 5), st.data())
-def test_auc_agrees_with_scikit_learn(classes, data) -> None:
+def test_auc_agrees_with_scikit_learn(classes: int, data: Any) -> None:
     bins = 8
     n = data.draw(st.integers(2, 40))
     label = st.integers(0, classes - 1)
@@ -180,7 +182,7 @@ def test_auc_agrees_with_scikit_learn(classes, data) -> None:
 
 @few
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=6))
-def test_no_score_is_above_one(sizes) -> None:
+def test_no_score_is_above_one(sizes: Any) -> None:
     # Mix takes such a weight as its mixing coefficient, and 1 + 2e-16 is more than all
     confusion = np.diag(sizes)
     for compute in (metrics.accuracy, metrics.micro_f1, metrics.macro_f1, metrics.geometric_mean, metrics.matthews):
@@ -193,7 +195,7 @@ def test_no_score_is_above_one(sizes) -> None:
 
 @few
 @given(predictions(), st.integers(0, 40))
-def test_pooled_answers_are_the_answer_of_one_place(data, cut) -> None:
+def test_pooled_answers_are_the_answer_of_one_place(data: Any, cut: Any) -> None:
     actual, predicted, classes = data
     parts = [slice(0, cut), slice(cut, None)]
     answers = [
@@ -204,7 +206,8 @@ def test_pooled_answers_are_the_answer_of_one_place(data, cut) -> None:
     together = pooled(ScoreTable.of(answers))
     assert together.count == len(actual)
     assert together.loss == sum(actual)
-    assert (together.confusion == counted(actual, predicted, classes)).all()
+    assert together.confusion is not None
+    assert np.array_equal(together.confusion, counted(actual, predicted, classes))
     assert together.histogram is None
 
 
@@ -213,6 +216,7 @@ def test_pooled_adds_histograms_and_leaves_out_who_has_none() -> None:
     two = Scored(2, 1.5, None, np.array([[[3, 1], [1, 0]]]))
     together = pooled(*(ScoreTable.of([scored]) for scored in (one, Scored(3, 1.0), two)))
     assert (together.count, together.loss) == (6, 3.0)
+    assert together.histogram is not None
     assert together.histogram.tolist() == [[[4, 1], [1, 2]]]
     assert together.confusion is None
 
@@ -227,8 +231,10 @@ def test_answers_in_columns_are_pooled_as_they_are_one_by_one() -> None:
         pooled(*(ScoreTable.of([scored]) for scored in (own, *columns))),
     )
     assert (together.count, together.loss) == (one_by_one.count, one_by_one.loss)
-    assert (together.confusion == one_by_one.confusion).all()
-    assert (together.histogram == one_by_one.histogram).all()
+    assert together.confusion is not None
+    assert together.histogram is not None
+    np.testing.assert_array_equal(together.confusion, one_by_one.confusion)
+    np.testing.assert_array_equal(together.histogram, one_by_one.histogram)
 
 
 def test_pooled_scores_are_not_the_mean_of_scores() -> None:
@@ -242,7 +248,7 @@ def test_mean_loss() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(metrics.METRICS))
-def test_nothing_is_scored_on_no_examples(name) -> None:
+def test_nothing_is_scored_on_no_examples(name: str) -> None:
     empty = Scored(0, 0.0, np.zeros((2, 2), dtype=np.int64), np.zeros((2, 2, 4), dtype=np.int64))
     assert math.isnan(metric(name, empty))
     assert math.isnan(metric(name, pooled(ScoreTable.of([empty, empty]))))

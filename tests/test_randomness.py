@@ -10,7 +10,7 @@ from archipel.core.randomness import derive, generator
 
 def test_the_same_key_draws_the_same_and_another_key_does_not() -> None:
     assert generator(1, "a").integers(2**60) == generator(1, "a").integers(2**60)
-    keys = [(1, "a"), (1, "b"), (2, "a"), ("1", "a"), (1, "a", 0), (1, "a0"), (1,)]
+    keys: list[tuple[int | str, ...]] = [(1, "a"), (1, "b"), (2, "a"), ("1", "a"), (1, "a", 0), (1, "a0"), (1,)]
     assert len({derive(*key) for key in keys}) == len(keys)
 
 

@@ -72,7 +72,8 @@ class Net:
 
     def outputs(self, w: Tensor, x: Tensor) -> list[Tensor]:
         """What each layer puts out, before its activation."""
-        found, x = [], x.flatten(1)
+        found: list[Tensor] = []
+        x = x.flatten(1)
         for (n, m), layer in zip(self.shapes, self.layers, strict=True):
             weight, bias = w[layer][: n * m].view(n, m), w[layer][n * m :]
             found.append(linear(relu(found[-1]) if found else x, weight, bias))
@@ -195,7 +196,7 @@ def micro_f1(cm: np.ndarray) -> float:
     tp = sum(cm[i, i] for i in range(len(cm)))
     fp = sum(cm[:, j].sum() - cm[j, j] for j in range(len(cm)))
     fn = sum(cm[i, :].sum() - cm[i, i] for i in range(len(cm)))
-    return 2 * tp / (2 * tp + fp + fn)
+    return float(2 * tp / (2 * tp + fp + fn))
 
 
 def fleet(training: Mapping[str, float], evaluating: Mapping[str, float], loss: float = 0.0) -> ap.Fleet:

@@ -75,7 +75,7 @@ def ray_cluster() -> Iterator[Machines]:
     ray.init(address=made.address, log_to_driver=False, logging_level="error")
     yield made
     ray.shutdown()
-    made.cluster.shutdown()
+    made.cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture

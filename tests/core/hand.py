@@ -234,7 +234,7 @@ class Hand:
     @property
     def value(self) -> float:
         """The number that the whole model consists of."""
-        numbers = set(self.vector.tolist())
+        numbers: set[float] = set(self.vector.tolist())
         assert len(numbers) == 1, f"the model is not one number: {self.vector}"
         return numbers.pop()
 

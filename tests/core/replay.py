@@ -15,7 +15,7 @@ from archipel.core import members, records, state, types
 from archipel.core.algorithm import Algorithm
 from archipel.core.controller import Controller
 from archipel.core.records import Committed
-from archipel.core.state import State
+from archipel.core.state import Models, State
 from archipel.core.types import Command, Event, Failed, Keep, RolledBack, Train, Trained
 from archipel.kernels import kernels
 from archipel.simulation.simulator import Simulator
@@ -77,7 +77,7 @@ class Log:
     state: State | None = None
     vectors: dict[str, Tensor] = field(default_factory=dict)
 
-    def hear(self, event: Event, models: MemoryModels) -> None:
+    def hear(self, event: Event, models: Models) -> None:
         """Before the controller is told: it may change the vector in place."""
         vector = models.read(event.model).clone() if isinstance(event, Trained | RolledBack) else None
         self.events.append((event, vector))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from archipel.algorithms import fedavg
 from archipel.core.algorithm import Algorithm
@@ -46,7 +46,7 @@ def stream(buffer: int = 1, **settings: Any) -> Algorithm:
     return Algorithm("stream", protocol=Stream(buffer, **settings), weighting=Equally())
 
 
-def three_with_opinions(order: str) -> Hand:
+def three_with_opinions(order: Literal["arrival", "ready"]) -> Hand:
     algorithm = Algorithm("dvw", protocol=Stream(order=order), weighting=ByDistributedValidation(), merge=Community())
     return Hand(algorithm, learners=3).play(
         (joined("a", validation=5),),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from archipel.algorithms import fedavg
@@ -60,7 +62,7 @@ def test_time_is_up_has_the_last_version_scored_before_the_stop() -> None:
 
 
 @pytest.mark.parametrize(("mean", "accuracy"), [("examples", 0.6), ("learners", 0.75)])
-def test_at_the_learners_own_test_parts(mean: str, accuracy: float) -> None:
+def test_at_the_learners_own_test_parts(mean: Literal["examples", "learners"], accuracy: float) -> None:
     hand = Hand(fedavg(), learners=3, evaluation=Evaluation(at="learners", mean=mean)).play(
         (joined("b", test=8),),
         (joined("c", test=0),),
@@ -73,7 +75,7 @@ def test_at_the_learners_own_test_parts(mean: str, accuracy: float) -> None:
 
 
 @pytest.mark.parametrize(("at", "site"), [("held-out test", "t"), ("held-out validation", "v")])
-def test_at_learners_held_out(at: str, site: str) -> None:
+def test_at_learners_held_out(at: Literal["held-out test", "held-out validation"], site: str) -> None:
     Hand(fedavg(), learners=1, evaluation=Evaluation(at=at, validation=False)).play(
         (joined("t", role="test", test=5),),
         (joined("v", role="validation", test=5),),
@@ -83,7 +85,7 @@ def test_at_learners_held_out(at: str, site: str) -> None:
 
 
 @pytest.mark.parametrize(("at", "site"), [("held-out test", "t"), ("home", "home")])
-def test_validation_learners_are_scored_beside_and_kept_apart(at: str, site: str) -> None:
+def test_validation_learners_are_scored_beside_and_kept_apart(at: Literal["held-out test", "home"], site: str) -> None:
     hand = Hand(fedavg(), learners=1, ending=Ending(commits=2), evaluation=Evaluation(at=at)).play(
         (joined("t", role="test", test=5),),
         (joined("v", role="validation", test=5),),

@@ -149,7 +149,8 @@ def test_two_probes_are_two_tasks_and_the_update_waits_for_both(order: tuple[int
     answers = {3: evaluated(3, (2, 1), None), 4: evaluated(4, Consistent((1.0, 0.5)))}
     first, last = order
     hand.play((answers[first],), (answers[last], "v1 <- 0", "train 5 a v1"))
-    assert hand.last(Committed).weights == (pytest.approx((0.6, 0.3)),)  # (1 + 2) of 5
+    (weights,) = hand.last(Committed).weights
+    assert weights == pytest.approx((0.6, 0.3))  # (1 + 2) of 5
 
 
 def test_one_of_two_probes_that_fails_leaves_the_update_out_when_the_other_is_answered() -> None:

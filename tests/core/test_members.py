@@ -34,7 +34,7 @@ def test_sorted_names_are_a_sorted_list(begin: set[str], changes: list[str], blo
             assert [names[i] for i in range(len(names))] == expected
     if expected:
         assert (names[-1], names[1:3], len(names)) == (expected[-1], expected[1:3], len(expected))
-    assert 7 not in names
+    assert 7 not in names  # type: ignore[comparison-overlap]
     with pytest.raises(IndexError, match=rf"name {len(expected)} of {len(expected)}"):
         names[len(expected)]
 

@@ -323,7 +323,7 @@ def test_examples_that_are_kept_secret_cannot_be_a_weight() -> None:
 @pytest.mark.parametrize("examples", [-5, NAN, "many"], ids=str)
 def test_a_number_of_examples_that_makes_no_sense_is_as_good_as_none(examples: Any) -> None:
     hand = two(fedavg())
-    hand.do(joined("b", examples))  # type: ignore[arg-type]
+    hand.do(joined("b", examples))
     hand.do(trained(0, 1.0))
     hand.do(trained(1, 5.0))
     assert hand.last(Committed).learners == ("a",), "the run goes on with the others"
@@ -361,7 +361,8 @@ def asked(sites: str = "bc", own: Scored | None = None, metric: str = "micro_f1"
 def weighed(*said: Said, **settings: Any) -> Hand:
     """One update of learner a with the opinions of b, c and so on."""
     hand = asked("bcde"[: len(said)], **settings)
-    hand.do(evaluated(*hand.questions, *said))
+    (task,) = hand.questions
+    hand.do(evaluated(task, *said))
     return hand
 
 
@@ -387,7 +388,7 @@ WRONG_SHAPE = {
     ),
 }
 """Answers in tables of another shape, and why all of them are refused."""
-USELESS = {"no confusion": Scored(4, 1.0), "another kind of answer": Consistent((1.0, 1.0))}
+USELESS: dict[str, Scored | Consistent] = {"no confusion": Scored(4, 1.0), "another kind": Consistent((1.0, 1.0))}
 """Answers that are valid and not what the weighting needs."""
 
 
@@ -397,7 +398,7 @@ def test_an_invalid_opinion_does_not_end_the_run(what: str) -> None:
     assert hand.last(Committed).weights == (((1 + 3) / 6,) * 2,), "it is weighed by what the others say"
 
 
-@pytest.mark.parametrize("what", INVALID | WRONG_SHAPE | USELESS)
+@pytest.mark.parametrize("what", [*INVALID, *WRONG_SHAPE, *USELESS])
 def test_if_no_opinion_is_valid_the_update_is_left_out(what: str) -> None:
     useless = USELESS[what] if what in USELESS else (INVALID | WRONG_SHAPE)[what][0]
     hand = weighed(useless, useless, own=scored(1, 1))
@@ -405,7 +406,7 @@ def test_if_no_opinion_is_valid_the_update_is_left_out(what: str) -> None:
     assert hand.last(Refused) == Refused(0, "a", "too little evidence to weigh it")
 
 
-@pytest.mark.parametrize("what", INVALID | WRONG_SHAPE | USELESS)
+@pytest.mark.parametrize("what", [*INVALID, *WRONG_SHAPE, *USELESS])
 def test_an_invalid_score_does_not_end_the_run(what: str) -> None:
     useless = USELESS[what] if what in USELESS else (INVALID | WRONG_SHAPE)[what][0]
     hand = Hand(fedavg(), learners=2, evaluation=Evaluation(at="learners"))
@@ -548,7 +549,7 @@ def test_an_update_in_answer_to_a_question_is_impossible() -> None:
 
 
 @pytest.mark.parametrize("said", [(), ((1, 0),), ((1, 0), None, None)], ids=["none", "too few", "too many"])
-def test_more_or_fewer_opinions_than_were_asked_for_are_impossible(said: tuple[Said, ...]) -> None:
+def test_more_or_fewer_opinions_than_were_asked_for_are_impossible(said: tuple[tuple[int, int] | None, ...]) -> None:
     hand = asked("bc", own=scored(1, 1))
     (task,) = hand.questions
     opinions = ScoreTable.of([scored(*one) if one is not None else None for one in said])

@@ -104,7 +104,10 @@ def wait_for(moment: Moment, stage: Stage, crowd: Crowd, process: Process, budge
         _until(lambda: process.ended or crowd.kept >= budget, time.monotonic() + moment.after)
         return
     first = crowd.kept
-    over = lambda: process.ended or crowd.kept >= budget  # noqa: E731
+
+    def over() -> bool:
+        return process.ended or crowd.kept >= budget
+
     _until(lambda: over() or crowd.kept > first + moment.updates, time.monotonic() + LONGEST)
     moved = _moves(moment.kind, stage.state)
     _until(lambda: over() or moved(), time.monotonic() + 1)

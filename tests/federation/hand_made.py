@@ -250,7 +250,8 @@ async def _run(
     federation = hosting.open(folder)
     server, port = await serve(federation, "127.0.0.1:0", None)
     honest = [Steady(*_arguments(name, port, hosting)) for name in NAMES if name != BAD]
-    bad = Liar(*_arguments(BAD, port, hosting), acts=list(acts), opinions=list(opinions), part=part)
+    bad = Liar(*_arguments(BAD, port, hosting))
+    bad.acts, bad.opinions, bad.part = list(acts), list(opinions), part
     bad.port, bad.federation = port, federation
 
     async def takes_part() -> None:

@@ -33,7 +33,8 @@ Seen = Callable[[str, pb.Head, pb.Receipt], None]
 def made_up(carried: np.ndarray, key: int) -> np.ndarray:
     """The update that a light learner makes of a model."""
     noise = np.random.Generator(np.random.Philox(key=key % 2**63)).standard_normal(len(carried), dtype=np.float32)
-    return carried + np.float32(0.01) * noise
+    made: np.ndarray = carried + np.float32(0.01) * noise
+    return made
 
 
 @dataclass
@@ -72,7 +73,7 @@ class Light:
                     async for order in self.link.listen():
                         self._obey(order)
                         if self.ended is not None:
-                            break
+                            break  # type: ignore[unreachable]  # _obey has set it
                 except grpc.aio.AioRpcError:
                     await asyncio.sleep(0.05)
         finally:
@@ -104,7 +105,7 @@ class Light:
                 self.ended = order.stop.reason
 
     def _later(self, work: Any) -> None:
-        task = asyncio.create_task(work)  # type: ignore[arg-type]
+        task = asyncio.create_task(work)
         self.errands.add(task)
         task.add_done_callback(self.errands.discard)
 
@@ -139,9 +140,10 @@ class Light:
         places = self.layout.indices(names)
         pieces = [vector[self.layout.layers[p].start : self.layout.layers[p].stop].data.cast("B") for p in places]
         digests = [hashlib.sha256(piece).hexdigest() for piece in pieces]
-        body = (self.bodies.header(places), *pieces)
+        header = self.bodies.header(places)
+        body: tuple[bytes | memoryview, ...] = (header, *pieces)
         trained = pb.Trained(layers=messages.encode_layers([self.layout.names[p] for p in places], digests), steps=1)
-        size, name = sum(map(len, body)), bytes.fromhex(fingerprint(body[0], digests))
+        size, name = sum(map(len, body)), bytes.fromhex(fingerprint(header, digests))
         return pb.Head(task=order.task, sequence=sequence, size=size, sha256=name, trained=trained), body
 
     async def _evaluate(self, order: pb.Evaluate) -> None:
@@ -160,13 +162,15 @@ class Light:
 
     async def _model(self, order: pb.Train) -> np.ndarray:
         digests = {layer.name: layer.sha256.hex() for layer in order.model}
-        found = dict(self._unpack(order.enclosed.body, order.enclosed.layers, digests)) if order.enclosed.body else {}
+        found = (
+            dict(self._unpack(order.enclosed.body, list(order.enclosed.layers), digests)) if order.enclosed.body else {}
+        )
         missing = [n for n in self.layout.names if n not in found and digests[n] not in self.layers]
         if missing:
             size = self.bodies.size(self.layout.indices(missing))
             body = await self.link.fetch(order.task, missing, size)
             found |= await self._aside(partial(self._unpack, body, missing, digests))
-        self.layers = {digests[n]: found.get(n, self.layers.get(digests[n])) for n in self.layout.names}
+        self.layers = {digests[n]: found[n] if n in found else self.layers[digests[n]] for n in self.layout.names}
         layers = [self.layers[digests[n]] for n in self.layout.names]
         return layers[0] if len(layers) == 1 else np.concatenate(layers)
 
@@ -178,6 +182,6 @@ class Light:
             layer = self.layout.layers[place]
             numbers = np.frombuffer(body, np.float32, layer.size, start)
             start += 4 * layer.size
-            assert hashlib.sha256(numbers).hexdigest() == digests[layer.name]
+            assert hashlib.sha256(numbers.data).hexdigest() == digests[layer.name]
             found[layer.name] = numbers
         return found

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.federation.chaos import A_LIFE, LONGEST, MILLION, PROTOCOLS, UPDATES, Moment, campaign
+from tests.federation.chaos import A_LIFE, MILLION, PROTOCOLS, UPDATES, Moment, campaign
 from tests.federation.checker import check
-from tests.federation.stage import Crowd, Setting, Wire, set_up
+from tests.federation.stage import LONGEST, Crowd, Setting, Wire, set_up
 
 pytestmark = pytest.mark.slow
 

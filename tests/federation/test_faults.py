@@ -40,7 +40,7 @@ def endless(**federation: Any) -> dict[str, Any]:
 
 async def newest_task(one: Scene) -> int:
     """The last that was given to anybody."""
-    return max(record.task for _, record in await one.records(Handed))
+    return max(int(record.task) for _, record in await one.records(Handed))
 
 
 async def works_again(one: Scene, task: int) -> None:

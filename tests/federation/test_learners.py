@@ -17,6 +17,7 @@ import torch
 from archipel.core.records import Committed
 from archipel.core.types import Failed, Joined, Left
 from archipel.federation.learner.link import TurnedAway
+from archipel.federation.learner.local_state import CODEC as MEMORY
 from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.pieces import Portion
@@ -24,7 +25,7 @@ from archipel.storage.dataclass_codec import Codec
 from tests.federation.fault_proxy import FaultProxy
 from tests.federation.in_one_process import study
 from tests.federation.light import Answer, Light
-from tests.federation.scene import HELD_LOSS, MEMORY, Scene, Site, scene
+from tests.federation.scene import HELD_LOSS, Scene, Site, scene
 from tests.waiting import LIMIT
 
 VICTIM = "02"

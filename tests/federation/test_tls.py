@@ -71,7 +71,7 @@ class Echo:
     def answer(self, request: bytes) -> bytes:
         return f"{CALLER.get()} {request.decode()}".encode()
 
-    def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
+    def handlers(self) -> grpc.GenericRpcHandler:
         made = {name: getattr(grpc, f"{name}_rpc_method_handler")(getattr(self, name)) for name in KINDS}
         made["endless"] = grpc.unary_stream_rpc_method_handler(self.endless)
         return grpc.method_handlers_generic_handler("test.Echo", made)
@@ -84,7 +84,7 @@ async def call(channel: grpc.aio.Channel, kind: str, metadata: Any = None) -> st
     made = stub(request, timeout=LIMIT, metadata=metadata)
     if "_stream" in kind:
         return " ".join([response.decode() async for response in made])
-    return (await made).decode()
+    return str((await made).decode())
 
 
 def spoken(kind: str, who: Any) -> str:
@@ -187,7 +187,8 @@ def test_a_stream_whose_caller_goes_away_is_closed(ca: Path) -> None:
             serving(Site(), server_credentials(ca / "controller")) as site,
             dial(site.port, channel_credentials(ca / "hospital-1")) as channel,
         ):
-            stream = channel.unary_stream("/test.Echo/endless")(b"a")
+            endless: Any = channel.unary_stream("/test.Echo/endless")
+            stream = endless(b"a")
             assert await anext(aiter(stream)) == b"learner/hospital-1 a"
             stream.cancel()
             await asyncio.wait_for(site.echo.closed.wait(), LIMIT)
@@ -199,8 +200,9 @@ def test_a_method_that_is_not_there_is_none_of_the_gates_business(ca: Path) -> N
     async def scene() -> None:
         async with serving(Site(), server_credentials(ca / "controller")) as site:
             async with dial(site.port, channel_credentials(ca / "hospital-1")) as channel:
+                nothing: Any = channel.unary_unary("/test.Echo/nothing")
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await channel.unary_unary("/test.Echo/nothing")(b"a", timeout=LIMIT)
+                    await nothing(b"a", timeout=LIMIT)
             assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
     asyncio.run(scene())

@@ -33,7 +33,7 @@ def test_the_hash_of_an_empty_layer_is_compared(tmp_path: Path, honest: bool, at
     bodies, models = Bodies(layout), StoredModels(layout, Blobs(tmp_path))
     numbers = np.arange(layout.size, dtype=np.float32)
     first, last = (
-        hashlib.sha256(numbers).hexdigest(),
+        hashlib.sha256(numbers.data).hexdigest(),
         hashlib.sha256(b"" if honest else b"something").hexdigest(),
     )
     header = bodies.header((0, 1))

@@ -18,7 +18,7 @@ WORDS = (
 
 def mutated(corpus: Sequence[bytes], draw: np.random.Generator) -> bytes:
     """Return an input of the corpus with one to eight changes."""
-    data = bytearray(corpus[draw.integers(len(corpus))])
+    data = bytearray(corpus[int(draw.integers(len(corpus)))])
     for _ in range(int(draw.integers(1, 9))):
         place = int(draw.integers(len(data) + 1))
         match int(draw.integers(6)):
@@ -29,12 +29,12 @@ def mutated(corpus: Sequence[bytes], draw: np.random.Generator) -> bytes:
             case 2:
                 data[place:place] = draw.bytes(int(draw.integers(1, 17)))
             case 3:
-                data[place:place] = WORDS[draw.integers(len(WORDS))]
+                data[place:place] = WORDS[int(draw.integers(len(WORDS)))]
             case 4:
-                word = WORDS[draw.integers(len(WORDS))]
+                word = WORDS[int(draw.integers(len(WORDS)))]
                 data[place : place + len(word)] = word
             case _:
-                other = corpus[draw.integers(len(corpus))]
+                other = corpus[int(draw.integers(len(corpus)))]
                 begin = int(draw.integers(len(other) + 1))
                 data[place:] = other[begin:]
     return bytes(data[:MOST_BYTES])

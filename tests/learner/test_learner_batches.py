@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def sizes(plan: Plan, examples: int) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("examples", "batch", "steps"), [(10, 4, 3), (12, 4, 3), (13, 4, 4), (3, 4, 1), (4, 4, 1), (1, 100, 1)]
 )
-def test_steps_of_an_epoch_round_up(examples, batch, steps) -> None:
+def test_steps_of_an_epoch_round_up(examples: Any, batch: int, steps: int) -> None:
     assert steps_of_epoch(examples, batch) == steps
 
 
@@ -47,7 +48,7 @@ def test_a_learner_with_fewer_examples_trains_on_all_at_once() -> None:
         (4, [[4, 4, 2], [4]]),
     ],
 )
-def test_a_plan_by_steps_runs_on_into_further_passes(steps, expected) -> None:
+def test_a_plan_by_steps_runs_on_into_further_passes(steps: int, expected: Any) -> None:
     # epochs count for nothing then
     assert sizes(Plan(epochs=50, steps=steps, batch=4), 10) == expected
 

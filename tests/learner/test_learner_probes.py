@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,29 +37,30 @@ NETWORKS = {
 
 
 @pytest.fixture(scope="module")
-def work():
+def work() -> Any:
     torch.manual_seed(1)
     x, y = clouds(n=90, features=5, classes=4)
     return work_of(mlp(5, 4, hidden=(7, 6)), x, y, classes=4)
 
 
 @pytest.fixture(scope="module")
-def vector(work):
+def vector(work: Any) -> Any:
     return work.layout.vector(work.module)
 
 
-def outputs_of(work, vector) -> torch.Tensor:
+def outputs_of(work: Any, vector: Any) -> torch.Tensor:
     """A forward pass that shares nothing with the probes but the weights."""
     module = mlp(5, 4, hidden=(7, 6))
     module.load_state_dict(work.layout.tensors(vector))
     with torch.no_grad():
-        return module.eval()(work.x)
+        found: torch.Tensor = module.eval()(work.x)
+    return found
 
 
 # -------------------------------------------------------------------------------------------------------------- score
 
 
-def test_score_counts_as_scikit_learn_does(work, vector) -> None:
+def test_score_counts_as_scikit_learn_does(work: Any, vector: Any) -> None:
     part = torch.arange(10, 80)
     found = score(work, vector, part)
     logits = outputs_of(work, vector)[part]
@@ -71,7 +73,7 @@ def test_score_counts_as_scikit_learn_does(work, vector) -> None:
     assert found.histogram is None
 
 
-def test_score_of_several_sites_in_one_pass(work, vector) -> None:
+def test_score_of_several_sites_in_one_pass(work: Any, vector: Any) -> None:
     parts = [torch.arange(0, 30), at(), torch.arange(25, 90), at(3)]
     together = [*score_parts(work, vector, Parts.of(parts), bins=16)]
     for part, found in zip(parts, together, strict=True):
@@ -83,26 +85,30 @@ def test_score_of_several_sites_in_one_pass(work, vector) -> None:
     assert [*score_parts(work, vector, Parts.of([]))] == []
 
 
-def test_score_in_pieces_is_the_same(work, vector) -> None:
+def test_score_in_pieces_is_the_same(work: Any, vector: Any) -> None:
     whole = score(work, vector, torch.arange(90), bins=8)
     pieces = score(replace(work, rows=13), vector, torch.arange(90), bins=8)
-    assert (pieces.confusion == whole.confusion).all()
-    assert (pieces.histogram == whole.histogram).all()
+    assert pieces.confusion is not None
+    assert pieces.histogram is not None
+    np.testing.assert_array_equal(pieces.confusion, whole.confusion)
+    np.testing.assert_array_equal(pieces.histogram, whole.histogram)
     assert pieces.loss == pytest.approx(whole.loss, rel=1e-6)
     assert mean_loss(work, torch.arange(90)) == pytest.approx(whole.loss / 90, rel=1e-6)
 
 
-def test_the_histogram_gives_the_area_under_the_curve(work, vector) -> None:
+def test_the_histogram_gives_the_area_under_the_curve(work: Any, vector: Any) -> None:
     part = torch.arange(90)
     probabilities = outputs_of(work, vector).softmax(1).numpy()
     found = score(work, vector, part, bins=32)
     # exactly the area of the scores cut into bins, ties counting one half
     levels = np.minimum((probabilities * 32).astype(int), 31)
     exact = np.mean([roc_auc_score(work.y == c, levels[:, c]) for c in range(4)])
+    assert found.histogram is not None
     assert auc(found.histogram) == pytest.approx(exact, rel=1e-12)
     # and with fine bins that of the scores themselves
     fine = score(work, vector, part, bins=1 << 16)
     whole = roc_auc_score(work.y, probabilities, multi_class="ovr", average="macro")
+    assert fine.histogram is not None
     assert auc(fine.histogram) == pytest.approx(whole, abs=1e-3)
     assert found.histogram.sum() == 90 * 4
 
@@ -111,6 +117,7 @@ def test_a_score_of_one_lies_in_the_last_bin() -> None:
     # logits 200 apart: the softmax is exactly 1 and 0
     work = work_of(nn.Linear(1, 2, bias=False), torch.tensor([[1.0]]), at(1), classes=2)
     found = score(work, torch.tensor([-100.0, 100.0]), at(0), bins=4)
+    assert found.histogram is not None
     assert found.histogram.tolist() == [[[1, 0, 0, 0], [0, 0, 0, 0]], [[0, 0, 0, 0], [0, 0, 0, 1]]]
 
 
@@ -122,10 +129,12 @@ def test_score_without_classes_is_a_sum_of_losses() -> None:
 
 
 @pytest.mark.parametrize("network", ["mlp", "cnn", "resnet", "lstm"])
-def test_score_on_no_examples_is_an_empty_answer(network) -> None:
+def test_score_on_no_examples_is_an_empty_answer(network: Any) -> None:
     module, x = NETWORKS[network]()
     work = work_of(module, x, torch.arange(12) % 4, classes=4)
     found = score(work, work.layout.vector(module), at(), bins=4)
+    assert found.confusion is not None
+    assert found.histogram is not None
     assert (found.count, found.loss, found.confusion.sum(), found.histogram.sum()) == (0, 0.0, 0, 0)
     assert math.isnan(mean_loss(work, at()))
 
@@ -165,7 +174,7 @@ def test_distances_by_hand() -> None:
 
 
 @pytest.mark.parametrize("distance", ["correlation", "cosine", "euclidean"])
-def test_distances_agree_with_scipy(distance) -> None:
+def test_distances_agree_with_scipy(distance: Any) -> None:
     outputs = np.random.default_rng(0).standard_normal((12, 9))
     found = dissimilarities(torch.from_numpy(outputs), distance)
     assert len(found) == 12 * 11 / 2
@@ -195,7 +204,7 @@ def test_formula_10_by_hand() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_formula_10_agrees_with_numpy(seed) -> None:
+def test_formula_10_agrees_with_numpy(seed: int) -> None:
     a, b = np.random.default_rng(seed).standard_normal((2, 45))
     expected = np.corrcoef(a, b)[0, 1] ** 2
     assert squared_correlation(torch.from_numpy(a), torch.from_numpy(b)) == pytest.approx(expected, rel=1e-9)
@@ -212,7 +221,7 @@ def test_a_constant_matrix_tells_nothing() -> None:
 
 
 @pytest.mark.parametrize("distance", ["correlation", "cosine", "euclidean"])
-def test_consistency_of_every_layer_agrees_with_scipy_and_numpy(work, vector, distance) -> None:
+def test_consistency_of_every_layer_agrees_with_scipy_and_numpy(work: Any, vector: Any, distance: Any) -> None:
     torch.manual_seed(2)
     other = vector + 0.3 * torch.randn_like(vector)
     stimuli = torch.arange(20, 44)
@@ -233,7 +242,7 @@ def test_consistency_of_every_layer_agrees_with_scipy_and_numpy(work, vector, di
     assert all(0.0 < rc < 1.0 for rc in found.layers)
 
 
-def test_a_model_is_consistent_with_itself(work, vector) -> None:
+def test_a_model_is_consistent_with_itself(work: Any, vector: Any) -> None:
     assert consistency(work, vector, vector, torch.arange(20), "cosine").layers == pytest.approx((1.0, 1.0, 1.0))
     # and a layer of zeros sees no likenesses at all
     gone = vector.clone()
@@ -253,7 +262,7 @@ def test_what_layers_put_out() -> None:
     assert outputs["norm"].shape == (2, 64 * 2 * 2)
     assert torch.equal(outputs["norm"], outputs["norm.buffers"])
     with torch.no_grad():
-        expected = work.module.eval().conv(x[[2, 0]]).reshape(2, -1)
+        expected = work.module.eval().get_submodule("conv")(x[[2, 0]]).reshape(2, -1)
     torch.testing.assert_close(outputs["conv"], expected.double())
 
 
@@ -266,7 +275,7 @@ def test_what_recurrent_layers_put_out() -> None:
     assert lstm.shape == (4, 6 * 64)  # the states of all characters, one row a stimulus
     assert head.shape == (4, 9)
     with torch.no_grad():
-        states, _ = work.module.lstm(work.module.embedding(x))
+        states, _ = work.module.get_submodule("lstm")(work.module.get_submodule("embedding")(x))
     torch.testing.assert_close(lstm, states.reshape(4, -1).double(), rtol=1e-5, atol=1e-6)
 
 
@@ -277,7 +286,7 @@ class Wrapped(nn.Module):
         super().__init__()
         self.model = nn.Linear(2, 2, bias=False)
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         return torch.relu(self.model(x))
 
 
@@ -303,7 +312,7 @@ def test_squared_gradient_norms_by_hand() -> None:
     assert squared_gradient_norm(work, one, at(0, 1, 2), 100) == pytest.approx(64 / 9, rel=1e-6)
 
 
-def loop(work, vector, examples, batch) -> float:
+def loop(work: Any, vector: Any, examples: Any, batch: int) -> float:
     """The same with autograd, one batch after the other."""
     work.binding.bind(vector)
     work.module.eval()
@@ -317,7 +326,7 @@ def loop(work, vector, examples, batch) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
-def test_squared_gradient_norms_agree_with_a_plain_loop(network) -> None:
+def test_squared_gradient_norms_agree_with_a_plain_loop(network: Any) -> None:
     torch.manual_seed(0)
     module, x = NETWORKS[network]()
     work = work_of(module, x, torch.arange(12) % 4, classes=4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -35,12 +36,12 @@ from archipel.learner.stopping import ended, failed
         (1.0, 0.0, 99.0, False),  # -100 %
     ],
 )
-def test_an_epoch_fails_by_c1_or_c2(before, after, threshold, fails) -> None:
+def test_an_epoch_fails_by_c1_or_c2(before: Any, after: Any, threshold: float, fails: bool) -> None:
     assert failed(before, after, threshold) is fails
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.0, 12.5, 40.0])
-def test_failures_are_the_papers_conditions(threshold) -> None:
+def test_failures_are_the_papers_conditions(threshold: float) -> None:
     for before in (0.25, 1.0, 3.0):
         for after in (0.0, 0.125, 0.25, 0.9921875, 1.0, 2.0, 2.9375, 3.0, 8.0):
             vpct = 100 * (after - before) / before
@@ -56,7 +57,7 @@ def length(cycle: Cycle, losses: list[float]) -> int:
 
 
 @pytest.mark.parametrize(("tombstones", "epochs"), [(0, 2), (1, 4), (2, 6)])
-def test_a_cycle_ends_at_the_first_failure_after_the_tombstones(tombstones, epochs) -> None:
+def test_a_cycle_ends_at_the_first_failure_after_the_tombstones(tombstones: int, epochs: int) -> None:
     assert length(Cycle(tombstones=tombstones), FALLS) == epochs
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -16,7 +18,7 @@ from tests.learner.one_learner import at, clouds, learner, slope, trained, work_
 ONE = torch.tensor([1.0])
 
 
-def path(plan: dict, epochs: int, x=(1.0,), y=(0.0,)) -> list[float]:
+def path(plan: dict[str, Any], epochs: int, x: Any = (1.0,), y: Any = (0.0,)) -> list[float]:
     """w after 1, 2, 3 ... epochs of one full batch each, starting from w = 1; the loss is w^2, its gradient 2 w."""
     work = slope(x, y)
     return [float(trained(work, ONE, Plan(epochs=e, **plan)).vector) for e in range(1, epochs + 1)]
@@ -43,7 +45,7 @@ def test_the_proximal_term_pulls_towards_the_model_that_came() -> None:
 
 def test_a_shift_is_added_to_every_gradient() -> None:
     # 2 w + .5: g = 2.5, w = .75; g = 2, w = .55; with momentum .5: u = 2.5, w = .75; u = 1.25 + 2, w = .425
-    def shifted(**settings: float) -> list[float]:
+    def shifted(**settings: Any) -> list[float]:
         plan = Plan(epochs=2, rate=0.1, shift="s", **settings)
         job = Job.begin(learner(at(0)), work.layout, ONE, plan, shift=0.5 * ONE)
         advance(work, job, 1)
@@ -120,7 +122,7 @@ CYCLE = slope((1.0, 1.0), (0.0, 0.7))
         (Cycle(at_most=2), 2),
     ],
 )
-def test_a_cycle_ends_with_the_validation_loss(cycle, epochs) -> None:
+def test_a_cycle_ends_with_the_validation_loss(cycle: Any, epochs: int) -> None:
     job = trained(CYCLE, ONE, Plan(rate=0.1, cycle=cycle), learner(at(0), at(1)))
     assert job.epochs == epochs
     assert float(job.vector) == pytest.approx(0.8**epochs, rel=1e-6)
@@ -142,11 +144,14 @@ def test_what_the_learner_reports() -> None:
     told = report(CYCLE, job, job.vector, 2)
     assert told.epochs == 2.0
     assert told.losses == pytest.approx((0.09, 0.01, 0.0036), rel=1e-4)
-    assert (told.validation.count, told.validation.loss) == (1, pytest.approx(0.0036, rel=1e-4))
+    assert told.validation is not None
+    assert told.validation.count == 1
+    assert told.validation.loss == pytest.approx(0.0036, rel=1e-4)
     assert told.gradient_norm == pytest.approx(1.6384, rel=1e-5)
     # of the model it had after one epoch: (.8 - .7)^2, and no more losses than that
     early = report(CYCLE, job, torch.tensor([0.8]), 1)
-    assert (early.epochs, early.losses) == (1.0, pytest.approx((0.09, 0.01), rel=1e-4))
+    assert early.epochs == 1.0
+    assert early.losses == pytest.approx((0.09, 0.01), rel=1e-4)
 
 
 def test_gradient_norms_of_batches_are_reported_as_the_plan_batches() -> None:
@@ -163,7 +168,7 @@ def test_gradient_norms_of_batches_are_reported_as_the_plan_batches() -> None:
 KEY = 5
 
 
-def torch_loop(work, carried, plan: Plan, make) -> torch.Tensor:
+def torch_loop(work: Any, carried: Any, plan: Plan, make: Any) -> torch.Tensor:
     """The same mini-batches, with nothing of ours but their order."""
     module = mlp(5, 3, hidden=(8,))
     module.load_state_dict(work.layout.tensors(carried))
@@ -173,11 +178,12 @@ def torch_loop(work, carried, plan: Plan, make) -> torch.Tensor:
             steps.zero_grad()
             nn.functional.cross_entropy(module(work.x[chosen]), work.y[chosen]).backward()
             steps.step()
-    return work.layout.vector(module)
+    found: torch.Tensor = work.layout.vector(module)
+    return found
 
 
 @pytest.fixture
-def task():
+def task() -> Any:
     torch.manual_seed(3)
     x, y = clouds()
     work = work_of(mlp(5, 3, hidden=(8,)), x, y, classes=3)
@@ -202,14 +208,14 @@ def task():
     ],
     ids=["sgd", "momentum", "nesterov", "adam", "adamw", "rmsprop"],
 )
-def test_training_is_a_plain_loop_over_torch_optim(task, settings, make) -> None:
+def test_training_is_a_plain_loop_over_torch_optim(task: Any, settings: Any, make: Any) -> None:
     work, carried = task
     plan = Plan(epochs=3, batch=16, **settings)
     assert torch.equal(trained(work, carried, plan, key=KEY).vector, torch_loop(work, carried, plan, make))
 
 
 @pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"optimiser": "Adam"}, {"proximal": 0.1}], ids=str)
-def test_epoch_by_epoch_is_all_at_once_to_the_bit(task, settings) -> None:
+def test_epoch_by_epoch_is_all_at_once_to_the_bit(task: Any, settings: Any) -> None:
     work, carried = task
     plan = Plan(epochs=4, batch=16, **settings)
     whole = trained(work, carried, plan, key=KEY)
@@ -223,7 +229,7 @@ def test_epoch_by_epoch_is_all_at_once_to_the_bit(task, settings) -> None:
     assert torch.equal(piecewise.vector, whole.vector)
 
 
-def test_training_does_not_touch_the_global_generator(task) -> None:
+def test_training_does_not_touch_the_global_generator(task: Any) -> None:
     work, carried = task
     before = torch.get_rng_state()
     trained(work, carried, Plan(epochs=2), key=9)
@@ -258,19 +264,19 @@ class Normed(nn.Module):
         self.norm = nn.BatchNorm1d(6)
         self.head = nn.Linear(6, 3)
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         return self.head(torch.relu(self.norm(self.fc(x))))
 
 
 @pytest.fixture
-def normed():
+def normed() -> Any:
     torch.manual_seed(4)
     x, y = clouds()
     work = work_of(Normed(), x, y, classes=3)
     return work, work.layout.vector(work.module)
 
 
-def layers_that_moved(work, before, after) -> set[str]:
+def layers_that_moved(work: Any, before: Any, after: Any) -> set[str]:
     return {
         layer.name
         for layer in work.layout.layers
@@ -293,7 +299,7 @@ def layers_that_moved(work, before, after) -> set[str]:
 @pytest.mark.parametrize(
     "settings", [{"momentum": 0.9, "options": {"weight_decay": 0.1}}, {"optimiser": "AdamW"}], ids=["sgd", "adamw"]
 )
-def test_frozen_layers_do_not_move_by_a_bit(normed, trains, settings) -> None:
+def test_frozen_layers_do_not_move_by_a_bit(normed: Any, trains: Any, settings: Any) -> None:
     work, carried = normed
     job = trained(work, carried, Plan(epochs=2, trains=trains, proximal=0.1, **settings))
     moved = layers_that_moved(work, carried, job.vector)
@@ -303,14 +309,14 @@ def test_frozen_layers_do_not_move_by_a_bit(normed, trains, settings) -> None:
         assert "norm.buffers" in moved
 
 
-def test_the_statistics_of_a_frozen_layer_do_not_move_either(normed) -> None:
+def test_the_statistics_of_a_frozen_layer_do_not_move_either(normed: Any) -> None:
     # they are a layer of their own, and `trains` does not name it
     work, carried = normed
     job = trained(work, carried, Plan(epochs=2, trains=("head",)))
     assert layers_that_moved(work, carried, job.vector) == {"head"}
 
 
-def test_all_layers_can_train_again_after_some_were_frozen(normed) -> None:
+def test_all_layers_can_train_again_after_some_were_frozen(normed: Any) -> None:
     work, carried = normed
     trained(work, carried, Plan(trains=("head",)))
     job = trained(work, carried, Plan())
@@ -318,7 +324,7 @@ def test_all_layers_can_train_again_after_some_were_frozen(normed) -> None:
     assert all(parameter.requires_grad for parameter in work.module.parameters())
 
 
-def test_batch_norm_statistics_travel(normed) -> None:
+def test_batch_norm_statistics_travel(normed: Any) -> None:
     work, carried = normed
     plan = Plan(epochs=1, batch=60)
     job = trained(work, carried, plan)
@@ -364,7 +370,7 @@ def test_epochs_draw_different_masks() -> None:
 # --------------------------------------------------------------------------------------------------- private layers
 
 
-def test_private_layers_are_the_learners_own(task) -> None:
+def test_private_layers_are_the_learners_own(task: Any) -> None:
     work, carried = task
     who = Learner("a", torch.arange(30), at(), at())
     assert torch.equal(who.with_private(work.layout, carried), carried)
@@ -378,12 +384,13 @@ def test_private_layers_are_the_learners_own(task) -> None:
     assert torch.equal(who.with_private(work.layout, carried), stands)
 
 
-def test_a_task_starts_from_the_private_layers_and_is_anchored_there(task) -> None:
+def test_a_task_starts_from_the_private_layers_and_is_anchored_there(task: Any) -> None:
     work, carried = task
     who = Learner("a", torch.arange(30), at(), at())
     who.keep_private(work.layout, ("head",), carried + 1.0)
     job = Job.begin(who, work.layout, carried, Plan(private=("head",), proximal=0.5))
     assert torch.equal(job.vector, who.with_private(work.layout, carried))
+    assert job.anchor is not None
     assert torch.equal(job.anchor, job.vector)
     before = job.vector.clone()
     advance(work, job)

@@ -120,7 +120,7 @@ def test_calls_without_a_message_hold_up_nobody(tmp_path: Path) -> None:
                 one.light(name, 0.01)
             await others_go_on(one)
             line = one.link(f"learner/{BAD}")
-            reply = line.channel.stream_unary(f"/{NAME}/Reply")
+            reply: Any = line.channel.stream_unary(f"/{NAME}/Reply")
             silent = [reply(metadata=metadata(f"learner/{BAD}")) for _ in range(2 * MOST_CALLS)]
             await others_go_on(one, 10)
             for call in silent:
@@ -139,7 +139,7 @@ def test_a_caller_has_so_many_calls_and_no_more(tmp_path: Path) -> None:
             codes = []
 
             async def call(number: int) -> None:
-                reply = lines[number % 2].stream_unary(f"/{NAME}/Stored")
+                reply: Any = lines[number % 2].stream_unary(f"/{NAME}/Stored")
                 try:
                     await reply(metadata=metadata(f"learner/{BAD}"))
                 except grpc.aio.AioRpcError as error:
@@ -165,7 +165,8 @@ def test_a_message_that_does_not_come_ends_its_call(tmp_path: Path, monkeypatch:
         async with scene(endless(), tmp_path) as one:
             line = one.link(f"learner/{BAD}")
             for method in ("Join", "Beat", "Stored", "Reply", "Steer", "Look"):
-                call = line.channel.stream_unary(f"/{NAME}/{method}")(metadata=metadata(f"learner/{BAD}"))
+                make: Any = line.channel.stream_unary(f"/{NAME}/{method}")
+                call = make(metadata=metadata(f"learner/{BAD}"))
                 assert await call.code() == grpc.StatusCode.DEADLINE_EXCEEDED, method
             await line.close()
 
@@ -181,7 +182,7 @@ def test_a_small_call_with_a_large_message_is_refused(method: str, tmp_path: Pat
         async with scene(endless(), tmp_path) as one:
             line = one.link(f"learner/{BAD}")
             hello = pb.Hello(study={f"key {number}": "x" * 50 for number in range(20_000)})
-            call = line.channel.unary_unary(f"/{NAME}/{method}")
+            call: Any = line.channel.unary_unary(f"/{NAME}/{method}")
             with pytest.raises(grpc.aio.AioRpcError, match="and such a call may have 65,536"):
                 await call(hello.SerializeToString(), metadata=metadata(f"learner/{BAD}"), timeout=LIMIT)
             await line.close()
@@ -194,7 +195,7 @@ def test_a_second_listen_ends_the_first_even_if_that_is_never_read(tmp_path: Pat
     async def go() -> None:
         async with scene(endless(), tmp_path) as one:
             line = one.link(f"learner/{BAD}")
-            listen = line.channel.unary_stream(f"/{NAME}/Listen")
+            listen: Any = line.channel.unary_stream(f"/{NAME}/Listen")
             first = listen(b"", metadata=metadata(f"learner/{BAD}"))
             session = one.federation.sessions[BAD]
             await one.until(lambda: session.queue is not None)

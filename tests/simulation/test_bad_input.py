@@ -176,7 +176,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_input_is_one_clear_error(name) -> None:
+def test_wrong_input_is_one_clear_error(name: str) -> None:
     call, parts = WRONG[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch's own, on the way to the error
@@ -192,7 +192,7 @@ def test_wrong_input_is_one_clear_error(name) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["stacked", "plain", NATIVE])
 @pytest.mark.parametrize("place", ["first", "some"])
-def test_a_learner_with_nan_in_its_data_is_refused_and_the_others_go_on(way, place) -> None:
+def test_a_learner_with_nan_in_its_data_is_refused_and_the_others_go_on(way: Any, place: Any) -> None:
     data = islands(4)
     # the very first example, or the first of a learner
     example = 0 if place == "first" else int(data.learners[1].train[5])
@@ -215,7 +215,7 @@ def test_nan_in_data_made_from_arrays_is_refused_at_once() -> None:
 
 
 @pytest.mark.parametrize("way", ["stacked", "plain", NATIVE])
-def test_too_high_a_rate_is_refused_and_the_run_ends(way) -> None:
+def test_too_high_a_rate_is_refused_and_the_run_ends(way: Any) -> None:
     model = small_mlp()
     ended = ap.simulate(ap.fedavg(rate=1e30, batch=16), small_islands(4), model=model, execution=way, **ROUNDS)
     assert ended.reason == "3 local rounds made"
@@ -238,7 +238,7 @@ def test_too_high_a_rate_is_refused_and_the_run_ends(way) -> None:
     ],
     ids=lambda algorithm: algorithm.name,
 )
-def test_a_run_in_which_everything_is_refused_ends_too(algorithm) -> None:
+def test_a_run_in_which_everything_is_refused_ends_too(algorithm: Any) -> None:
     """Nothing is ever committed; a stream that counts only commits would go on for ever."""
     simulator = begun(algorithm, small_islands(4), **ROUNDS)
     simulator.run(events=500)
@@ -311,7 +311,7 @@ def test_a_diverged_learner_recovers_its_private_layers() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_checkpoint_of_other_settings_is_refused(other, parts, tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_settings_is_refused(other: Any, parts: Any, tmp_path: Path) -> None:
     begin: dict[str, Any] = {"algorithm": ap.fedavg(), "data": islands(4), "model": small_mlp(), **ROUNDS}
     ap.simulate(checkpoint=tmp_path, **begin)
     with pytest.raises(ValueError, match="is of another run") as caught:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ def tensors(name: str) -> tuple[Tensor, Tensor, Tensor]:
     )
 
 
-def outcome(function, given: tuple[Tensor, ...], padding: tuple[int, int]) -> list[Tensor]:
+def outcome(function: Any, given: tuple[Tensor, ...], padding: tuple[int, int]) -> list[Tensor]:
     """The output and all gradients."""
     leaves = [tensor.clone(memory_format=torch.preserve_format).requires_grad_() for tensor in given]
     out = function(*leaves, *([None] if len(leaves) == 2 else []), padding)
@@ -58,17 +59,17 @@ def assert_as_torch(given: tuple[Tensor, ...], padding: tuple[int, int]) -> None
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_any_numbers(name) -> None:
+def test_any_numbers(name: str) -> None:
     assert_as_torch(tensors(name), SHAPES[name][-1])
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_without_a_bias(name) -> None:
+def test_without_a_bias(name: str) -> None:
     assert_as_torch(tensors(name)[:2], SHAPES[name][-1])
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_of_equal_ones_the_first_is_the_largest(name) -> None:
+def test_of_equal_ones_the_first_is_the_largest(name: str) -> None:
     """Whole numbers add up without rounding, so that those that tie in torch tie here."""
     x, weight, bias = (tensor.round() for tensor in tensors(name))
     assert_as_torch((x, weight, bias), SHAPES[name][-1])
@@ -76,7 +77,7 @@ def test_of_equal_ones_the_first_is_the_largest(name) -> None:
 
 
 @pytest.mark.parametrize("bias", [-1e6, 0.0])
-def test_what_is_not_positive_has_no_gradient(bias) -> None:
+def test_what_is_not_positive_has_no_gradient(bias: Any) -> None:
     x, weight, _ = tensors("W1's second")
     out, *gradients = outcome(convolved_maxima, (-x.abs(), weight.abs(), torch.full((64,), bias)), (2, 2))
     assert not out.any()
@@ -96,22 +97,23 @@ def test_a_missing_number_is_seen_where_torch_sees_it() -> None:
 
 @pytest.mark.parametrize("where", [1, 2])
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
-def test_a_diverged_model_is_seen(where, number) -> None:
+def test_a_diverged_model_is_seen(where: int, number: float) -> None:
     given = tensors("W1's second")
     given[where].view(-1)[0] = number
     assert not convolved_maxima(*given, (2, 2)).isfinite().all()
 
 
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
-def test_diverged_slopes_are_seen(number) -> None:
+def test_diverged_slopes_are_seen(number: float) -> None:
     given = [tensor.requires_grad_() for tensor in tensors("W1's second")]
-    out = convolved_maxima(*given, (2, 2))  # type: ignore[call-arg]
+    x, weight, bias = given
+    out = convolved_maxima(x, weight, bias, (2, 2))
     out.backward(torch.full_like(out, number))
-    assert not any(tensor.grad.isfinite().all() for tensor in given)
+    assert not any(tensor.grad.isfinite().all() for tensor in given if tensor.grad is not None)
 
 
 @pytest.mark.parametrize("last", [(True, True), (True, False), (False, True), (False, False)])
-def test_channels_lie_anywhere(last) -> None:
+def test_channels_lie_anywhere(last: tuple[bool, bool]) -> None:
     x, weight, bias = tensors("a row and a column left over")
     formats = [torch.channels_last if is_last else torch.contiguous_format for is_last in last]
     assert_as_torch((x.contiguous(memory_format=formats[0]), weight.contiguous(memory_format=formats[1]), bias), (0, 0))
@@ -120,12 +122,12 @@ def test_channels_lie_anywhere(last) -> None:
 def test_numbers_that_do_not_lie_side_by_side() -> None:
     x, weight, bias = tensors("W1's first")
     given = (x.repeat(1, 1, 2, 2)[:, :, ::2, ::2], weight.transpose(2, 3), bias.repeat(2)[::2])
-    out = convolved_maxima(*given, (2, 2))  # type: ignore[call-arg]
+    out = convolved_maxima(*given, (2, 2))
     torch.testing.assert_close(out, convolved_maxima_in_torch(*given, (2, 2)), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("wanted", range(3))
-def test_only_the_gradient_that_is_asked_for_is_made(wanted) -> None:
+def test_only_the_gradient_that_is_asked_for_is_made(wanted: Any) -> None:
     given = tensors("filters of a register and one")
     given[wanted].requires_grad_()
     convolved_maxima(*given, (1, 0)).sum().backward()
@@ -145,7 +147,7 @@ def test_the_same_bits_again_and_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("given", ["double", "one image", "too small"])
-def test_what_does_not_suit_is_torchs(given) -> None:
+def test_what_does_not_suit_is_torchs(given: Any) -> None:
     x, weight, bias = tensors("W1's first")
     if given == "double":
         x, weight, bias = x.double(), weight.double(), bias.double()
@@ -169,7 +171,7 @@ def test_what_does_not_suit_is_torchs(given) -> None:
         ((1, 2**14, 64, 64), (2**14, 2**14, 1, 8), (0, 0), False),
     ],
 )
-def test_offsets_beyond_32_bits_are_torchs(image, weight, padding, fits) -> None:
+def test_offsets_beyond_32_bits_are_torchs(image: Any, weight: Any, padding: Any, fits: bool) -> None:
     """Shapes of so many numbers, without the memory for them."""
     x, filters = (torch.zeros(()).expand(shape) for shape in (image, weight))
     assert convolution._suits(x, filters, None, padding) is fits

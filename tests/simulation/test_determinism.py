@@ -9,6 +9,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def all_fingerprints() -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_twice_in_a_row(name, way):
+def test_twice_in_a_row(name: str, way: Any) -> None:
     one, two = first(name, way), run(name, way)
     assert one.fingerprint() == two.fingerprint()
     assert torch.equal(one.model, two.model)
@@ -73,7 +74,7 @@ def test_twice_in_a_row(name, way):
 
 
 @pytest.mark.slow
-def test_in_a_new_process():
+def test_in_a_new_process() -> None:
     program = (
         "import json, torch; torch.set_num_threads(1); "
         "from tests.simulation.test_determinism import all_fingerprints; print(json.dumps(all_fingerprints()))"
@@ -94,12 +95,12 @@ def test_in_a_new_process():
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_another_seed_is_another_run(name, way):
+def test_another_seed_is_another_run(name: str, way: Any) -> None:
     # from the same model: the seed is of more than the first weights
     assert run(name, way, seed=1).fingerprint() != first(name, way).fingerprint()
 
 
-def test_the_seed_draws_the_first_model_too():
+def test_the_seed_draws_the_first_model_too() -> None:
     settings = {"ending": ap.Ending(rounds=1), "evaluation": ap.Evaluation(metric="loss")}
     losses = {
         ap.simulate(ap.fedavg(batch=16), small_islands(2), seed=seed, **settings).scores[0][1].metrics["loss"]
@@ -108,7 +109,7 @@ def test_the_seed_draws_the_first_model_too():
     assert len(losses) == 3
 
 
-def test_what_ran_before_does_not_matter():
+def test_what_ran_before_does_not_matter() -> None:
     alone = first("sync", "stacked").fingerprint()
     torch.manual_seed(99)
     torch.rand(10)
@@ -130,14 +131,14 @@ def traces() -> dict[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_global_generators_are_untouched(name, way):
+def test_global_generators_are_untouched(name: str, way: Any) -> None:
     before = traces()
     run(name, way, shadow=True)
     assert traces() == before
 
 
 @pytest.mark.slow
-def test_global_generators_are_untouched_by_workers():
+def test_global_generators_are_untouched_by_workers() -> None:
     data = images(small_islands(6))
     before = traces()
     for _ in range(3):
@@ -152,7 +153,7 @@ def test_global_generators_are_untouched_by_workers():
     assert traces() == before
 
 
-def test_global_generators_are_untouched_by_dropout():
+def test_global_generators_are_untouched_by_dropout() -> None:
     def with_dropout() -> torch.nn.Module:
         return torch.nn.Sequential(small_mlp(64, 20), torch.nn.Dropout(0.5), torch.nn.Linear(20, 10))
 
@@ -166,7 +167,7 @@ def test_global_generators_are_untouched_by_dropout():
     assert runs[0].fingerprint() == runs[1].fingerprint() != runs[2].fingerprint()
 
 
-def test_a_module_that_is_passed_is_left_as_it_was():
+def test_a_module_that_is_passed_is_left_as_it_was() -> None:
     mine = model().eval()
     before = {name: tensor.clone() for name, tensor in mine.state_dict().items()}
     assert run("sync", "stacked", model=mine).fingerprint() == first("sync", "stacked").fingerprint()
@@ -175,7 +176,7 @@ def test_a_module_that_is_passed_is_left_as_it_was():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_data_are_left_as_they_were(way):
+def test_the_data_are_left_as_they_were(way: Any) -> None:
     data = small_islands(4)
     x, y = data.x.clone(), data.y.clone()
     parts = [(island.train.clone(), island.test.clone()) for island in data.learners]
@@ -187,13 +188,13 @@ def test_the_data_are_left_as_they_were(way):
         assert torch.equal(island.test, test)
 
 
-def test_the_device_is_the_cpu_by_default():
+def test_the_device_is_the_cpu_by_default() -> None:
     assert run("sync", "stacked", device="cpu").fingerprint() == first("sync", "stacked").fingerprint()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-def test_order_of_learners_does_not_matter(way):
+def test_order_of_learners_does_not_matter(way: Any) -> None:
     """Learners are known by name: the same islands in another order make the same run."""
     data = islands(4, sizes=(60, 50, 40, 30))
     turned = ap.data.Islands(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -89,7 +90,7 @@ DECISIONS: list[tuple[str, Callable[[], nn.Module], tuple[int, ...], str]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("make", "shape", "way"), [row[1:] for row in DECISIONS], ids=[row[0] for row in DECISIONS])
-def test_the_way_is_chosen_from_the_network(make, shape, way):
+def test_the_way_is_chosen_from_the_network(make: Any, shape: Any, way: Any) -> None:
     module = make()
     x = torch.zeros(shape, dtype=torch.int64) if "LSTM" in repr(module) else torch.zeros(shape)
     at_hand = work(module, x, torch.tensor([0, module(x).shape[1] - 1]))
@@ -97,7 +98,7 @@ def test_the_way_is_chosen_from_the_network(make, shape, way):
     assert executor_of(at_hand, PLAN).name == way
 
 
-def test_every_network_of_the_package_is_in_the_table():
+def test_every_network_of_the_package_is_in_the_table() -> None:
     assert set(models.__all__) <= {row[0] for row in DECISIONS}
 
 
@@ -114,7 +115,7 @@ def test_every_network_of_the_package_is_in_the_table():
     ],
     ids=lambda value: value if isinstance(value, str) else named(value),
 )
-def test_the_way_is_chosen_from_the_plan(plan, way):
+def test_the_way_is_chosen_from_the_plan(plan: Any, way: Any) -> None:
     assert choose(case(), plan)[0] == way
 
 
@@ -128,11 +129,11 @@ def test_the_way_is_chosen_from_the_plan(plan, way):
     ],
     ids=["function", "module", "own", "no mean over examples"],
 )
-def test_the_way_is_chosen_from_the_loss(loss, way):
+def test_the_way_is_chosen_from_the_loss(loss: Any, way: Any) -> None:
     assert choose(case(loss=loss), PLAN)[0] == way
 
 
-def test_stacking_what_cannot_be_stacked_is_an_error():
+def test_stacking_what_cannot_be_stacked_is_an_error() -> None:
     at_hand = work(models.small_lstm(20), tokens(4), torch.arange(4))
     with pytest.raises(ValueError, match=r"with SGD cannot be stacked: .*lstm.* Use execution='workers'\."):
         executor_of(at_hand, PLAN, "stacked")
@@ -144,18 +145,18 @@ def test_stacking_what_cannot_be_stacked_is_an_error():
         executor_of(case(), PLAN, "stack")  # type: ignore[arg-type]
 
 
-def test_a_subclass_with_its_own_forward_is_not_taken_for_its_parts():
+def test_a_subclass_with_its_own_forward_is_not_taken_for_its_parts() -> None:
     module = nn.Sequential(nn.Linear(12, 8), Residual(nn.Linear(8, 8), nn.Tanh()), nn.Linear(8, 3))
     as_chosen_and_plain(work(module, noise(200, 12), case().y))
 
 
-def test_one_layer_called_twice():
+def test_one_layer_called_twice() -> None:
     again = nn.Linear(12, 12)
     module = nn.Sequential(again, nn.Tanh(), again, nn.Linear(12, 3))
     as_chosen_and_plain(work(module, noise(200, 12), case().y))
 
 
-def test_layers_that_share_a_weight():
+def test_layers_that_share_a_weight() -> None:
     first, second = nn.Linear(12, 12), nn.Linear(12, 12)
     second.weight = first.weight
     module = nn.Sequential(first, nn.Tanh(), second, nn.Linear(12, 3))
@@ -163,7 +164,7 @@ def test_layers_that_share_a_weight():
 
 
 @pytest.mark.parametrize("how", [{"padding_idx": 0}, {"max_norm": 0.5}, {"scale_grad_by_freq": True}], ids=str)
-def test_embeddings_with_rules_of_their_own(how):
+def test_embeddings_with_rules_of_their_own(how: Any) -> None:
     """A row that fills up and must not train, rows of bounded length, gradients by frequency."""
     torch.manual_seed(0)
     as_chosen_and_plain(work(Words(**how), tokens(200), case().y), replace(PLAN, rate=0.5))
@@ -172,7 +173,7 @@ def test_embeddings_with_rules_of_their_own(how):
 @pytest.mark.parametrize(
     "plan", [replace(PLAN, options={"nesterov": True}), replace(PLAN, options={"weight_decay": -1.0})], ids=named
 )
-def test_what_the_optimiser_refuses_is_refused_the_other_ways_too(plan):
+def test_what_the_optimiser_refuses_is_refused_the_other_ways_too(plan: Any) -> None:
     at_hand = case()
     who = learners(at_hand.x, (8,))
     for way in ("plain", "stacked", CHOSEN):
@@ -180,7 +181,7 @@ def test_what_the_optimiser_refuses_is_refused_the_other_ways_too(plan):
             executor_of(at_hand, plan, way).submit(jobs(at_hand, who, [plan]))  # type: ignore[arg-type]
 
 
-def test_a_plan_that_trains_no_layer():
+def test_a_plan_that_trains_no_layer() -> None:
     at_hand = case()
     who = learners(at_hand.x, (8, 16))
     plan = replace(PLAN, trains=())
@@ -207,7 +208,7 @@ class Halves(nn.Module):
         return outputs / 2 if self.training else outputs
 
 
-def test_a_network_trains_in_training_mode_though_it_is_scored_in_between():
+def test_a_network_trains_in_training_mode_though_it_is_scored_in_between() -> None:
     data = small_islands()
     chosen, plain = (
         ap.simulate(ap.fedavg(batch=8), data, model=Halves, ending=ap.Ending(rounds=2), **way)
@@ -216,7 +217,7 @@ def test_a_network_trains_in_training_mode_though_it_is_scored_in_between():
     torch.testing.assert_close(chosen.model, plain.model, atol=1e-4, rtol=1e-3)
 
 
-def test_the_way_is_told_with_the_run():
+def test_the_way_is_told_with_the_run() -> None:
     data = small_islands()
     ending = ap.Ending(rounds=1)
     assert ap.simulate(ap.fedavg(batch=8), data, ending=ending).execution == CHOSEN

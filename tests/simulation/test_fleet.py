@@ -35,7 +35,7 @@ BYTES = 4 * NUMBERS
         (Fleet(Group("empty", 0), Group("all", 4)), (4, 3, 2, 1), "all all all all"),
     ],
 )
-def test_groups_alternate_by_descending_size(fleet, sizes, groups) -> None:
+def test_groups_alternate_by_descending_size(fleet: Any, sizes: Any, groups: Any) -> None:
     names = ["00", "01", "02", "03"]
     assigned = {name: fleet.groups[place] for name, place in zip(names, fleet.assign(sizes), strict=True)}
     assert " ".join(assigned[name].name for name in names) == groups
@@ -68,7 +68,7 @@ def test_the_short_form_is_metis_gpus_and_cpus() -> None:
         ),
     ],
 )
-def test_a_wrong_fleet_is_refused(make, message) -> None:
+def test_a_wrong_fleet_is_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -152,7 +152,7 @@ def dvw_by_hand(group: Group, train: int, validation: int, learners: int) -> flo
 
 
 @pytest.mark.parametrize("group", [Group("all", 3), Group("all", 3, bandwidth=2000, latency=0.125)], ids=str)
-def test_distributed_validation_costs_time_and_bytes(group) -> None:
+def test_distributed_validation_costs_time_and_bytes(group: Any) -> None:
     simulator = begun(
         ap.sync_dvw(batch=16, epochs=1),
         small_islands(3, each=60),

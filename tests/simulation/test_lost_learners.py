@@ -148,7 +148,9 @@ BOTH, FIRST, SECOND, NONE = (True, True), (True, False), (False, True), (False, 
     ],
     ids=str,
 )
-def test_an_opinion_of_a_site_that_leaves_is_missing_and_the_others_are_waited_for(leave, after, came) -> None:
+def test_an_opinion_of_a_site_that_leaves_is_missing_and_the_others_are_waited_for(
+    leave: Any, after: Any, came: Any
+) -> None:
     simulator, heard, began = three_to_ask()
     for name, when in leave.items():
         simulator.clock.at(began + when, Goes(name))
@@ -185,7 +187,7 @@ def test_who_is_back_before_its_opinion_was_due_does_not_give_it_any_more() -> N
 
 
 @pytest.mark.parametrize("algorithm", [ap.fedavg(batch=16), ap.async_fedavg(batch=16), ap.radfed(0.5, 3, batch=16)])
-def test_learners_that_go_away_come_back_and_are_given_work_again(algorithm) -> None:
+def test_learners_that_go_away_come_back_and_are_given_work_again(algorithm: Any) -> None:
     run = ap.simulate(
         algorithm,
         small_islands(4),

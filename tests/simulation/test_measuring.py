@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from tests.ways import NATIVE
 MEASURED = ap.radfed_i(0.5, 2, first="measured", batch=8)
 
 
-def run(algorithm: ap.Algorithm = MEASURED, **how) -> ap.Run:
+def run(algorithm: ap.Algorithm = MEASURED, **how: Any) -> ap.Run:
     return ap.simulate(algorithm, small_islands(4), ending=ap.Ending(rounds=4), **how)
 
 

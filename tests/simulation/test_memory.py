@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -128,7 +129,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [ap.fedavg(batch=20), ap.async_fedavg(batch=20)], ids=["rounds", "stream"])
-def test_a_run_does_not_depend_on_where_its_vectors_lie(algorithm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_does_not_depend_on_where_its_vectors_lie(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stores = []
 
     def small_store() -> MemoryModels:

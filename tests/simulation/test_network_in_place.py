@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from archipel.assembly.contexts import context_of
-from archipel.data.islands import Island, Islands
+from archipel.data import Island, Islands
 
 
 def test_the_first_examples_stay_as_they_are() -> None:

@@ -50,7 +50,7 @@ def run(name: str, rounds: int = 6, **settings: Any) -> ap.Run:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_every_kind_of_record_is_where_it_should_be(name) -> None:
+def test_every_kind_of_record_is_where_it_should_be(name: str) -> None:
     ended = run(name, shadow=name in ("fedavg", "radfed"))
     kinds = {type(stamped.record) for stamped in ended.records}
     expected = {Membership, Handed, Returned, Committed, Scores}
@@ -69,7 +69,7 @@ def test_every_kind_of_record_is_where_it_should_be(name) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_commits_fit_the_tasks_they_are_made_of(name) -> None:
+def test_commits_fit_the_tasks_they_are_made_of(name: str) -> None:
     ended = run(name)
     handed = {record.task: (time, record) for time, record in ended.of(Handed)}
     returned = {record.task: (time, record) for time, record in ended.cycles}
@@ -116,7 +116,7 @@ def test_commits_fit_the_tasks_they_are_made_of(name) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedavg", "hdafl", "divide_and_conquer"])
-def test_a_synchronous_update_is_never_stale(name) -> None:
+def test_a_synchronous_update_is_never_stale(name: str) -> None:
     for _, commit in run(name).commits:
         assert set(commit.stale_versions) == {0}
 
@@ -284,7 +284,7 @@ class Witness:
 
 
 @pytest.mark.parametrize("kind", ["cosine", "euclidean"])
-def test_divergence_of_layers_by_hand(kind) -> None:
+def test_divergence_of_layers_by_hand(kind: str) -> None:
     algorithm = ap.divide_and_conquer(
         prepass=2, epochs=1, tuning_epochs=1, rate=0.05, batch=16, split="fc2", divergence=kind
     )
@@ -399,7 +399,7 @@ def test_a_shadow_changes_nothing_but_the_records() -> None:
     ],
     ids=lambda algorithm: f"{algorithm.name} {type(algorithm.weighting).__name__}",
 )
-def test_every_commit_has_its_dc(algorithm) -> None:
+def test_every_commit_has_its_dc(algorithm: Any) -> None:
     """Also where opinions are gathered between the last update and the commit."""
     ended = ap.simulate(algorithm, small_islands(4), shadow=True, ending=ap.Ending(rounds=6))
     with_dc = [record for _, record in ended.shadows if record.dc is not None]
@@ -425,7 +425,7 @@ def test_dl_grows_between_the_aggregations_of_a_relay() -> None:
 
 
 @pytest.mark.slow
-def test_dc_is_told_for_a_relay_and_for_fedavg(record_property) -> None:
+def test_dc_is_told_for_a_relay_and_for_fedavg(record_property: Any) -> None:
     """RADFed claims a smaller DC than FedAvg's; which is smaller on digits is reported, not asserted."""
     data = islands(10, classes=3)
     for algorithm in (ap.radfed(fraction=0.5, hops=6, batch=16), ap.fedavg(fraction=0.5, batch=16)):
@@ -511,11 +511,11 @@ def test_a_shadow_tells_the_divergence_of_layers_for_any_method() -> None:
     updates = {}
 
     class Watch:
-        def before(self, simulator, event) -> None:
+        def before(self, simulator: Any, event: Any) -> None:
             if isinstance(event, Trained):
                 updates[event.task] = simulator.controller.models.read(event.model).clone()
 
-        def after(self, simulator, commands):
+        def after(self, simulator: Any, commands: Any) -> Any:
             return ()
 
     simulator = prepare(ap.fedavg(batch=16), data, shadow=True, ending=ap.Ending(rounds=1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ class Looking(Centred):
 
 
 @pytest.mark.parametrize("network", [Centred, Looking])
-def test_a_network_whose_examples_do_not_stand_alone_is_not_stacked(network):
+def test_a_network_whose_examples_do_not_stand_alone_is_not_stacked(network: Any) -> None:
     simulator = prepare(ap.fedavg(batch=16), small_islands(3), model=network, ending=ap.Ending(rounds=2))
     assert choose(simulator.context, Plan())[0] == "workers"
     simulator.begin()
@@ -46,7 +47,7 @@ def test_a_network_whose_examples_do_not_stand_alone_is_not_stacked(network):
     assert simulator.controller.state.version == 2
 
 
-def test_a_loss_may_look_at_its_numbers():
+def test_a_loss_may_look_at_its_numbers() -> None:
     def capped(outputs: Tensor, targets: Tensor) -> Tensor:
         loss = nn.functional.cross_entropy(outputs, targets)
         return loss if loss.item() < 100 else loss * 0.5
@@ -56,7 +57,7 @@ def test_a_loss_may_look_at_its_numbers():
     assert torch.allclose(run.model, same.model, atol=1e-6)
 
 
-def test_float_buffers_of_another_type_are_not_rounded():
+def test_float_buffers_of_another_type_are_not_rounded() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -83,7 +84,7 @@ def test_float_buffers_of_another_type_are_not_rounded():
         ),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(make, message):
+def test_parts_that_do_not_fit_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -101,18 +102,18 @@ def test_parts_that_do_not_fit_are_refused(make, message):
         (replace(ap.fedavg(), plan=Plan(private=("typo",))), "plan.private names the layer 'typo'"),
     ],
 )
-def test_a_run_that_could_not_go_well_is_refused(algorithm, message):
+def test_a_run_that_could_not_go_well_is_refused(algorithm: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         prepare(algorithm, small_islands(4))
 
 
-def test_a_plan_of_its_own_with_a_cycle_has_a_validation_part():
+def test_a_plan_of_its_own_with_a_cycle_has_a_validation_part() -> None:
     algorithm = replace(ap.fedavg(), plan=Plan(batch=16, cycle=Cycle(at_most=3)))
     run = ap.simulate(algorithm, small_islands(3), ending=ap.Ending(rounds=1))
     assert all(len(record.losses) >= 2 and all(loss > 0 for loss in record.losses) for _, record in run.cycles)
 
 
-def test_losses_can_be_asked_for_by_the_plan():
+def test_losses_can_be_asked_for_by_the_plan() -> None:
     algorithm = replace(ap.fedavg(), plan=Plan(batch=16, epochs=2, reports=("losses",)))
     run = ap.simulate(algorithm, small_islands(3), ending=ap.Ending(rounds=1))
     assert [len(record.losses) for _, record in run.cycles] == [3, 3, 3]

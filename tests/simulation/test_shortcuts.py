@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,9 @@ NETWORKS = {
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("numbers", ["any", "ties"])
 @pytest.mark.parametrize("library", ["there", "not there"])
-def test_outputs_and_gradients_are_the_same(name, numbers, library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_and_gradients_are_the_same(
+    name: str, numbers: Any, library: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without the library to the bit."""
     if library == "not there":
         monkeypatch.setattr(convolution, "_native", lambda: None)
@@ -66,7 +69,7 @@ def kinds(network: nn.Module) -> list[type[nn.Module]]:
         (nn.Conv2d(1, 2, (3, 1), padding=(2, 0), bias=False), nn.ReLU(inplace=True), nn.MaxPool2d((2, 2), (2, 2))),
     ],
 )
-def test_a_convolution_its_maxima_and_rectifying_are_one_layer(layers) -> None:
+def test_a_convolution_its_maxima_and_rectifying_are_one_layer(layers: Any) -> None:
     assert kinds(nn.Sequential(*layers, nn.Flatten())) == [ConvolvedMaxima, nn.Flatten]
 
 
@@ -86,7 +89,7 @@ class OwnConvolution(nn.Conv2d):
         nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 2, 3)),
     ],
 )
-def test_another_convolution_stays_as_it_is(convolution) -> None:
+def test_another_convolution_stays_as_it_is(convolution: Any) -> None:
     layers = (convolution, nn.MaxPool2d(2), nn.ReLU())
     assert kinds(nn.Sequential(*layers)) == [type(layer) for layer in layers]
 
@@ -102,7 +105,7 @@ def test_another_convolution_stays_as_it_is(convolution) -> None:
         nn.MaxPool2d((2, 1)),
     ],
 )
-def test_other_maxima_stay_as_they_are(pool) -> None:
+def test_other_maxima_stay_as_they_are(pool: Any) -> None:
     assert kinds(nn.Sequential(nn.Conv2d(2, 2, 3), pool, nn.ReLU())) == [nn.Conv2d, nn.MaxPool2d, nn.ReLU]
 
 
@@ -116,7 +119,7 @@ def test_names_stay() -> None:
 
 
 @pytest.mark.parametrize("listened_to", [0, 1, 2])
-def test_a_convolution_that_somebody_listens_to_stays_as_it_is(listened_to) -> None:
+def test_a_convolution_that_somebody_listens_to_stays_as_it_is(listened_to: Any) -> None:
     network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.MaxPool2d(2), nn.ReLU())
     network[listened_to].register_forward_hook(lambda module, inputs, output: None)
     assert kinds(network) == [nn.Conv2d, nn.MaxPool2d, nn.ReLU]
@@ -135,7 +138,7 @@ class Own(nn.Module):
         super().__init__()
         self.relu, self.pool = nn.ReLU(), nn.MaxPool2d(2)
 
-    def forward(self, x):
+    def forward(self, x: Any) -> Any:
         return self.pool(self.relu(x)) + self.pool(-x)
 
 

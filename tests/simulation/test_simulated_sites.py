@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -34,7 +36,7 @@ def test_sizes_are_those_of_the_parts(test: float | str, validation: float) -> N
 
 
 @pytest.mark.parametrize("make", [ap.hdafl, ap.async_dvw])
-def test_a_run_does_not_depend_on_how_many_sites_are_kept(make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_does_not_depend_on_how_many_sites_are_kept(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> ap.Run:
         return ap.simulate(make(epochs=1, batch=16), uneven("own"), ending=ap.Ending(rounds=3), validation=0.2)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ from tests.simulation.stackable import NETWORKS, as_chosen_and_plain, case, nois
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
-def test_every_network_that_stacks(network):
+def test_every_network_that_stacks(network: Any) -> None:
     at_hand = case(network)
     plan = replace(PLAN, momentum=0.5, proximal=0.1, options={"weight_decay": 0.01})
     who = learners(at_hand.x, SIZES)
@@ -64,13 +65,13 @@ def test_every_network_that_stacks(network):
     ],
     ids=named,
 )
-def test_every_plan(plan):
+def test_every_plan(plan: Any) -> None:
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     against_plain(Stacked(at_hand), who, [plan] * len(who))
 
 
-def test_learners_with_different_plans_in_one_go():
+def test_learners_with_different_plans_in_one_go() -> None:
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     plans = [
@@ -86,7 +87,7 @@ def test_learners_with_different_plans_in_one_go():
     assert [mine.steps for mine, _ in pairs] == [10, 3, 8, 4, 10, 2]
 
 
-def test_frozen_layers_keep_every_bit():
+def test_frozen_layers_keep_every_bit() -> None:
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     plan = replace(PLAN, trains=("fc2",), momentum=0.9, proximal=0.5, options={"weight_decay": 0.1})
@@ -99,7 +100,7 @@ def test_frozen_layers_keep_every_bit():
             assert torch.equal(job.vector[piece], begin[piece]) == (layer.name != "fc2"), layer.name
 
 
-def test_the_anchor_is_the_model_that_came():
+def test_the_anchor_is_the_model_that_came() -> None:
     at_hand = case()
     (learner,) = learners(at_hand.x, (40,))
     held, free = (jobs(at_hand, [learner], [replace(PLAN, epochs=5, proximal=mu)])[0] for mu in (8.0, 0.0))
@@ -110,7 +111,7 @@ def test_the_anchor_is_the_model_that_came():
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_epoch_by_epoch_is_all_at_once(momentum):
+def test_epoch_by_epoch_is_all_at_once(momentum: Any) -> None:
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     plans = [replace(PLAN, epochs=3, momentum=momentum), replace(PLAN, steps=11, momentum=momentum)] * 3
@@ -125,14 +126,14 @@ def test_epoch_by_epoch_is_all_at_once(momentum):
         agree(a, b)
 
 
-def test_a_large_cohort_is_stacked_in_several_goes(monkeypatch):
+def test_a_large_cohort_is_stacked_in_several_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     monkeypatch.setattr(stacked, "NUMBERS", 2 * at_hand.layout.size)  # two learners at a time
     against_plain(Stacked(at_hand), who, [PLAN] * len(who))
 
 
-def test_stacks_on_several_processes_come_to_the_same_bits(monkeypatch):
+def test_stacks_on_several_processes_come_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     monkeypatch.setattr(stacked, "WORTH_A_PROCESS", 2 * at_hand.layout.size * PLAN.batch)  # two learners a stack
@@ -151,7 +152,7 @@ def test_stacks_on_several_processes_come_to_the_same_bits(monkeypatch):
 
 
 @pytest.mark.parametrize("kept", [stacked.KEPT, 0])
-def test_a_stack_in_the_place_of_another_comes_to_the_same_bits(kept, monkeypatch):
+def test_a_stack_in_the_place_of_another_comes_to_the_same_bits(kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacked, "KEPT", kept)
     at_hand = case()
     who = learners(at_hand.x, SIZES)
@@ -165,7 +166,7 @@ def test_a_stack_in_the_place_of_another_comes_to_the_same_bits(kept, monkeypatc
             assert torch.equal(a.vector, b.vector)
 
 
-def test_no_stack_is_larger_than_memory_allows_however_the_cohort_divides(monkeypatch):
+def test_no_stack_is_larger_than_memory_allows_however_the_cohort_divides(monkeypatch: pytest.MonkeyPatch) -> None:
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     for fitting in (1, 2, 3, 4, 10):
@@ -176,7 +177,7 @@ def test_no_stack_is_larger_than_memory_allows_however_the_cohort_divides(monkey
             assert sum(map(len, stacks)) == count
 
 
-def test_a_row_does_not_keep_its_cohort_in_memory():
+def test_a_row_does_not_keep_its_cohort_in_memory() -> None:
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     made = jobs(at_hand, who, [replace(PLAN, momentum=0.5)] * len(who))
@@ -187,7 +188,7 @@ def test_a_row_does_not_keep_its_cohort_in_memory():
 
 
 @pytest.mark.parametrize("loss", network.PER_EXAMPLE, ids=lambda loss: loss.__name__)
-def test_every_loss_that_stacks(loss):
+def test_every_loss_that_stacks(loss: Any) -> None:
     x = noise(200, 12)
     generator = torch.Generator().manual_seed(2)
     labels = torch.randint(0, 3, (200,), generator=generator)
@@ -198,7 +199,7 @@ def test_every_loss_that_stacks(loss):
     against_plain(Stacked(at_hand), who, [replace(PLAN, rate=0.01, reports=("losses",))] * len(who))
 
 
-def test_a_target_without_a_dimension_of_its_own():
+def test_a_target_without_a_dimension_of_its_own() -> None:
     x = noise(200, 12)
     at_hand = work(nn.Sequential(nn.Linear(12, 1), nn.Flatten(0)), x, x.sum(dim=1), nn.functional.mse_loss)
     assert at_hand.module(x[:2]).shape == at_hand.y[:2].shape
@@ -208,7 +209,7 @@ def test_a_target_without_a_dimension_of_its_own():
 # ------------------------------------------------------------------------------------------------ validation losses
 
 
-def test_validation_losses_of_every_epoch():
+def test_validation_losses_of_every_epoch() -> None:
     at_hand = case()
     who = learners(at_hand.x, (33, 1, 16, 7), validation=(10, 0, 3, 1))
     plan = replace(PLAN, epochs=3, reports=("losses",))
@@ -218,7 +219,7 @@ def test_validation_losses_of_every_epoch():
         assert any(loss != loss for loss in mine.losses) == (len(learner.validation) == 0)
 
 
-def test_models_are_tried_on_their_learners_own_validation_parts():
+def test_models_are_tried_on_their_learners_own_validation_parts() -> None:
     at_hand = case()
     who = learners(at_hand.x, (33, 1, 16, 7), validation=(10, 0, 3, 1))
     plan = replace(PLAN, reports=("validation",))
@@ -229,7 +230,7 @@ def test_models_are_tried_on_their_learners_own_validation_parts():
         assert (mine.validation.confusion == alone.confusion).all()
 
 
-def test_validation_cycles_end_where_they_end_in_plain_pytorch():
+def test_validation_cycles_end_where_they_end_in_plain_pytorch() -> None:
     at_hand = case()
     who = learners(at_hand.x, (33, 1, 16, 7, 20), validation=(10, 0, 3, 1, 6))
     plan = replace(PLAN, rate=0.3, momentum=0.5, reports=("losses",))
@@ -239,7 +240,7 @@ def test_validation_cycles_end_where_they_end_in_plain_pytorch():
     assert all(len(mine.losses) == mine.epochs + 1 for mine, _ in pairs)
 
 
-def test_a_learner_that_begins_later_does_not_disturb_the_others_losses():
+def test_a_learner_that_begins_later_does_not_disturb_the_others_losses() -> None:
     at_hand = case()
     early, late = learners(at_hand.x, (33, 16), validation=(10, 3))
     plan = replace(PLAN, cycle=Cycle(tombstones=100, at_most=4), reports=("losses",))
@@ -256,7 +257,7 @@ def test_a_learner_that_begins_later_does_not_disturb_the_others_losses():
 # -------------------------------------------------------------------------------------------------- not a number
 
 
-def test_a_bad_example_spoils_nobody_but_its_owner():
+def test_a_bad_example_spoils_nobody_but_its_owner() -> None:
     """A short batch is filled up with weights of zero, and zero times NaN is NaN."""
     at_hand = case()
     for place in (0, 77, 199):
@@ -270,7 +271,7 @@ def test_a_bad_example_spoils_nobody_but_its_owner():
             assert bool(job.vector.isfinite().all()) == (place not in learner.train), (place, learner.name)
 
 
-def test_a_learner_that_diverges_spoils_nobody_else():
+def test_a_learner_that_diverges_spoils_nobody_else() -> None:
     at_hand = case()
     who = learners(at_hand.x, SIZES)
     calm = jobs(at_hand, who, [PLAN] * len(who))

@@ -121,7 +121,7 @@ def test_each_of_many_sites_is_shown_what_it_lacks() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [ap.fedavg(batch=16), ap.async_fedavg(batch=16, epochs=1)], ids=lambda a: a.name)
-def test_fedavg_moves_two_models_a_request(algorithm) -> None:
+def test_fedavg_moves_two_models_a_request(algorithm: Any) -> None:
     run = ap.simulate(algorithm, small_islands(10), fleet=ap.Fleet(fast=5, slow=5), ending=ap.Ending(rounds=4))
     requests = run.traffic["train up models"]
     assert requests == 40
@@ -257,7 +257,7 @@ def test_plu_under_asynchrony_uploads_by_the_version_at_hand_out() -> None:
 
 
 @pytest.mark.parametrize("bandwidth", [None, 100_000.0], ids=["at once", "a slow line"])
-def test_plu_under_asynchrony_uploads_by_the_version_at_the_end_of_a_task(bandwidth) -> None:
+def test_plu_under_asynchrony_uploads_by_the_version_at_the_end_of_a_task(bandwidth: Any) -> None:
     run = ap.simulate(
         ap.plu(buffer=2, period=3, last=1, deep=("head",), batch=16),
         small_islands(6),
@@ -416,7 +416,7 @@ def test_bytes_of_lost_tasks_are_counted() -> None:
 
 
 @pytest.mark.parametrize("loss", [0.0, 0.5])
-def test_bytes_of_cancelled_tasks_are_counted(loss) -> None:
+def test_bytes_of_cancelled_tasks_are_counted(loss: Any) -> None:
     """The model went down before the deadline, whatever became of it then."""
     run = ap.simulate(
         ap.fedavg(batch=16, deadline=0.1),

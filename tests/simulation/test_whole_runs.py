@@ -54,7 +54,7 @@ def run(name: str, way: str) -> ap.Run:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("way", ["stacked", NATIVE])
-def test_whole_runs_agree(way, name) -> None:
+def test_whole_runs_agree(way: Any, name: str) -> None:
     mine, theirs = run(name, way), run(name, "plain")
     assert (mine.execution, theirs.execution) == (way, "plain")
     assert events(mine) == events(theirs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def finish(way: Workers, made: Sequence[Job], epochs: int | None = None) -> None
 
 
 @pytest.fixture(params=["in C", "in torch"])
-def convolves(request, monkeypatch):
+def convolves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "in torch":
         monkeypatch.setattr(convolution, "_native", lambda: None)
     return request.param
@@ -83,7 +84,7 @@ def assert_alike(convolves: str, network: str, mine: Tensor, theirs: Tensor) -> 
     ],
     ids=["momentum", "head alone", "shift", "Adam", "cycle"],
 )
-def test_workers_are_plain(network, plan, convolves):
+def test_workers_are_plain(network: Any, plan: Any, convolves: Any) -> None:
     at_hand = case(network)
     who = learners(at_hand.x, SIZES, VALIDATION)
     mine, theirs = (jobs(at_hand, who, [plan] * len(who)) for _ in range(2))
@@ -99,7 +100,7 @@ def test_workers_are_plain(network, plan, convolves):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
-def test_epoch_by_epoch_on_workers_is_all_at_once(network, convolves):
+def test_epoch_by_epoch_on_workers_is_all_at_once(network: Any, convolves: Any) -> None:
     at_hand = case(network)
     who = learners(at_hand.x, SIZES)
     mine, theirs = (jobs(at_hand, who, [PLAN] * len(who)) for _ in range(2))
@@ -111,7 +112,7 @@ def test_epoch_by_epoch_on_workers_is_all_at_once(network, convolves):
         assert_alike(convolves, network, a.vector, b.vector)
 
 
-def test_batch_norm_statistics_are_part_of_the_model():
+def test_batch_norm_statistics_are_part_of_the_model() -> None:
     at_hand = case("small_resnet")
     who = learners(at_hand.x, SIZES)
     made = jobs(at_hand, who, [PLAN] * len(who))
@@ -126,7 +127,7 @@ def test_batch_norm_statistics_are_part_of_the_model():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", NETWORKS)
-def test_frozen_layers_keep_every_bit(network):
+def test_frozen_layers_keep_every_bit(network: Any) -> None:
     """Their batch-norm statistics too."""
     at_hand = case(network)
     who = learners(at_hand.x, SIZES)
@@ -140,7 +141,7 @@ def test_frozen_layers_keep_every_bit(network):
 
 
 @pytest.mark.slow
-def test_a_whole_run_on_workers_is_the_plain_one():
+def test_a_whole_run_on_workers_is_the_plain_one() -> None:
     data = images(small_islands(6, each=60))
     runs = [
         ap.simulate(
@@ -175,7 +176,7 @@ class Choosy(nn.Module):
         return outputs
 
 
-def test_an_error_at_one_learner_surfaces_and_the_workers_go_on():
+def test_an_error_at_one_learner_surfaces_and_the_workers_go_on() -> None:
     x = torch.randn(40, 4, generator=torch.Generator().manual_seed(1))
     x[5] = 1000  # the last learner's
     at_hand = work(Choosy(), x, torch.arange(40) % 3)
@@ -191,7 +192,7 @@ def test_an_error_at_one_learner_surfaces_and_the_workers_go_on():
         assert torch.equal(a.vector, b.vector)
 
 
-def test_a_wrong_option_of_the_optimiser_surfaces_from_a_run():
+def test_a_wrong_option_of_the_optimiser_surfaces_from_a_run() -> None:
     with pytest.raises(ValueError, match=r"Adam does not take .*'beta': 1"):
         ap.simulate(ap.fedavg(optimiser="Adam", options={"beta": 1}), islands(4), execution="workers")
 
@@ -199,7 +200,7 @@ def test_a_wrong_option_of_the_optimiser_surfaces_from_a_run():
 # ------------------------------------------------------------------------------------------- it leaves no trace
 
 
-def test_workers_leave_the_module_they_were_given_alone():
+def test_workers_leave_the_module_they_were_given_alone() -> None:
     at_hand = case("small_cnn")
     before = {name: tensor.clone() for name, tensor in at_hand.module.state_dict().items()}
     who = learners(at_hand.x, SIZES)
@@ -208,7 +209,7 @@ def test_workers_leave_the_module_they_were_given_alone():
 
 
 @pytest.mark.slow
-def test_workers_leave_the_global_generator_alone():
+def test_workers_leave_the_global_generator_alone() -> None:
     """Every worker forks the one generator of torch; two that overlap must not leave each other's state behind."""
     at_hand = case("small_cnn")
     who = learners(at_hand.x, (6,) * 10)
@@ -220,7 +221,7 @@ def test_workers_leave_the_global_generator_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_number_of_threads_is_restored():
+def test_the_number_of_threads_is_restored() -> None:
     before = torch.get_num_threads()
     with threads(before + 1):
         assert torch.get_num_threads() == before + 1

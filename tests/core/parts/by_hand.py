@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from archipel.core.layout import Layer, Layout, TensorSlot
@@ -57,7 +58,7 @@ class Bench:
     def update(
         self,
         learner: str = "a",
-        numbers: Sequence[float] | None = None,
+        numbers: Sequence[float] | np.ndarray | None = None,
         layers: Sequence[str] | None = None,
         *,
         examples: int | None = 1,
@@ -104,7 +105,8 @@ class Bench:
         for name in self.state.vectors.unneeded():
             self.models.drop(name)
 
-    def spread(self, weight: float | tuple[float, ...]) -> tuple[float, ...]:
+    def spread(self, weight: float | tuple[float, ...] | None) -> tuple[float, ...]:
+        assert weight is not None, "there is too little evidence to weigh it"
         return weight if isinstance(weight, tuple) else (weight,) * len(self.layout.layers)
 
     def commit(
@@ -112,13 +114,15 @@ class Bench:
         merge: Merge,
         server: Server,
         updates: Sequence[Update],
-        weights: Sequence[float | tuple[float, ...]],
+        weights: Sequence[float | tuple[float, ...] | None],
     ) -> list[float]:
         """Merge these updates, let the server step, and return the next model."""
         proposal = merge.merge(self.view("merge"), updates, [self.spread(weight) for weight in weights])
         following = server.step(self.view("server"), proposal)
+        assert following is not None
         self.state.version += 1
         name = f"v{self.state.version}"
         self.models.write(name, following)
         self.state.model = Model(name, (name,) * len(self.layout.layers))
-        return following.tolist()
+        numbers: list[float] = following.tolist()
+        return numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_a_learner_that_made_no_step_moves_nothing() -> None:
     assert all(map(math.isfinite, NormalisedChange().coefficients([bench_update(0)], [1.0])))
 
 
-def bench_update(steps: int):  # type: ignore[no-untyped-def]
+def bench_update(steps: int) -> Any:
     update = Bench(layout(w=1)).update("a", [1.0])
     update.steps = steps
     return update

@@ -17,7 +17,7 @@ def two_layers() -> Layout:
     return Layout.of(nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 2)))
 
 
-def merged(*updates: tuple[list[float], tuple[int, ...], float], layers: list | None = None) -> list[float]:
+def merged(*updates: tuple[list[float], tuple[int, ...], float], layers: list[str] | None = None) -> list[float]:
     bench = Bench(two_layers())
     made = [
         bench.update(f"{number}", numbers, metrics=Metrics(classes=counts))

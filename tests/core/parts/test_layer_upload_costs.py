@@ -6,6 +6,8 @@ and Table 3). So the table confirms the schedule, the networks and what counts a
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -51,7 +53,7 @@ TABLE_4: list[tuple[Algorithm | list[Algorithm], list[int | None], list[float | 
 ]
 
 
-def cells() -> list:
+def cells() -> list[Any]:
     found = []
     for row, rounds, costs in TABLE_4:
         algorithms_ = row if isinstance(row, list) else [row] * 3
@@ -87,7 +89,7 @@ def gigabytes(algorithm: Algorithm, layout: Layout, rounds: int) -> float:
         ("GermanTS", 209_792, 2_403_499, 0.80, 9.17),
     ],
 )
-def test_table_3(data, shallow, deep, shallow_mb, deep_mb):
+def test_table_3(data: Any, shallow: Any, deep: Any, shallow_mb: Any, deep_mb: Any) -> None:
     # formula 12: 4 n / 1024^2; for FMNIST 4 x 206592 / 1048576 = 0.788
     layout = LAYOUTS[data]
     for word, count, mb in (("shallow", shallow, shallow_mb), ("deep", deep, deep_mb)):
@@ -96,7 +98,7 @@ def test_table_3(data, shallow, deep, shallow_mb, deep_mb):
         assert round(size / MB, 2) == mb
 
 
-def test_one_cell_by_hand():
+def test_one_cell_by_hand() -> None:
     # PLU(300, 10, 7) on FMNIST, 88 rounds: deep layers in rounds 1 to 10, 7 of each of 11-20 ... 71-80, and of 81 to 88
     # in 84 to 88: 10 + 7 x 7 + 5 = 64 rounds. (88 x 206592 + 64 x 3413770) x 4 bytes = 946,645,504 = 0.88 GB
     assert 88 * 206_592 + 64 * 3_413_770 == 236_661_376
@@ -106,11 +108,11 @@ def test_one_cell_by_hand():
 
 
 @pytest.mark.parametrize(("algorithm", "data", "rounds", "cost"), cells())
-def test_table_4(algorithm, data, rounds, cost):
+def test_table_4(algorithm: Any, data: Any, rounds: Any, cost: Any) -> None:
     assert gigabytes(algorithm, LAYOUTS[data], rounds) == pytest.approx(cost, abs=0.01)
 
 
-def test_all_but_three_cells_follow_to_the_last_digit():
+def test_all_but_three_cells_follow_to_the_last_digit() -> None:
     # in three the paper's own rounding differs: 0.447 is printed 0.44, 1.772 is 1.78, 2.023 is 2.03
     off = {
         param.id: round(found, 3)
@@ -122,14 +124,14 @@ def test_all_but_three_cells_follow_to_the_last_digit():
     assert len(cells()) == 48
 
 
-def test_methods_that_never_reach_the_target_cost_300_rounds():
+def test_methods_that_never_reach_the_target_cost_300_rounds() -> None:
     # fig. 7: FedProx and FedAsync on GermanTS, 2.92 GB
     assert round(gigabytes(algorithms.fedasync(), LAYOUTS["GermanTS"], 300), 2) == 2.92
 
 
-def test_the_table_tells_this_schedule_from_others():
+def test_the_table_tells_this_schedule_from_others() -> None:
     # without a whole first period, or with the deep layers first in a period, most of the PLU cells would not follow
-    def off(deep) -> int:
+    def off(deep: Any) -> int:
         wrong = 0
         for param in cells():
             algorithm, data, rounds, cost = param.values

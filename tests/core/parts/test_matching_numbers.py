@@ -33,7 +33,8 @@ def test_the_gain_is_the_growth_of_the_posterior() -> None:
     s, s0 = prior.sigma**-2, prior.sigma0**-2
 
     def posterior(members: list[FloatTable]) -> float:
-        return float((s * sum(members)) @ (s * sum(members)) / (s0 + s * len(members)))
+        total = s * np.sum(members, axis=0)
+        return float(total @ total / (s0 + s * len(members)))
 
     found = gains(models[2], models[0] + models[1], np.array([2.0, 2.0]), 0, 3, prior)
     for row, column in itertools.product(range(2), range(2)):

@@ -42,7 +42,8 @@ def made(name: str) -> tuple[nn.Module, Layout, Tensor]:
 def outputs(module: nn.Module, layout: Layout, vector: Tensor, examples: Tensor) -> Tensor:
     Binding(layout, module).bind(vector.clone())
     with torch.no_grad():
-        return module(examples)
+        found: Tensor = module(examples)
+    return found
 
 
 def test_the_neurons_of_a_small_network_by_hand() -> None:

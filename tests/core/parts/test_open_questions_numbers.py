@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -92,7 +93,7 @@ CLASSES = {"a": (10, 0), "b": (10, 0), "c": (0, 10), "d": (5, 5), "e": (9, 1)}
         (("a",), 2, []),  # nothing to choose from
     ],
 )
-def test_evaluators_have_everybodys_shares_of_the_classes(sites, count, chosen) -> None:
+def test_evaluators_have_everybodys_shares_of_the_classes(sites: Any, count: Any, chosen: Any) -> None:
     assert representative(sites, CLASSES, count) == chosen
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.core.parts.by_hand import Bench, layout
 FOUR = layout(conv1=1, conv2=1, fc=1, head=1)
 
 
-def plan_at(version: int, *planners, plan: Plan | None = None, group: str = "", layers=FOUR) -> Plan:
+def plan_at(version: int, *planners: Any, plan: Plan | None = None, group: str = "", layers: Any = FOUR) -> Plan:
     """The plan of a task that is handed out at this version."""
     bench = Bench(layers)
     bench.state.version = version
@@ -47,7 +48,7 @@ def test_decay_falls_by_a_tenth_at_every_version() -> None:
         (lambda: Decay(1.1), "Decay: factor should be above 0 and at most 1, got 1.1"),
     ],
 )
-def test_bad_settings_are_refused(make, message) -> None:
+def test_bad_settings_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -81,7 +82,7 @@ def test_validation_cycle_of_a_number_for_each_group() -> None:
         (lambda: ValidationCycle({"fast": 0}, {"slow": 1}), "loss and tombstones name different groups"),
     ],
 )
-def test_validation_cycle_refuses_nonsense_when_it_is_made(make, message) -> None:
+def test_validation_cycle_refuses_nonsense_when_it_is_made(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 
@@ -97,7 +98,7 @@ def test_deep_layers_are_uploaded_in_the_last_rounds_of_a_period() -> None:
 
 
 @pytest.mark.parametrize(("period", "last", "silent"), [(3, 1, [4, 5, 7, 8]), (3, 3, []), (4, 0, [5, 6, 7, 8, 9])])
-def test_other_periods(period, last, silent) -> None:
+def test_other_periods(period: int, last: int, silent: Any) -> None:
     part = PeriodicLayers(period, last)
     assert [round_ for round_ in range(1, 10) if not part.uploads_deep(round_)] == silent
 
@@ -113,7 +114,7 @@ def test_by_hand_out_a_task_belongs_to_the_round_that_would_follow() -> None:
 
 
 @pytest.mark.parametrize(("version", "unwanted"), [(9, ()), (10, ("fc", "head")), (12, ("fc", "head")), (13, ())])
-def test_by_arrival_an_answer_belongs_to_the_round_that_would_follow(version, unwanted) -> None:
+def test_by_arrival_an_answer_belongs_to_the_round_that_would_follow(version: int, unwanted: Any) -> None:
     part = PeriodicLayers(10, 7, deep=("fc", "head"))
     bench = Bench(FOUR)
     bench.state.version = version
@@ -127,7 +128,7 @@ def test_deep_is_what_lies_behind_the_first_layer_where_nothing_convolves() -> N
 
 
 @pytest.mark.parametrize("last", range(11))
-def test_cost_of_plu_is_the_papers_formula(last) -> None:
+def test_cost_of_plu_is_the_papers_formula(last: int) -> None:
     # section 3.3.1: R s + (P - D) d + (R / P) D d, with R = 300, P = 10, s = 2, d = 5
     part = PeriodicLayers(10, last)
     cost = sum(2 + 5 * part.uploads_deep(round_) for round_ in range(1, 301))
@@ -139,7 +140,10 @@ def test_cost_of_plu_is_the_papers_formula(last) -> None:
     [
         (lambda: PeriodicLayers(7, 10), r"last \(D\) should be between 0 and the period 7, got 10"),
         (lambda: PeriodicLayers(10, -1), r"last \(D\) should be between 0 and the period 10, got -1"),
-        (lambda: PeriodicLayers(by="arival"), "by should be one of arrival, hand-out, got 'arival'"),
+        (
+            lambda: PeriodicLayers(by="arival"),  # type: ignore[arg-type]
+            "by should be one of arrival, hand-out, got 'arival'",
+        ),
         (lambda: PeriodicLayers(0, 0), "period should be at least 1, got 0"),
         (lambda: PeriodicLayers(deep="all").check(FOUR), r"all layers \(conv1, conv2, fc, head\) are deep"),
         (
@@ -148,7 +152,7 @@ def test_cost_of_plu_is_the_papers_formula(last) -> None:
         ),
     ],
 )
-def test_periodic_layers_refuse_nonsense(make, message) -> None:
+def test_periodic_layers_refuse_nonsense(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
 

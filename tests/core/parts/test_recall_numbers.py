@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,7 @@ class Timeline:
         return self.controller.handle(Progress(self.at[learner], steps))
 
 
-def test_effective_staleness_by_a_timeline():
+def test_effective_staleness_by_a_timeline() -> None:
     # S_k = S_c(t') - S_c(t) + S_k: what was committed since the model was handed out, and its own steps
     line = Timeline(None, "a", "b", "c")
     assert line.commit("a", 5) == 5  # nothing was committed before: 0 - 0 + 5; S_c = 5
@@ -71,7 +72,7 @@ def test_effective_staleness_by_a_timeline():
     assert line.controller.state.committed == 5 + 7 + 4 + 3 + 2
 
 
-def test_a_learner_is_recalled_when_its_staleness_exceeds_its_median():
+def test_a_learner_is_recalled_when_its_staleness_exceeds_its_median() -> None:
     line = Timeline(MedianStaleness(after=2), "a", "b")
     assert [line.commit("a", 3), line.commit("a", 5)] == [3, 5]  # median 4; S_c = 8
     assert line.progress("a", 4) == []  # 8 - 8 + 4 = 4 is not above 4
@@ -79,7 +80,7 @@ def test_a_learner_is_recalled_when_its_staleness_exceeds_its_median():
     assert line.progress("a", 6) == []  # it has been told
 
 
-def test_a_commit_of_others_makes_it_stale_too():
+def test_a_commit_of_others_makes_it_stale_too() -> None:
     line = Timeline(MedianStaleness(after=2), "a", "b")
     line.commit("a", 3)
     line.commit("a", 5)  # median 4; a starts again at S_c = 8
@@ -105,7 +106,7 @@ def remember(bench: Bench, part: MedianStaleness, learner: str, values: list[int
 
 
 @pytest.mark.parametrize(("cycles", "due"), [(0, False), (19, False), (20, True), (21, True)])
-def test_the_median_counts_from_the_twentieth_cycle(cycles, due):
+def test_the_median_counts_from_the_twentieth_cycle(cycles: Any, due: Any) -> None:
     bench = Bench(layout(w=1))
     part = MedianStaleness()
     remember(bench, part, "a", [10] * cycles)
@@ -113,7 +114,7 @@ def test_the_median_counts_from_the_twentieth_cycle(cycles, due):
 
 
 @pytest.mark.parametrize("length", [20, 21, 40, 57])
-def test_the_median_is_of_all_cycles_so_far(length):
+def test_the_median_is_of_all_cycles_so_far(length: Any) -> None:
     bench = Bench(layout(w=1))
     part = MedianStaleness()
     values = np.random.default_rng(length).integers(1, 100, length).tolist()
@@ -126,7 +127,7 @@ def test_the_median_is_of_all_cycles_so_far(length):
 
 
 @pytest.mark.parametrize(("window", "bar"), [(None, 4.5), (2, 5.0), (4, 4.5), (9, 4.5)])
-def test_the_median_of_the_first_cycles_only(window, bar):
+def test_the_median_of_the_first_cycles_only(window: Any, bar: Any) -> None:
     # of 4, 6, 3, 5 the first two have the median 5, all four 4.5; later cycles do not enter a window
     bench = Bench(layout(w=1))
     part = MedianStaleness(after=2, window=window)
@@ -137,7 +138,7 @@ def test_the_median_of_the_first_cycles_only(window, bar):
     assert part.due(bench.view(), assignment("a", 0, math.floor(bar) + 1))
 
 
-def test_every_learner_has_a_median_of_its_own():
+def test_every_learner_has_a_median_of_its_own() -> None:
     bench = Bench(layout(w=1))
     part = MedianStaleness(after=1)
     remember(bench, part, "fast", [5])
@@ -147,7 +148,7 @@ def test_every_learner_has_a_median_of_its_own():
     assert not part.due(bench.view(), assignment("new", 0, 6))
 
 
-def test_recall_refuses_nonsense():
+def test_recall_refuses_nonsense() -> None:
     with pytest.raises(ValueError, match="MedianStaleness: after should be at least 1, got 0"):
         MedianStaleness(0)
     with pytest.raises(ValueError, match="MedianStaleness: window should be at least 1, got 0"):

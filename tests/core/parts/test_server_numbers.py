@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ def rounds(server: Server, start: float, deltas: list[float]) -> list[float]:
     for delta in deltas:
         current = bench.models.read(bench.state.model.name)
         following = server.step(bench.view("server"), Proposal(current + delta, (0,)))
+        assert following is not None
         bench.models.write("v0", following)
         seen.append(float(following))
     return seen
@@ -27,7 +29,9 @@ def rounds(server: Server, start: float, deltas: list[float]) -> list[float]:
 def test_replace_takes_the_proposal_to_the_bit() -> None:
     bench = Bench(layout(w=3), [1e8, 0.1, -3.0])
     proposal = torch.tensor([0.1, 1e-9, 7.0])  # 1e8 + (0.1 - 1e8) is 0 in float32
-    assert torch.equal(Replace().step(bench.view(), Proposal(proposal, (0,))), proposal)
+    following = Replace().step(bench.view(), Proposal(proposal, (0,)))
+    assert following is not None
+    assert torch.equal(following, proposal)
 
 
 def test_replace_with_a_rate_is_radfed_line_14() -> None:
@@ -73,7 +77,7 @@ def test_adagrad() -> None:
 
 @pytest.mark.parametrize("kind", [Adam, Yogi, Adagrad])
 @pytest.mark.parametrize("initial", [0, 1])
-def test_a_whole_number_is_an_initial_v_too(kind, initial) -> None:
+def test_a_whole_number_is_an_initial_v_too(kind: Any, initial: Any) -> None:
     # RADFed's grid of v_-1 is 0, .1, .01, .001, and who writes 0 means 0.0
     assert rounds(kind(initial=initial), 0.0, [2.0, 4.0]) == rounds(kind(initial=float(initial)), 0.0, [2.0, 4.0])
 
@@ -83,7 +87,7 @@ def test_a_whole_number_is_an_initial_v_too(kind, initial) -> None:
 DELTAS = np.random.default_rng(7).standard_normal((12, 5)).astype(np.float32)
 
 
-def walk(servers, deltas=DELTAS) -> torch.Tensor:
+def walk(servers: Any, deltas: Any = DELTAS) -> torch.Tensor:
     """The model after all rounds; one server a round."""
     bench = Bench(layout(w=deltas.shape[1]))
     for server, delta in zip(servers, deltas, strict=True):
@@ -93,7 +97,7 @@ def walk(servers, deltas=DELTAS) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("kind", [Adam, Yogi, Adagrad])
-def test_adaptive_servers_are_algorithm_2_of_reddi(kind) -> None:
+def test_adaptive_servers_are_algorithm_2_of_reddi(kind: Any) -> None:
     eta, beta1, beta2, tau, v = 0.1, 0.9, 0.99, 1e-3, 0.01
     x, m = np.zeros(5), np.zeros(5)
     for delta in DELTAS.astype(np.float64):
@@ -109,7 +113,7 @@ def test_adaptive_servers_are_algorithm_2_of_reddi(kind) -> None:
     np.testing.assert_allclose(walk([server] * 12).numpy(), x, rtol=1e-4, atol=1e-6)
 
 
-def torch_walk(make) -> torch.Tensor:
+def torch_walk(make: Any) -> torch.Tensor:
     """The same deltas as gradients -delta of an optimiser of torch."""
     w = torch.zeros(5, requires_grad=True)
     steps = make([w])
@@ -147,7 +151,7 @@ def test_adam_is_torch_adam_without_its_bias_correction() -> None:
 
 
 @pytest.mark.parametrize("server", [Replace(), Replace(0.5), Momentum(), Adam(), Yogi(), Adagrad()], ids=repr)
-def test_layers_that_are_not_proposed_do_not_move(server) -> None:
+def test_layers_that_are_not_proposed_do_not_move(server: Any) -> None:
     bench = Bench(layout(x=2, y=2, z=1), [1.0, 2.0, 3.0, 4.0, 5.0])
     everything = Proposal(torch.tensor([2.0, 0.0, 5.0, 1.0, 9.0]), (0, 1, 2))
     bench.models.write("v0", server.step(bench.view("server"), everything))
@@ -186,6 +190,6 @@ def test_a_step_leaves_the_current_model_alone() -> None:
         (lambda: Adagrad(initial=-1), "Adagrad: initial should be at least 0, got -1"),
     ],
 )
-def test_servers_refuse_nonsense(make, message) -> None:
+def test_servers_refuse_nonsense(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -122,6 +123,6 @@ def test_the_name_of_a_shift_is_the_tasks_own() -> None:
         (lambda: LearnerMomentum(1.5), "LearnerMomentum: alpha should be"),
     ],
 )
-def test_bad_settings_are_refused(make, words) -> None:  # type: ignore[no-untyped-def]
+def test_bad_settings_are_refused(make: Any, words: Any) -> None:
     with pytest.raises(ValueError, match=words):
         make()

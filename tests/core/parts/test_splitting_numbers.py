@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from tests.core.parts.by_hand import Bench, layout
 A, B, C = [3.0, 4.0], [4.0, 3.0], [0.0, 5.0]  # all of norm 5; A.B = 24, A.C = 20, B.C = 15
 
 
-def vector(numbers):
+def vector(numbers: Any) -> Any:
     return torch.tensor(numbers, dtype=torch.float64)
 
 
@@ -58,7 +59,7 @@ def test_models_of_zeros() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_divergence_agrees_with_scipy(seed) -> None:
+def test_divergence_agrees_with_scipy(seed: int) -> None:
     a, b = np.random.default_rng(seed).standard_normal((2, 40))
     norm = np.linalg.norm(a)
     distance = scipy.spatial.distance
@@ -122,7 +123,7 @@ SIX = layout(l1=1, l2=1, l3=1, l4=1, l5=1, l6=1)
         ([0.05, 0.05, math.inf, 0.2, 0.2, 0.2], 0.5, 2),
     ],
 )
-def test_where_the_split_is(divergence, threshold, first) -> None:
+def test_where_the_split_is(divergence: Any, threshold: float, first: Any) -> None:
     assert first_divergent(SIX, divergence, threshold) == first
 
 
@@ -140,7 +141,7 @@ def test_batch_norm_statistics_are_no_layers_to_split_at() -> None:
 
 
 @pytest.mark.parametrize(("split", "first"), [(1, 1), (3, 3), (5, 5), ("l1", 1), ("l3", 3), ("l5", 5), ("features", 5)])
-def test_a_given_split_names_the_last_feature_layer(split, first) -> None:
+def test_a_given_split_names_the_last_feature_layer(split: Any, first: Any) -> None:
     part = DivideAndConquer(split=split)
     part.check(SIX)
     assert part.found(Bench(SIX).view()) == first
@@ -161,7 +162,7 @@ def test_a_given_split_keeps_statistics_with_their_layer() -> None:
         ("l7", "DivideAndConquer: no layer named 'l7'. Layers of this model: l1, l2"),
     ],
 )
-def test_an_impossible_split_is_refused_before_the_run(split, message) -> None:
+def test_an_impossible_split_is_refused_before_the_run(split: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DivideAndConquer(split=split).check(SIX)
 
@@ -176,7 +177,7 @@ def test_the_split_is_found_after_the_pre_pass_and_stays() -> None:
     part = DivideAndConquer(prepass=2)
     view = bench.view("planner.0")
 
-    def commit(x, y, z) -> None:
+    def commit(x: Any, y: Any, z: Any) -> None:
         bench.state.version += 1
         part.committed(view, [bench.update("a", [*A, *A, *A]), bench.update("b", [*x, *y, *z])])
 
@@ -205,7 +206,7 @@ def test_a_commit_of_one_update_says_nothing_about_the_split() -> None:
 # ------------------------------------------------------------------------------------------------------------ plans
 
 
-def plan_at(version: int, planners, plan: Plan, layers=SIX) -> Plan:
+def plan_at(version: int, planners: Any, plan: Plan, layers: Any = SIX) -> Plan:
     bench = Bench(layers)
     bench.state.version = version
     learner = bench.join("a")
@@ -282,7 +283,7 @@ def test_private_layers_train_in_every_round_and_are_never_sent() -> None:
         ({"threshold": 0}, "threshold should be above 0 and at most 1, got 0"),
     ],
 )
-def test_divide_and_conquer_refuses_nonsense(settings, message) -> None:
+def test_divide_and_conquer_refuses_nonsense(settings: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DivideAndConquer(**settings)
 

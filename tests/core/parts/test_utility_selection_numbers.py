@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,7 @@ def test_oort_fills_its_places_with_whom_there_is() -> None:
 
 def test_tifl_takes_learners_of_one_tier() -> None:
     made, selection = bench(), ByTier({"fast": 3.0, "slow": 1.0})
-    tiers = Counter()
+    tiers = Counter[str]()
     for draw in range(2000):
         chosen = selection.select(made.view("selection"), NAMES, 2, f"round {draw}")
         groups = {made.state.members[name].group for name in chosen}
@@ -117,7 +118,7 @@ def test_tifls_credits_run_out() -> None:
     assert groups[4] == "fast", "when nobody has any left they do not count"
 
 
-def _memory(made: Bench, selection: ByTier):  # type: ignore[no-untyped-def]
+def _memory(made: Bench, selection: ByTier) -> Any:
     from archipel.core.parts.utility_selection import TierMemory
 
     return made.view("selection").memory(TierMemory)

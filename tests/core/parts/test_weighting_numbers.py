@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from archipel.core.parts import (
     Product,
     Replace,
 )
+from archipel.core.parts.weighting import Weighting
 from archipel.core.types import HOME, Consistency, Consistent, Metrics, Score, Scored
 from tests.core.parts.by_hand import Bench, layout
 
@@ -31,11 +34,11 @@ def bench() -> Bench:
 # ----------------------------------------------------------------------------------------- examples, or all alike
 
 
-def test_fedavg_weighs_by_examples(bench) -> None:
+def test_fedavg_weighs_by_examples(bench: Bench) -> None:
     assert ByExamples().weigh(bench.view(), bench.update(examples=37)) == 37.0
 
 
-def test_examples_that_are_withheld_cannot_be_weighed_by(bench) -> None:
+def test_examples_that_are_withheld_cannot_be_weighed_by(bench: Bench) -> None:
     assert ByExamples().weigh(bench.view(), bench.update("b", examples=None)) is None
     assert Equally().weigh(bench.view(), bench.update("b", examples=None)) == 1.0
 
@@ -62,13 +65,13 @@ def test_examples_that_are_withheld_cannot_be_weighed_by(bench) -> None:
     ],
     ids=lambda value: value.curve if isinstance(value, ByFreshness) else "",
 )
-def test_freshness_curves(bench, part, expected) -> None:
+def test_freshness_curves(bench: Bench, part: Any, expected: Any) -> None:
     found = {s: part.weigh(bench.view(), bench.update(stale=s)) for s in expected}
     assert found == pytest.approx(expected, rel=1e-13)
 
 
 @pytest.mark.parametrize("curve", ["poly", "hinge", "exp", "inv", "log"])
-def test_every_curve_falls_and_never_exceeds_one(curve) -> None:
+def test_every_curve_falls_and_never_exceeds_one(curve: Any) -> None:
     part = ByFreshness(curve, a=10 if curve == "hinge" else 0.5)
     values = [part.at(s) for s in range(40)]
     assert all(0 < later <= earlier <= 1 for earlier, later in pairwise(values))
@@ -79,14 +82,17 @@ def test_every_curve_falls_and_never_exceeds_one(curve) -> None:
 def test_staleness_as_xie_counts_it_is_one_more() -> None:
     # s(t - tau) of a fresh update: poly (1 + 1)^-.5; hinge forgives b - 1 commits of others
     bench = Bench(layout(w=1))
-    own = [ByFreshness(curve, a, b=4, counts_own_commit=True) for curve, a in (("poly", 0.5), ("hinge", 10.0))]
+    own = [
+        ByFreshness("poly", 0.5, b=4, counts_own_commit=True),
+        ByFreshness("hinge", 10.0, b=4, counts_own_commit=True),
+    ]
     found = [[part.weigh(bench.view(), bench.update(stale=s)) for s in (0, 3, 4)] for part in own]
     assert found == [pytest.approx([2**-0.5, 5**-0.5, 6**-0.5]), [1.0, 1.0, 1 / 11]]
 
 
 def test_freshness_refuses_nonsense() -> None:
     with pytest.raises(ValueError, match="curve should be one of constant, poly, hinge, exp, inv, log, got 'hing'"):
-        ByFreshness("hing")
+        ByFreshness("hing")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="ByFreshness: a should be more than 0, got 0"):
         ByFreshness("poly", a=0)
     with pytest.raises(ValueError, match="ByFreshness: b should be at least 0, got -1"):
@@ -96,7 +102,7 @@ def test_freshness_refuses_nonsense() -> None:
 # ------------------------------------------------------------------------------------------- TVW: formula 4 in full
 
 
-def formula_4(sizes, staleness, f):
+def formula_4(sizes: list[int], staleness: list[int], f: Callable[[int], float]) -> list[float]:
     """TW of Fed2A, letter by letter: n_k / n_t, f(t, k) / f(t), then normalised by TW_t."""
     n_t = sum(sizes)
     f_t = sum(f(s) for s in staleness)
@@ -112,7 +118,7 @@ CURVES = {
 }
 
 
-def weights_of(part, bench, updates):
+def weights_of(part: Any, bench: Bench, updates: Any) -> Any:
     return [part.weigh(bench.view(), update) for update in updates]
 
 
@@ -138,7 +144,7 @@ def test_tvw_worked_out() -> None:
     ("sizes", "staleness"),
     [([1500, 2500, 1900], [0, 2, 7]), ([900, 1500], [3, 3]), ([7, 1, 400, 33, 5], [0, 1, 0, 12, 4])],
 )
-def test_tvw_is_formula_4_for_every_curve(bench, curve, sizes, staleness) -> None:
+def test_tvw_is_formula_4_for_every_curve(bench: Bench, curve: Any, sizes: list[int], staleness: list[int]) -> None:
     updates = [bench.update(examples=n, stale=s) for n, s in zip(sizes, staleness, strict=True)]
     weights = weights_of(Product(ByExamples(), ByFreshness(curve)), bench, updates)
     normalised = [weight / sum(weights) for weight in weights]
@@ -170,7 +176,7 @@ OTHER = Scored(8, 8.0, np.array([[2, 2], [1, 3]]))
 SCORE = Score("validation")
 
 
-def asked(*results: Scored | None):
+def asked(*results: Scored | None) -> Any:
     return [(f"site {i}", SCORE, result) for i, result in enumerate(results)]
 
 
@@ -186,13 +192,13 @@ def asked(*results: Scored | None):
         ("loss", 4 / 3),  # 12 / 16 = 3/4, and one over that
     ],
 )
-def test_dvw_pools_the_confusion_matrices(bench, name, weight) -> None:
+def test_dvw_pools_the_confusion_matrices(bench: Bench, name: str, weight: Any) -> None:
     part = ByDistributedValidation(name)
     update = bench.update(metrics=Metrics(validation=OWN), evidence=asked(OTHER))
     assert part.weigh(bench.view(), update) == pytest.approx(weight, rel=1e-13)
 
 
-def test_dvw_by_auc_pools_the_histograms(bench) -> None:
+def test_dvw_by_auc_pools_the_histograms(bench: Bench) -> None:
     part = ByDistributedValidation("auc")
     assert part.probe == Score("validation", bins=1024)
     assert part.needs.reports == ("validation scores",)
@@ -205,25 +211,27 @@ def test_dvw_by_auc_pools_the_histograms(bench) -> None:
     assert part.weigh(bench.view(), update) == pytest.approx(6 / 9, rel=1e-15)
 
 
-def test_dvw_is_not_the_mean_of_the_sites_scores(bench) -> None:
+def test_dvw_is_not_the_mean_of_the_sites_scores(bench: Bench) -> None:
     # 1 of 1 right here, 1 of 4 right there: pooled 2/5, the mean would be 5/8
     here, there = Scored(1, 0.0, np.array([[1, 0], [0, 0]])), Scored(4, 0.0, np.array([[0, 3], [0, 1]]))
     update = bench.update(metrics=Metrics(validation=here), evidence=asked(there))
     assert ByDistributedValidation().weigh(bench.view(), update) == 0.4
 
 
-def test_dvw_a_correlation_below_zero_is_worth_nothing(bench) -> None:
+def test_dvw_a_correlation_below_zero_is_worth_nothing(bench: Bench) -> None:
     wrong = Scored(4, 4.0, np.array([[0, 2], [2, 0]]))  # Matthews: -1
     update = bench.update(metrics=Metrics(validation=wrong))
     assert ByDistributedValidation("matthews").weigh(bench.view(), update) == 0.0
 
 
-def test_dvw_loss_that_is_not_finite_is_no_evidence(bench) -> None:
+def test_dvw_loss_that_is_not_finite_is_no_evidence(bench: Bench) -> None:
     for loss in (math.nan, math.inf):
         update = bench.update(metrics=Metrics(validation=Scored(4, loss)))
         assert ByDistributedValidation("loss").weigh(bench.view(), update) is None
     perfect = bench.update(metrics=Metrics(validation=Scored(4, 0.0)))
-    assert math.isfinite(ByDistributedValidation("loss").weigh(bench.view(), perfect))
+    weight = ByDistributedValidation("loss").weigh(bench.view(), perfect)
+    assert isinstance(weight, float)
+    assert math.isfinite(weight)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +247,7 @@ def test_dvw_loss_that_is_not_finite_is_no_evidence(bench) -> None:
         (0.25, 0, True),  # its own opinion alone
     ],
 )
-def test_dvw_quorum(bench, quorum, came, suffices) -> None:
+def test_dvw_quorum(bench: Bench, quorum: float, came: Any, suffices: bool) -> None:
     results = [OTHER] * came + [None] * (3 - came)
     update = bench.update(metrics=Metrics(validation=OWN), evidence=asked(*results))
     weight = ByDistributedValidation(quorum=quorum).weigh(bench.view(), update)
@@ -247,18 +255,18 @@ def test_dvw_quorum(bench, quorum, came, suffices) -> None:
     assert weight == (pytest.approx((7 + 5 * came) / (8 + 8 * came)) if suffices else None)
 
 
-def test_dvw_without_any_opinion_cannot_weigh(bench) -> None:
+def test_dvw_without_any_opinion_cannot_weigh(bench: Bench) -> None:
     assert ByDistributedValidation().weigh(bench.view(), bench.update()) is None
 
 
-def test_dvw_an_opinion_on_no_examples_is_none(bench) -> None:
+def test_dvw_an_opinion_on_no_examples_is_none(bench: Bench) -> None:
     empty = Scored(0, 0.0, np.zeros((2, 2), dtype=int))
     update = bench.update(metrics=Metrics(validation=OWN), evidence=asked(empty, empty))
     assert ByDistributedValidation(quorum=0.5).weigh(bench.view(), update) is None
     assert ByDistributedValidation(quorum=0.3).weigh(bench.view(), update) == 7 / 8
 
 
-def test_dvw_a_learner_without_validation_examples_is_not_held_against_itself(bench) -> None:
+def test_dvw_a_learner_without_validation_examples_is_not_held_against_itself(bench: Bench) -> None:
     # others without a validation part are not asked, so its own empty one is no missing opinion either
     empty = Scored(0, 0.0, np.zeros((2, 2), dtype=int))
     update = bench.update(metrics=Metrics(validation=empty), evidence=asked(OTHER))
@@ -273,13 +281,13 @@ def federation(bench: Bench) -> None:
     bench.join("gone", validation=5, active=False)
 
 
-def test_dvw_asks_all_other_learners_that_can_tell(bench) -> None:
+def test_dvw_asks_all_other_learners_that_can_tell(bench: Bench) -> None:
     federation(bench)
     questions = list(ByDistributedValidation().ask(bench.view(), bench.update("c")))
     assert questions == [(tuple("abdef"), SCORE, None)]
 
 
-def test_dvw_asks_so_many_drawn_anew_for_each_update(bench) -> None:
+def test_dvw_asks_so_many_drawn_anew_for_each_update(bench: Bench) -> None:
     federation(bench)
     part = ByDistributedValidation(evaluators=2)
     seen = set()
@@ -312,20 +320,20 @@ def test_only_weights_by_loss_may_exceed_one() -> None:
 # ----------------------------------------------------------------------------------- consistency and gradient norm
 
 
-def test_rce_asks_home_to_compare_with_the_current_model(bench) -> None:
+def test_rce_asks_home_to_compare_with_the_current_model(bench: Bench) -> None:
     part = ByConsistency("euclidean")
     assert list(part.ask(bench.view(), bench.update())) == [((HOME,), Consistency("euclidean"), bench.state.model)]
     assert part.needs.stimuli
 
 
-def test_rce_weighs_layer_by_layer(bench) -> None:
+def test_rce_weighs_layer_by_layer(bench: Bench) -> None:
     probe = Consistency("cosine")
     answered = bench.update(evidence=[(HOME, probe, Consistent((0.9, 0.4)))])
     assert ByConsistency().weigh(bench.view(), answered) == (0.9, 0.4)
     assert ByConsistency().weigh(bench.view(), bench.update(evidence=[(HOME, probe, None)])) is None
 
 
-def test_hdafl_other_option_weighs_by_the_norm_of_the_gradient(bench) -> None:
+def test_hdafl_other_option_weighs_by_the_norm_of_the_gradient(bench: Bench) -> None:
     # learners report the squared norm
     assert ByGradientNorm().weigh(bench.view(), bench.update(metrics=Metrics(gradient_norm=6.25))) == 2.5
     assert ByGradientNorm().weigh(bench.view(), bench.update()) is None
@@ -335,17 +343,20 @@ def test_hdafl_other_option_weighs_by_the_norm_of_the_gradient(bench) -> None:
 # ---------------------------------------------------------------------------------------------------------- product
 
 
-def test_product_of_a_number_and_layers(bench) -> None:
+def test_product_of_a_number_and_layers(bench: Bench) -> None:
     probe = Consistency("cosine")
     update = bench.update(examples=10, stale=1, evidence=[(HOME, probe, Consistent((0.5, 0.25)))])
-    weigh = lambda *parts: Product(*parts).weigh(bench.view(), update)  # noqa: E731
+
+    def weigh(*parts: Weighting) -> float | tuple[float, ...] | None:
+        return Product(*parts).weigh(bench.view(), update)
+
     assert weigh(ByExamples(), ByFreshness("inv")) == 5.0
     assert weigh(ByExamples(), ByConsistency()) == (5.0, 2.5)
     assert weigh(ByConsistency(), ByExamples()) == (5.0, 2.5)
     assert weigh(ByExamples(), ByFreshness("inv"), ByConsistency()) == (2.5, 1.25)
 
 
-def test_product_of_layers_and_layers(bench) -> None:
+def test_product_of_layers_and_layers(bench: Bench) -> None:
     update = bench.update(
         evidence=[
             (HOME, Consistency("cosine"), Consistent((0.5, 0.25))),
@@ -355,7 +366,7 @@ def test_product_of_layers_and_layers(bench) -> None:
     assert Product(ByConsistency(), ByConsistency("euclidean")).weigh(bench.view(), update) == (0.25, 0.25)
 
 
-def test_product_of_two_validations_pools_each_opinion_once(bench) -> None:
+def test_product_of_two_validations_pools_each_opinion_once(bench: Bench) -> None:
     # both ask the same question, so the answers of one must not be pooled with those of the other
     bench.join("a", validation=8)
     bench.join("b", validation=8)
@@ -371,12 +382,12 @@ def test_product_of_two_validations_pools_each_opinion_once(bench) -> None:
     assert part.weigh(bench.view(), update) == pytest.approx(0.75 * 32 / math.sqrt(3840), rel=1e-13)
 
 
-def test_product_lacks_evidence_where_a_factor_does(bench) -> None:
+def test_product_lacks_evidence_where_a_factor_does(bench: Bench) -> None:
     part = Product(ByExamples(), ByDistributedValidation())
     assert part.weigh(bench.view(), bench.update()) is None
 
 
-def test_product_asks_and_reports_what_its_factors_do(bench) -> None:
+def test_product_asks_and_reports_what_its_factors_do(bench: Bench) -> None:
     federation(bench)
     part = Product(ByDistributedValidation(evaluators=1), ByConsistency(), ByGradientNorm(), ByGradientNorm())
     questions = list(part.ask(bench.view(), bench.update("c")))
@@ -391,4 +402,4 @@ def test_product_refuses_nonsense() -> None:
     with pytest.raises(ValueError, match="two weightings or more, got 1"):
         Product(ByExamples())
     with pytest.raises(ValueError, match=r"0\.5 is no Weighting; write a subclass of Weighting"):
-        Product(ByExamples(), 0.5)
+        Product(ByExamples(), 0.5)  # type: ignore[arg-type]
