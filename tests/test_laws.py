@@ -42,7 +42,8 @@ OUTSIDE_WORLD = {
 }
 ALLOWED = {
     "kernels": set(),
-    "core": {"kernels"},
+    "core": {"kernels", "privacy"},
+    "privacy": set(),
     "storage": set(),
     "drawing": set(),
     "live": set(),
@@ -52,13 +53,13 @@ ALLOWED = {
     "runs": {"core", "drawing", "storage"},
     "data": {"core", "drawing"},
     "assembly": {"core", "data", "kernels", "learner", "models", "runs"},
-    "simulation": {"assembly", "core", "data", "kernels", "learner", "runs", "storage"},
+    "simulation": {"assembly", "core", "data", "kernels", "learner", "privacy", "runs", "storage"},
     "federation": {"core", "data", "kernels", "learner", "storage"},
     "report": {"core", "drawing", "live", "runs"},
     "trackers": {"core", "runs"},
     "study": {
         *("algorithms", "assembly", "core", "data", "federation", "kernels", "learner", "models"),
-        *("live", "report", "runs", "simulation", "storage", "trackers"),
+        *("live", "privacy", "report", "runs", "simulation", "storage", "trackers"),
     },
     "papers": {"core", "data", "drawing", "kernels", "models", "report", "runs", "simulation", "storage", "study"},
     "cli": {

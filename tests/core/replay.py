@@ -99,6 +99,7 @@ class Clerk:
                 "evaluation": controller.evaluation,
                 "learners": controller.learners,
                 "seed": controller.state.seed,
+                "secret": controller.state.secret,
                 "initial": controller.models.read("v0").clone(),
             }
         )

@@ -17,6 +17,7 @@ from archipel.core.records import (
     Committed,
     Divergence,
     Handed,
+    PrivacySpent,
     Probed,
     Record,
     Refused,
@@ -32,6 +33,7 @@ from archipel.report.cycles import validation_cycles
 from archipel.report.figures import FIGURES, draw_all
 from archipel.report.gantt import gantt
 from archipel.report.layer_divergence import layer_divergence
+from archipel.report.privacy_budget import privacy_budget
 from archipel.report.shadows import shadows
 from archipel.report.staleness import staleness
 from archipel.report.traffic import bytes_by_layer, traffic
@@ -124,8 +126,8 @@ EMPTY = written([])
 
 
 def test_nothing_is_drawn_of_nothing() -> None:
-    assert len(FIGURES) == 10
-    assert [figure([EMPTY]) for figure in FIGURES if figure is not class_heat_maps] == [None] * 9
+    assert len(FIGURES) == 11
+    assert [figure([EMPTY]) for figure in FIGURES if figure is not class_heat_maps] == [None] * 10
     assert class_heat_maps([replace(EMPTY, participants=(replace(ANN, labels=()),))]) is None
     assert draw_all([]) == []
     assert [drawing.name for drawing in draw_all([EMPTY])] == ["classes"]
@@ -523,6 +525,14 @@ def test_layer_divergence_marks_the_split() -> None:
     assert [text.get_text() for text in panel.get_xticklabels()] == ["0", "1"]
     nothing = Divergence(1, ("0", "1"), (math.nan, math.inf), "cosine", None)
     assert layer_divergence([written([(1.0, nothing)])]) is None
+
+
+def test_epsilon_along_the_commits() -> None:
+    spent = [(1.0, PrivacySpent(1, 0.5, 1e-5, 1.0, 0.1)), (2.0, PrivacySpent(2, 0.75, 1e-5, 1.0, 0.1))]
+    drawing = drawn(privacy_budget([written(spent)]))
+    assert drawing.rows == (("fedavg", 1.0, 0.5, 0.5, 0.5, 1), ("fedavg", 2.0, 0.75, 0.75, 0.75, 1))
+    assert "at delta 1e-05" in drawing.caption
+    assert privacy_budget([written([(1.0, Shadow(1, None, 0.5))])]) is None
 
 
 def test_dc_and_dl() -> None:

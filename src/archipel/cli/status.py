@@ -31,8 +31,10 @@ def status(
         f"over: {told['stopped']}" if told["stopped"] else told["waiting for"] and f"waits for {told['waiting for']}"
     )
     restarts = f"; killed and back {told['restarts']} times" if told["restarts"] else ""
+    privacy = told["epsilon"]
+    epsilon = "" if privacy is None else f", epsilon {privacy['spent']:.4g} at delta {privacy['delta']:g}"
     sentence = (
-        f"version {told['version']}, {told['rounds']} local rounds, {told['seconds']} s, score {score}, "
+        f"version {told['version']}, {told['rounds']} local rounds, {told['seconds']} s, score {score}{epsilon}, "
         f"{told['updates waiting']} updates waiting{'; ' + doing if doing else ''}{restarts}"
     )
     out.print(escape(sentence), highlight=False, soft_wrap=True)

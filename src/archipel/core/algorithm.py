@@ -14,6 +14,7 @@ from archipel.core.parts.merge import Mean, Merge
 from archipel.core.parts.objective import Objective
 from archipel.core.parts.part import Needs, Part
 from archipel.core.parts.planning import Planner
+from archipel.core.parts.privacy import Privacy
 from archipel.core.parts.protocol import Protocol, Rounds
 from archipel.core.parts.recall import Recall
 from archipel.core.parts.selection import Selection, Uniform
@@ -36,6 +37,7 @@ class Algorithm:
     recall: Recall | None = None
     objective: Objective | None = None
     """What learners minimise instead of the task's loss."""
+    privacy: Privacy | None = None
     plan: Plan = Plan()
     """The plan the planners start from: epochs, batch, rate, optimiser."""
     pooled: bool = False
@@ -66,6 +68,10 @@ class Algorithm:
             self.objective is None or isinstance(self.objective, Objective),
             f"{self.name}: objective should be an Objective such as LogitCalibration(), or None, got "
             f"{self.objective!r}.",
+        )
+        require(
+            self.privacy is None or isinstance(self.privacy, Privacy),
+            f"{self.name}: privacy should be, for example, CentralNoise(epsilon=2.0), or None, got {self.privacy!r}.",
         )
         for _, part in self.parts():
             conflict = part.conflicts(self)
@@ -102,6 +108,8 @@ class Algorithm:
             named.append(("recall", self.recall))
         if self.objective is not None:
             named.append(("objective", self.objective))
+        if self.privacy is not None:
+            named.append(("privacy", self.privacy))
         return named
 
     def plans(self, layout: Layout) -> tuple[Plan, ...]:

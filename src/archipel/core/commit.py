@@ -17,16 +17,20 @@ from archipel.core.parts.merge import Proposal
 from archipel.core.parts.weighting import Weight
 from archipel.core.records import Committed
 from archipel.core.state import Update
-from archipel.core.tasks import recall, unwanted
+from archipel.core.tasks import planned, recall, unwanted
 from archipel.core.types import Model
 
 
 def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
     """Make the updates of these tasks a new version; what cannot be applied is refused."""
     updates, weights = _weigh(context, _take_from_queue(context, tasks))
-    if updates:
+    refusal = _refusal(context, updates)
+    if refusal is not None:
+        for update in updates:
+            context.refuse(update.task, update.learner, refusal)
+    elif updates or _hides_empty_rounds(context):
         weights = _within_shares(context, updates, weights)
-        proposal = context.algorithm.merge.merge(context.view("merge"), updates, weights)
+        proposal = _merge(context, updates, weights)
         record_capped(context, "weight", proposal.cut)
         following = context.algorithm.server.step(context.view("server"), proposal)
         if following is not None:
@@ -37,6 +41,34 @@ def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
             for update in updates:
                 context.refuse(update.task, update.learner, "the merged model would not be finite")
     context.sweep()
+
+
+def _refusal(context: ControllerContext, updates: Sequence[Update]) -> str | None:
+    """Return why privacy forbids a version of these updates, or None."""
+    privacy = context.algorithm.privacy
+    return None if privacy is None else privacy.refusal(context.view("privacy"), updates)
+
+
+def _hides_empty_rounds(context: ControllerContext) -> bool:
+    """Return whether a round that nobody was drawn for has to look like any other."""
+    return context.account is not None and context.account.sampling == "poisson"
+
+
+def _merge(context: ControllerContext, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]) -> Proposal:
+    algorithm = context.algorithm
+    if algorithm.privacy is None:
+        return algorithm.merge.merge(context.view("merge"), updates, weights)
+    layers = {layer for update in updates for layer in update.layers}
+    if _hides_empty_rounds(context):
+        layers = {*context.layout.indices(_round_layers(context))}
+    return algorithm.privacy.merge(context.view("privacy"), algorithm.merge, updates, weights, sorted(layers))
+
+
+def _round_layers(context: ControllerContext) -> list[str]:
+    """Return the layers that this round changes, whoever takes part: all its tasks ask for the same."""
+    members, unused = context.state.members, unwanted(context)
+    plan = planned(context, members[context.view("protocol").active()[0]])
+    return [name for name in plan.sends(context.layout.names) if name not in unused]
 
 
 def _take_from_queue(context: ControllerContext, tasks: Sequence[int]) -> list[Update]:
@@ -129,6 +161,8 @@ def _set_version(
             traffic=dict(state.traffic),
         )
     )
+    if context.account is not None:
+        context.record(context.account.spent(state.version))
     for view, planner in context.planners:
         for note in planner.notes(view):
             context.record(note)

@@ -10,6 +10,7 @@ from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.part import Part
 from archipel.core.parts.planning import Planner
+from archipel.core.parts.privacy_account import PrivacyAccount
 from archipel.core.records import Record, Refused
 from archipel.core.state import Models, State, View
 from archipel.core.types import Command, Keep, Plan, Traffic
@@ -54,6 +55,12 @@ class ControllerContext:
     def view(self, role: str) -> View:
         """Return the view of the part with this role."""
         return self._views[role]
+
+    @property
+    def account(self) -> PrivacyAccount | None:
+        """The account of what versions reveal, where the algorithm keeps one."""
+        account = self.state.memory.get("privacy")
+        return account if isinstance(account, PrivacyAccount) else None
 
     def issue(self, command: Command) -> None:
         """Add a command for the engine."""

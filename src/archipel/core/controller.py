@@ -22,6 +22,7 @@ from archipel.core.context import ControllerContext
 from archipel.core.evidence import check_answers, offer, store
 from archipel.core.layout import Layout
 from archipel.core.members import Member
+from archipel.core.parts.central_noise import CentralNoise
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.protocol import Commit, Count, Decision, GiveUp, Later, Offer, Send
@@ -82,6 +83,7 @@ class Controller:
         classes: int | None = None,
         per_token: bool = False,
         most_share: float = 1.0,
+        secret: str = "",
         initial: Tensor | None = None,
         state: State | None = None,
     ) -> None:
@@ -89,22 +91,24 @@ class Controller:
 
         It waits until so many `learners` have joined before it hands out the first task. `classes` is what confusion
         matrices must have; without it the first one that comes decides. `per_token`: answers count tokens. Nobody's
-        share of a merge or of a pooled score exceeds `most_share`.
+        share of a merge or of a pooled score exceeds `most_share`. `secret` is a key that no learner knows, for an
+        algorithm with privacy.
         """
         at_least(1, "Controller", learners=learners)
         algorithm.check(layout)
         ending.check(algorithm.name, layout, algorithm.private(layout))
+        require(
+            ending.epsilon is None or isinstance(algorithm.privacy, CentralNoise),
+            f"Ending(epsilon={ending.epsilon}): {algorithm.name} adds no noise, so there is no epsilon. Give it "
+            "privacy=CentralNoise(...).",
+        )
+        begins = state is None
         require((initial is None) != (state is None), "Controller: give either an initial model or a saved state.")
         if state is None and initial is not None:
             layout.check("Controller: initial model", initial)
             require(kernels.finite(initial), "Controller: the initial model holds numbers that are not finite.")
-            state = State(
-                seed,
-                Model("v0", ("v0",) * len(layout.layers)),
-                classes=classes,
-                per_token=per_token,
-                most_share=most_share,
-            )
+            version = Model("v0", ("v0",) * len(layout.layers))
+            state = State(seed, version, classes=classes, per_token=per_token, most_share=most_share, secret=secret)
             models.write("v0", algorithm.merge.initial(layout, initial.clone()))
         assert state is not None
         _check_vectors(state, models, layout)
@@ -115,6 +119,9 @@ class Controller:
         self.evaluation = evaluation
         self.learners = learners
         self._context = ControllerContext(algorithm, layout, models, kernels, ending, evaluation, state)
+        if begins and algorithm.privacy is not None:
+            private = algorithm.private(layout)
+            algorithm.privacy.begin(self._context.view("privacy"), algorithm, ending, learners, private)
 
     @property
     def state(self) -> State:
@@ -300,7 +307,10 @@ class Controller:
         )
 
     def _choose(self, candidates: Sequence[str], count: int, draw: str) -> list[str]:
-        return self.algorithm.selection.select(self._context.view("selection"), candidates, count, draw)
+        chosen = self.algorithm.selection.select(self._context.view("selection"), candidates, count, draw)
+        if self.algorithm.privacy is not None:
+            self.algorithm.privacy.drawn(self._context.view("privacy"), chosen, count, len(candidates))
+        return chosen
 
     def _carry_out(self, decision: Decision) -> None:
         context, state = self._context, self.state

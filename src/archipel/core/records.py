@@ -142,8 +142,32 @@ class Restored:
     """Local-training rounds by then."""
 
 
+@dataclass(frozen=True, slots=True)
+class PrivacySpent:
+    """What the versions up to this one reveal of any learner, by differential privacy."""
+
+    version: int
+    epsilon: float
+    delta: float
+    noise: float
+    """In units of the clip."""
+    clip: float
+    """That the next commit's updates are clipped to."""
+
+
 Record: TypeAlias = (
-    Committed | Scores | Handed | Returned | Probed | Refused | Divergence | Membership | Shadow | Capped | Restored
+    Committed
+    | Scores
+    | Handed
+    | Returned
+    | Probed
+    | Refused
+    | Divergence
+    | Membership
+    | Shadow
+    | Capped
+    | Restored
+    | PrivacySpent
 )
 
 

@@ -187,6 +187,8 @@ class State:
     """Whether examples have a target for every token, so that answers count tokens."""
     most_share: float = 1.0
     """The largest share that anybody may have of a merge's weights and of a pooled score; 1: no limit."""
+    secret: str = ""
+    """The controller's key, where the algorithm needs what learners cannot foresee: noise and draws come from it."""
     capped: dict[str, list[str]] = field(default_factory=dict)
     """Learners that claimed more, by what they claimed it of."""
     traffic: dict[str, int] = field(default_factory=dict)
@@ -315,7 +317,7 @@ class View:
         return f"{self.role}/{what}"
 
     def generator(self, *key: int | str) -> np.random.Generator:
-        return generator(self.state.seed, self.role, *key)
+        return generator(self.state.secret or self.state.seed, self.role, *key)
 
     def active(self, role: Role = "train") -> SortedNames:
         """Return the learners of this role that are there, by name."""

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from archipel.core.context import ControllerContext
 from archipel.core.evidence import check_metrics, offer
 from archipel.core.layout import chunks
+from archipel.core.members import Member
 from archipel.core.parts.protocol import Send
 from archipel.core.randomness import derive
 from archipel.core.records import Handed, Returned
 from archipel.core.state import Assignment, Update
-from archipel.core.types import Finish, Model, Train, Trained
+from archipel.core.types import Finish, Model, Plan, Train, Trained
 
 CHUNK = 1 << 21
 """Numbers of an update that are checked at a time: it may be on disk."""
@@ -35,9 +36,7 @@ def send(context: ControllerContext, decision: Send, *, measures: bool = False) 
     """Hand out a task by the plan that the planners make for this learner; measures: it is to train nothing."""
     state = context.state
     member = state.members[decision.learner]
-    plan = context.plan
-    for view, planner in context.planners:
-        plan = planner.plan(view, member, plan)
+    plan = planned(context, member)
     if measures:
         if plan.shift is not None:
             state.vectors.discard(plan.shift)
@@ -61,6 +60,14 @@ def send(context: ControllerContext, decision: Send, *, measures: bool = False) 
         context.algorithm.recall.watch(context.view("recall"), assignment)
     context.record(Handed(task, decision.learner, state.version, decision.slot))
     context.issue(Train(task, decision.learner, decision.model, plan, key))
+
+
+def planned(context: ControllerContext, member: Member) -> Plan:
+    """Return the plan that the planners make for a learner's next task."""
+    plan = context.plan
+    for view, planner in context.planners:
+        plan = planner.plan(view, member, plan)
+    return plan
 
 
 def receive(context: ControllerContext, assignment: Assignment, event: Trained) -> None:

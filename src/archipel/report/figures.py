@@ -9,6 +9,7 @@ from archipel.report.class_maps import class_heat_maps
 from archipel.report.cycles import validation_cycles
 from archipel.report.gantt import gantt
 from archipel.report.layer_divergence import layer_divergence
+from archipel.report.privacy_budget import privacy_budget
 from archipel.report.shadows import shadows
 from archipel.report.staleness import staleness
 from archipel.report.traffic import bytes_by_layer, traffic
@@ -26,6 +27,7 @@ FIGURES: tuple[Callable[[Sequence[Run]], Drawing | None], ...] = (
     weights,
     layer_divergence,
     shadows,
+    privacy_budget,
     class_heat_maps,
 )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from archipel.core.metrics import higher_is_better
-from archipel.core.records import Handed, Record
+from archipel.core.records import Handed, PrivacySpent, Record
 from archipel.runs.final_score import final_score, validated_score
 from archipel.runs.run_data import RunData
 from archipel.runs.score_curves import score_curves
@@ -83,4 +83,7 @@ class Run(RunData):
             f"{mega['evaluate down']:.2f} MB for weighing",
             f"  ended because {self.reason}; executed {self.execution}{why}; model {self.fingerprint()}",
         ]
+        if spent := self.of(PrivacySpent):
+            last = spent[-1][1]
+            lines.append(f"  epsilon {last.epsilon:.4g} at delta {last.delta:g} for any one learner")
         return "\n".join(lines)

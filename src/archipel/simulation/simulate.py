@@ -20,6 +20,7 @@ from archipel.core.parts.evaluation import Evaluation
 from archipel.data import Islands
 from archipel.kernels import kernels
 from archipel.learner.learner import Loss, TrainingContext
+from archipel.privacy.noise import new_key
 from archipel.runs.run import Run
 from archipel.runs.run_data import Participant
 from archipel.simulation.attacks import with_flipped_labels
@@ -151,6 +152,7 @@ def prepare(
         classes=data.classes,
         per_token=data.per_token,
         most_share=most_share,
+        secret=_secret(algorithm),
         initial=context.layout.vector(context.module),
     )
     simulator = Simulator(
@@ -164,6 +166,11 @@ def prepare(
     )
     simulator.observers = (ShadowRun(simulator),) if shadow else ()
     return simulator
+
+
+def _secret(algorithm: Algorithm) -> str:
+    """Return a new key for the controller, if the algorithm needs one."""
+    return new_key() if algorithm.privacy is not None and algorithm.privacy.keyed else ""
 
 
 def _executor(

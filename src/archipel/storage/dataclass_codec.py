@@ -75,6 +75,8 @@ class Codec:
         tensors[TEXT] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = path.with_suffix(".unfinished")
+        unfinished.touch(mode=0o600)  # it may hold a controller's secret
+        unfinished.chmod(0o600)
         save_file(tensors, unfinished, metadata={CHECKSUM: _checksum(tensors)})
         with open(unfinished, "rb") as file:
             os.fsync(file.fileno())

@@ -24,6 +24,7 @@ from archipel.core.parts.clipping import clipped
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.planning import ValidationCycle
+from archipel.core.parts.secure_sum import SecureSum
 from archipel.core.state import State
 from archipel.core.types import Consistency, Evaluate, Result
 from archipel.data import Island, Islands
@@ -39,6 +40,7 @@ from archipel.federation.storage.stored_models import StoredModels
 from archipel.kernels import kernels
 from archipel.learner.learner import TrainingContext
 from archipel.learner.probes import consistency, score
+from archipel.privacy.noise import new_key
 from archipel.runs.run import Run
 from archipel.runs.run_data import Participant
 from archipel.study.build import build_algorithm, build_data, build_settings
@@ -127,6 +129,8 @@ class Hosting:
     ending: Ending
     evaluation: Evaluation
     seed: int
+    secret: str
+    """The controller's key; empty unless the algorithm has privacy."""
     initial: Callable[[], Tensor]
     """Makes the model it begins with; needed once, so it is not kept."""
     data: Islands
@@ -146,6 +150,7 @@ class Hosting:
             classes=self.data.classes,
             per_token=self.data.per_token,
             most_share=self.terms.limits.most_share,
+            secret=self.secret,
             initial=self.initial() if state is None else None,
             state=state,
         )
@@ -196,7 +201,9 @@ class Hosting:
             if before is None:
                 with journal.write():
                     journal.store_fact("begun", json.dumps(mine))
+                    journal.store_fact("secret", self.secret)
                 return self
+            secret = journal.fact("secret") or ""
         finally:
             journal.close()
         older = {"federation.limits.most_share": 1.0, "federation.limits.most_movement": None}  # states without limits
@@ -212,7 +219,7 @@ class Hosting:
             f"The state was begun with another study: they differ in {', '.join(differ)}. Go on with the study it was "
             "begun with, or give another --state.",
         )
-        return replace(self, terms=replace(self.terms, wait_for=theirs["wait for"]))
+        return replace(self, terms=replace(self.terms, wait_for=theirs["wait for"]), secret=secret)
 
     def replay(self, folder: Path) -> Replay:
         """Have a new controller handle the whole journal."""
@@ -271,7 +278,7 @@ def host(study: Study) -> Hosting:
         not algorithm.pooled, f"{algorithm.name} pools all data in one place, which a federation is there to avoid."
     )
     terms = _terms(study, data if at_home else None)
-    if terms.limits.most_movement is not None:
+    if terms.limits.most_movement is not None and algorithm.privacy is None:  # which clips by a limit of its own
         algorithm = replace(algorithm, merge=clipped(algorithm.merge, terms.limits.most_movement))
     for planner in algorithm.planners:
         if isinstance(planner, ValidationCycle):
@@ -284,7 +291,13 @@ def host(study: Study) -> Hosting:
         made = context_of(data, settings.get("model"), settings.get("loss"), seed, "cpu")
         return layout.vector(made.module)
 
-    return Hosting(study, algorithm, layout, terms, ending, evaluation, seed, initial, data, work if at_home else None)
+    require(
+        not isinstance(algorithm.privacy, SecureSum),
+        "SecureSum works in simulation; a federation cannot exchange its keys and shares yet. Use `archipel run`.",
+    )
+    secret = "" if algorithm.privacy is None else new_key()
+    home = work if at_home else None
+    return Hosting(study, algorithm, layout, terms, ending, evaluation, seed, secret, initial, data, home)
 
 
 def _evaluation(algorithm: Algorithm, data: Islands, layout: Layout, at_home: bool) -> Evaluation:

@@ -33,6 +33,7 @@ from archipel.core.parts.merge import Merge
 from archipel.core.parts.objective import Objective
 from archipel.core.parts.part import Part
 from archipel.core.parts.planning import Planner
+from archipel.core.parts.privacy import Privacy
 from archipel.core.parts.protocol import Protocol
 from archipel.core.parts.recall import Recall
 from archipel.core.parts.selection import Selection
@@ -156,6 +157,8 @@ class BesideMethod(Arguments, use_attribute_docstrings=True):
     """Another recall, such as "MedianStaleness(20)"."""
     objective: Annotated[Any, expression(Objective)] = None
     """Another objective of the learners, such as "LogitCalibration(0.5)"."""
+    privacy: Annotated[Any, expression(Privacy)] = None
+    """Differential privacy or secure sums, such as "CentralNoise(epsilon=2.0, clip=1.0)" or "SecureSum()"."""
 
 
 if TYPE_CHECKING:

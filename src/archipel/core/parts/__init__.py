@@ -1,5 +1,6 @@
 """The parts that algorithms are made of."""
 
+from archipel.core.parts.central_noise import CentralNoise
 from archipel.core.parts.changes import FairChange, MeanChange, NormalisedChange
 from archipel.core.parts.class_mean import MeanByClass
 from archipel.core.parts.clipping import NormClipped
@@ -24,7 +25,8 @@ from archipel.core.parts.plateau import Plateau
 from archipel.core.parts.protocol import Protocol, Relay, Rounds, Stream
 from archipel.core.parts.recall import MedianStaleness, Recall
 from archipel.core.parts.robust import GeometricMedian, Krum, Median, TrimmedMean
-from archipel.core.parts.selection import ByImportance, Everyone, LatinSquare, Selection, Uniform
+from archipel.core.parts.secure_sum import SecureSum
+from archipel.core.parts.selection import ByImportance, Everyone, LatinSquare, Poisson, Selection, Uniform
 from archipel.core.parts.server import Adagrad, Adam, Momentum, Replace, Server, Yogi
 from archipel.core.parts.shifts import ControlVariates, DynamicMean, DynamicRegulariser, LearnerMomentum
 from archipel.core.parts.utility_selection import ByLoss, ByTier, ByUtility
@@ -51,6 +53,7 @@ __all__ = [
     "ByLoss",
     "ByTier",
     "ByUtility",
+    "CentralNoise",
     "Community",
     "ControlVariates",
     "Decay",
@@ -87,6 +90,7 @@ __all__ = [
     "PeriodicLayers",
     "Planner",
     "Plateau",
+    "Poisson",
     "PrivateLayers",
     "Product",
     "Proposal",
@@ -96,6 +100,7 @@ __all__ = [
     "Relay",
     "Replace",
     "Rounds",
+    "SecureSum",
     "Selection",
     "Server",
     "Stream",

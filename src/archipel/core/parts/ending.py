@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from archipel.core.checks import at_least, more_than, require
 from archipel.core.layout import Layout
+from archipel.core.parts.privacy_account import PrivacyAccount
 from archipel.core.state import State
 
 BudgetUnit: TypeAlias = Literal["seconds", "rounds"]
@@ -25,6 +26,8 @@ class Ending:
     """Virtual seconds in a simulation, real ones in a federation."""
     bytes: int | None = None
     """Bytes moved for training and for weighing, both ways."""
+    epsilon: float | None = None
+    """Privacy budget of a method with CentralNoise; the run ends before it is exceeded."""
     target: float | None = None
     """Score at which the aim is reached."""
     patience: int | None = None
@@ -37,9 +40,12 @@ class Ending:
                 at_least(1, "Ending", **{name: value})
         if self.seconds is not None:
             more_than(0, "Ending", seconds=self.seconds)
+        if self.epsilon is not None:
+            more_than(0, "Ending", epsilon=self.epsilon)
         require(
-            any(value is not None for value in (self.rounds, self.commits, self.seconds, self.bytes)),
-            "Ending: a target or patience alone may never be reached; give rounds, commits, seconds or bytes as well.",
+            any(value is not None for value in (self.rounds, self.commits, self.seconds, self.bytes, self.epsilon)),
+            "Ending: a target or patience alone may never be reached; give rounds, commits, seconds, bytes or epsilon "
+            "as well.",
         )
 
     def __repr__(self) -> str:
@@ -49,12 +55,13 @@ class Ending:
     @property
     def budget(self) -> BudgetUnit:
         """What the run spends: its final score is the mean over the last fifth of it."""
-        by_rounds = self.seconds is None and (self.rounds is not None or self.commits is not None)
+        counts = (self.rounds, self.commits, self.epsilon)
+        by_rounds = self.seconds is None and any(count is not None for count in counts)
         return "rounds" if by_rounds else "seconds"
 
     def check(self, method: str, layout: Layout, private: Collection[str]) -> None:
         """Refuse an ending by bytes alone for a method that sends none."""
-        others = (self.rounds, self.commits, self.seconds)
+        others = (self.rounds, self.commits, self.seconds, self.epsilon)
         require(
             any(value is not None for value in others) or len(private) < len(layout.layers),
             f"Ending(bytes={self.bytes}) is never reached by {method}: all layers ({', '.join(layout.names)}) are "
@@ -72,7 +79,8 @@ class Ending:
             moved = sum(state.traffic[kind] for kind in kinds)
             if moved >= self.bytes:
                 return f"{moved:,} bytes moved"
-        return None
+        account = state.memory.get("privacy")
+        return account.exhausted() if isinstance(account, PrivacyAccount) else None
 
     def share(self, seconds: float, rounds: int, commits: int, moved: int) -> float:
         """Return how much of the budget is used, from 0 to 1: what is nearest to its end counts."""

@@ -108,6 +108,9 @@ class Composition(Protocol):
     def protocol(self) -> CommitPattern: ...
 
     @property
+    def selection(self) -> Part: ...
+
+    @property
     def weighting(self) -> WeightRange: ...
 
     @property

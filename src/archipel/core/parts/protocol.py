@@ -144,6 +144,10 @@ class Rounds(Protocol):
         everybody = self.fraction == 1 and self.deadline is None and not self.extra
         return 1 if everybody else VERSIONS_PER_TASK
 
+    def asked(self, learners: int) -> int:
+        """Return how many of so many learners a round asks."""
+        return min(learners, math.ceil((1 + self.extra) * participants(self.fraction, self.at_least, learners) - 1e-9))
+
     def decide(self, view: View, choose: Choose) -> list[Decision]:
         memory = view.memory(RoundsMemory)
         if not memory.open:
@@ -165,11 +169,10 @@ class Rounds(Protocol):
         idle = view.idle()
         if len(idle) < self.at_least:
             return []
-        count = participants(self.fraction, self.at_least, len(idle))
-        asked = min(len(idle), math.ceil((1 + self.extra) * count - 1e-9))
+        count, asked = participants(self.fraction, self.at_least, len(idle)), self.asked(len(idle))
         memory.wanted = count if asked > count else 0
         chosen = choose(idle, asked, f"round {memory.number}")
-        memory.open = bool(chosen)
+        memory.open = True
         sends: list[Decision] = [Send(learner, view.start(learner)) for learner in sorted(chosen)]
         if sends and self.deadline is not None:
             sends.append(Later(self.deadline, f"round {memory.number}"))

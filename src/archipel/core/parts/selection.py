@@ -45,6 +45,23 @@ class Uniform(Selection):
         return [candidates[i] for i in draw_some(view.generator(draw), count, len(candidates))]
 
 
+@dataclass(frozen=True)
+class Poisson(Selection):
+    """Each on its own with the chance of the fraction: a round has more or fewer learners, at times none.
+
+    That hides best who took part, so differential privacy needs less noise than with rounds of a fixed size.
+    """
+
+    def conflicts(self, algorithm: Composition) -> str | None:
+        if not algorithm.protocol.commits_while_training and algorithm.protocol.updates_per_commit is None:
+            return None
+        return f"Poisson draws the learners of a round, and {algorithm.protocol!r} has none. Use Rounds(fraction)."
+
+    def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
+        drawn = view.generator(draw).random(len(candidates)) < count / len(candidates)
+        return [candidates[i] for i in np.flatnonzero(drawn).tolist()]
+
+
 @dataclass(slots=True)
 class LatinSquareMemory:
     order: list[str] = field(default_factory=list)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from archipel.core.parts.clipping import Movements
+from archipel.core.parts.privacy_account import PrivacyAccount
 from archipel.core.records import Capped, Committed, Scores
 from archipel.core.types import Evaluate, Train
 from archipel.federation.controller.admissions import Admissions
@@ -121,6 +122,7 @@ class StatusBoard:
             "rounds": state.rounds,
             "seconds": round(self._log.now, 1),
             "score": self.score,
+            "epsilon": self._epsilon(),
             "metric": controller.evaluation.metric if controller.evaluation else None,
             "stopped": self._log.stopped,
             "waiting for": None if state.begun else f"{controller.learners} learners",
@@ -130,6 +132,13 @@ class StatusBoard:
             "versions": list(self._commits) if who.kind == "operator" else [],
             "learners": self._learners(who),
         }
+
+    def _epsilon(self) -> dict[str, float] | None:
+        """Return what the versions so far reveal, where the method adds noise."""
+        account = self._log.state.memory.get("privacy")
+        if not isinstance(account, PrivacyAccount):
+            return None
+        return {"spent": account.epsilon, "delta": account.delta, "noise": account.noise}
 
     def _expiring(self, who: Identity) -> list[dict[str, Any]]:
         """Return when the certificates that were seen expire, the first one first; a learner sees its own."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -78,6 +79,8 @@ class AuditBroken(Exception):
 
 class Journal:
     def __init__(self, path: Path) -> None:
+        # it may hold the controller's secret; SQLite gives its other files the same mode
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         # one thread at a time uses it, not always the same one
         self._base = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._base.execute("PRAGMA journal_mode = WAL")

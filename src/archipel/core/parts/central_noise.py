@@ -1,0 +1,306 @@
+"""Central noise: clip every update, add Gaussian noise to their sum, and account for what that reveals.
+
+B. McMahan et al., Learning Differentially Private Recurrent Language Models, 2018; G. Andrew et al., Differentially
+Private Learning with Adaptive Clipping, 2021.
+
+Implemented: w <- w' + (sum_k p_k clip(w_k - w'_k) + noise x clip x N(0, I)) / n, w'_k being the model that a task
+carried. A change is clipped in the Euclidean norm over all layers that are sent, and p_k is at most 1, so no learner
+moves the sum by more than `clip`. n is the number of updates; where each learner takes part by its own chance
+(`Poisson`), it is the number expected, and a round with nobody in it is noised like any other. Adaptive clipping is
+algorithm 1 of Andrew et al.: the share of changes within the clip is noised too and moves the clip.
+
+Noise and draws of learners come from the controller's secret key, never from the study's seed, which all learners know.
+Read so (docs/decisions/0085): what a release costs is stated in `archipel.privacy.accounting`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from archipel.core.checks import ArchipelWarning, at_least, between, more_than, require
+from archipel.core.layout import chunks
+from archipel.core.parts.changes import MeanChange
+from archipel.core.parts.ending import Ending
+from archipel.core.parts.merge import Mean, Merge, Proposal
+from archipel.core.parts.part import Composition
+from archipel.core.parts.privacy import Privacy, planned_by_updates
+from archipel.core.parts.privacy_account import PrivacyAccount
+from archipel.core.parts.protocol import Relay, Rounds
+from archipel.core.parts.selection import Everyone, Poisson, Uniform
+from archipel.core.parts.weighting import ByFreshness, Equally, Product
+from archipel.core.state import Update, View
+from archipel.privacy.accounting import Draws, Sampling, noise_for, rounds_for
+from archipel.privacy.noise import normal
+
+BLOCK = 1 << 20
+"""Numbers that are worked on at a time: models may lie on a disk."""
+COUNT_NOISE = 20
+"""The count of changes within the clip has noise of the updates divided by this (Andrew et al., section 3)."""
+
+
+@dataclass(frozen=True)
+class CentralNoise(Privacy):
+    """Differential privacy for whole learners: the controller clips, adds noise and accounts for it."""
+
+    epsilon: float | None = None
+    """Budget: the run ends before it is exceeded. Without `noise`, the noise that the run's rounds need is computed."""
+    noise: float | None = None
+    """Standard deviation of the noise in units of the clip; without `epsilon` nothing limits the run."""
+    delta: float = 1e-5
+    """Probability with which epsilon may not hold; below 1 / learners."""
+    clip: float | Literal["adaptive"] = "adaptive"
+    """Largest norm of an update's change over all layers sent; "adaptive": follow a quantile of the norms."""
+    initial_clip: float = 0.1
+    """Where an adaptive clip starts."""
+    quantile: float = 0.5
+    """Share of the changes that an adaptive clip leaves as they are."""
+    clip_rate: float = 0.2
+    """How fast an adaptive clip moves."""
+
+    keyed = True
+
+    def __post_init__(self) -> None:
+        require(
+            self.epsilon is not None or self.noise is not None,
+            "CentralNoise: give epsilon=..., a budget such as 2.0, or noise=..., a multiple of the clip such as 1.0.",
+        )
+        if self.epsilon is not None:
+            more_than(0, "CentralNoise", epsilon=self.epsilon)
+        if self.noise is not None:
+            at_least(0.05, "CentralNoise", "less protects nobody", noise=self.noise)
+        require(
+            isinstance(self.delta, float) and 0 < self.delta < 1,
+            f"CentralNoise: delta should be between 0 and 1, such as 1e-5, got {self.delta!r}.",
+        )
+        require(
+            self.clip == "adaptive" or not isinstance(self.clip, str),
+            f"CentralNoise: clip should be a norm such as 1.0, or 'adaptive', got {self.clip!r}.",
+        )
+        if not isinstance(self.clip, str):
+            more_than(0, "CentralNoise", clip=self.clip)
+        more_than(0, "CentralNoise", initial_clip=self.initial_clip, clip_rate=self.clip_rate)
+        between("CentralNoise", "quantile", self.quantile, 0, 1)
+
+    def conflicts(self, algorithm: Composition) -> str | None:
+        """Refuse what looks at single updates or counts data: noise on the sum would not cover that."""
+        if not _public(algorithm.weighting):
+            return (
+                "CentralNoise needs weights that tell nothing of the data and are at most 1, and "
+                f"{algorithm.weighting!r} gives others. Use weighting=Equally(), or ByFreshness(...) under Stream."
+            )
+        if not isinstance(algorithm.merge, Mean | MeanChange):
+            return f"CentralNoise adds noise to a sum of updates, and {algorithm.merge!r} is none. Use merge=Mean()."
+        if isinstance(algorithm.protocol, Relay):
+            return (
+                f"CentralNoise bounds what one learner changes, and {algorithm.protocol!r} has others train its model "
+                "further. Use Rounds(...) or Stream(...)."
+            )
+        if not isinstance(algorithm.selection, Everyone | Uniform | Poisson):
+            return (
+                f"CentralNoise hides who took part, and {algorithm.selection!r} chooses by what learners report. "
+                "Use selection=Poisson(), Uniform() or Everyone()."
+            )
+        planner = planned_by_updates(algorithm)
+        if planner is not None:
+            return (
+                f"CentralNoise covers what the model reveals, and {planner!r} plans by single updates or losses. "
+                "Leave it out; DivideAndConquer goes with a given split."
+            )
+        return None
+
+    def begin(self, view: View, algorithm: Composition, ending: Ending, learners: int, private: Sequence[str]) -> None:
+        """Open the account of a run; find the noise that its rounds need, where it is not given."""
+        statistics = [layer.name for layer in view.layout.layers if layer.buffers and layer.name not in private]
+        require(
+            not statistics,
+            f"CentralNoise: the layer {', '.join(statistics)!r} holds running statistics, which noise would spoil. "
+            "Use group normalisation, or keep them private with PrivateLayers(...).",
+        )
+        require(bool(view.state.secret), "CentralNoise: the engine gave the controller no secret key for the noise.")
+        if self.delta > 1 / learners:
+            warnings.warn(
+                f"CentralNoise: delta {self.delta:g} is more than 1 / {learners} learners, so that it may reveal one "
+                f"of them whole; the usual choice is below {learners**-1.1:.1g}.",
+                ArchipelWarning,
+                stacklevel=2,
+            )
+        sampling = _sampling(algorithm)
+        sampled, among = 1, 1
+        if sampling != "counted" and isinstance(algorithm.protocol, Rounds):
+            sampled, among = algorithm.protocol.asked(learners), learners
+        rounds = ending.commits or ending.rounds
+        noise = self.noise or self._noise(algorithm, sampling, sampled, among, rounds)
+        if self.epsilon is not None and self.noise is not None and rounds is not None:
+            self._check_rounds(sampling, sampled, among, rounds)
+        budgets = [budget for budget in (self.epsilon, ending.epsilon) if budget is not None]
+        account = PrivacyAccount(
+            sampling=sampling,
+            noise=noise,
+            delta=self.delta,
+            clip=self.initial_clip if isinstance(self.clip, str) else self.clip,
+            budget=min(budgets, default=math.inf),
+            sampled=sampled,
+            among=among,
+        )
+        account.look_ahead()
+        require(
+            account.following <= account.budget,
+            f"CentralNoise: noise {noise:g} costs epsilon {account.following:.3g} for a single commit, and the budget "
+            f"is {account.budget:g}. Raise the noise or the budget.",
+        )
+        view.memory(PrivacyAccount, lambda: account)
+
+    def _noise(self, algorithm: Composition, sampling: Sampling, sampled: int, among: int, rounds: int | None) -> float:
+        """Return the noise with which so many rounds keep to the budget."""
+        assert self.epsilon is not None
+        require(
+            not algorithm.protocol.commits_while_training,
+            f"CentralNoise: under {algorithm.protocol!r} nobody knows how often a learner will contribute. "
+            f"Give noise=... beside epsilon={self.epsilon:g}; the run ends before it exceeds that.",
+        )
+        require(
+            rounds is not None,
+            f"CentralNoise: epsilon={self.epsilon:g} has to last for a number of rounds; give Ending(rounds=...) or "
+            "Ending(commits=...), or give noise=... and end when the budget is spent.",
+        )
+        assert rounds is not None
+        return noise_for(sampling, self.epsilon, (Draws(sampled, among, rounds),), self.delta)
+
+    def _check_rounds(self, sampling: Sampling, sampled: int, among: int, rounds: int) -> None:
+        assert self.epsilon is not None
+        assert self.noise is not None
+        paid = rounds_for(sampling, self.epsilon, self.noise, sampled, among, self.delta)
+        require(
+            paid >= rounds,
+            f"CentralNoise: epsilon={self.epsilon:g} with noise={self.noise:g} pays for {paid} rounds, and the ending "
+            f"asks for {rounds}. End after {paid}, raise one of them, or leave noise out to have it computed.",
+        )
+
+    def drawn(self, view: View, chosen: Sequence[str], sampled: int, among: int) -> None:
+        account = view.memory(PrivacyAccount)
+        if account.sampling != "counted":
+            account.sampled, account.among = sampled, among
+
+    def refusal(self, view: View, updates: Sequence[Update]) -> str | None:
+        """Refuse a commit that would exceed the budget; the run ends then."""
+        account = view.memory(PrivacyAccount)
+        cost = account.cost(update.learner for update in updates)
+        if cost <= account.budget:
+            return None
+        account.following = cost
+        return f"the privacy budget of {account.budget:g} does not pay for another commit"
+
+    def merge(
+        self,
+        view: View,
+        merge: Merge,
+        updates: Sequence[Update],
+        weights: Sequence[Sequence[float]],
+        layers: Sequence[int],
+    ) -> Proposal:
+        account = view.memory(PrivacyAccount)
+        account.spend(update.learner for update in updates)
+        norms = [_norm(view, update) for update in updates]
+        expected = account.sampled if account.sampling == "poisson" else None
+        noise, count_noise = self._noises(account.noise, expected or len(updates))
+        proposal, covered = view.kernels.empty(view.layout.size), list[int]()
+        for layer in layers:
+            terms = [
+                ClippedTerm(update, weight[layer], account.clip / norm if norm > account.clip else 1.0)
+                for update, weight, norm in zip(updates, weights, norms, strict=True)
+                if layer in update.layers and weight[layer] > 0
+            ]
+            if not terms and expected is None:
+                continue
+            covered.append(layer)
+            divisor = expected or _divisor(merge, terms)
+            for piece in chunks(view.layout.slices((layer,)), BLOCK):
+                place = f"noise {account.releases} {piece.start}"
+                numbers = torch.from_numpy(normal(view.state.secret, place, piece.stop - piece.start))
+                noised = clipped_sum(view, terms, piece) + noise * account.clip * numbers
+                proposal[piece] = _base(view, merge, terms, piece) + noised / divisor
+        if isinstance(self.clip, str):
+            self._adapt(view, account, norms, expected or len(updates), count_noise)
+        return Proposal(proposal, tuple(covered))
+
+    def _noises(self, noise: float, count: int) -> tuple[float, float]:
+        """Return the noise of the sum, in clips, and of the count; both together protect as `noise` does."""
+        if not isinstance(self.clip, str):
+            return noise, 0.0
+        count_noise = max(count / COUNT_NOISE, noise)
+        return (noise**-2 - (2 * count_noise) ** -2) ** -0.5, count_noise
+
+    def _adapt(self, view: View, account: PrivacyAccount, norms: Sequence[float], count: int, noise: float) -> None:
+        """Move the clip towards the quantile: C <- C exp(-rate (b - quantile)), b the noised share within it."""
+        within = math.fsum((norm <= account.clip) - 0.5 for norm in norms)
+        (number,) = normal(view.state.secret, f"clip {account.releases}", 1)
+        share = (within + noise * float(number)) / max(count, 1) + 0.5
+        account.clip *= math.exp(-self.clip_rate * (share - self.quantile))
+
+
+class ClippedTerm(NamedTuple):
+    """An update's part in the sum of a layer."""
+
+    update: Update
+    weight: float
+    factor: float
+    """By which its change is scaled to keep to the clip."""
+
+
+def clipped_sum(view: View, terms: Sequence[ClippedTerm], piece: slice) -> Tensor:
+    """Return the weighted sum of clipped changes of a piece, in float64."""
+    whole = torch.zeros(piece.stop - piece.start, dtype=torch.float64)
+    for term in terms:
+        whole.add_(_change(view, term.update, piece), alpha=term.weight * term.factor)
+    return whole
+
+
+def _change(view: View, update: Update, piece: slice) -> Tensor:
+    return view.models.read(update.model.name, piece).double() - view.models.read(update.start, piece).double()
+
+
+def _norm(view: View, update: Update) -> float:
+    """Return how far an update moves all layers it sent."""
+    pieces = chunks(view.layout.slices(update.layers), BLOCK)
+    changes = (_change(view, update, piece) for piece in pieces)
+    return math.sqrt(math.fsum(float(torch.dot(change, change)) for change in changes))
+
+
+def _base(view: View, merge: Merge, terms: Sequence[ClippedTerm], piece: slice) -> Tensor:
+    """Return what the changes are added to: models that are public already, as the merge mixes them."""
+    starts = dict.fromkeys(term.update.start for term in terms)
+    if isinstance(merge, MeanChange) or not terms:
+        return view.models.read(view.model.name, piece).double()
+    if len(starts) == 1:
+        return view.models.read(next(iter(starts)), piece).double()
+    whole = torch.zeros(piece.stop - piece.start, dtype=torch.float64)
+    for term in terms:
+        whole.add_(view.models.read(term.update.start, piece).double(), alpha=term.weight)
+    return whole / math.fsum(term.weight for term in terms)
+
+
+def _divisor(merge: Merge, terms: Sequence[ClippedTerm]) -> float:
+    """Return what the merge divides a sum by: the number of updates, or their weights."""
+    return len(terms) if isinstance(merge, MeanChange) else math.fsum(term.weight for term in terms)
+
+
+def _public(weighting: object) -> bool:
+    """Return whether weights are at most 1 and follow from the course of the run alone."""
+    if isinstance(weighting, Product):
+        return all(map(_public, weighting.factors))
+    return isinstance(weighting, Equally | ByFreshness)
+
+
+def _sampling(algorithm: Composition) -> Sampling:
+    """Return how learners are drawn, as far as that hides who took part."""
+    if isinstance(algorithm.selection, Poisson):
+        return "poisson"
+    drawn = isinstance(algorithm.protocol, Rounds) and algorithm.protocol.fraction < 1
+    return "fixed" if drawn and isinstance(algorithm.selection, Uniform) else "counted"
