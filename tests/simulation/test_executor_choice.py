@@ -99,7 +99,8 @@ def test_the_way_is_chosen_from_the_network(make: Any, shape: Any, way: Any) -> 
 
 
 def test_every_network_of_the_package_is_in_the_table() -> None:
-    assert set(models.__all__) <= {row[0] for row in DECISIONS}
+    own = set(models.__all__) - {"from_hf"}  # which has the network of the checkpoint that it reads
+    assert own <= {row[0] for row in DECISIONS}
 
 
 @pytest.mark.parametrize(
