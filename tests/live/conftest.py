@@ -16,8 +16,9 @@ from archipel.live.serving import followed_in, open_page
 from tests.live.scenes import save_film
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
+    """Return a browser, closed with its module: playwright's event loop would be in the way of other tests' loops."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = which("chromium")
     if path is None:
