@@ -169,7 +169,8 @@ def test_federation_with_a_table_each(tmp_path: Path) -> None:
 
 def test_every_example_is_in_the_list_and_says_how_to_run_it() -> None:
     listed = re.findall(r"^\| \[\w+\]\((\w+)\)", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(path.parent.name for path in EXAMPLES.glob("*/study.toml"))
-    for name in listed:
-        head = (EXAMPLES / name / "study.toml").read_text().partition("title =")[0]
-        assert re.search(r"^#   archipel run study.toml(?: +# .*)?$", head, re.MULTILINE)
+    studies = sorted(EXAMPLES.glob("*/*.toml"))
+    assert sorted(listed) == sorted({path.parent.name for path in studies})
+    for path in studies:
+        head = path.read_text().partition("title =")[0]
+        assert re.search(rf"^#   archipel run {path.name}(?: +# .*)?$", head, re.MULTILINE), path

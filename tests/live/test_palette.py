@@ -9,7 +9,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-CSS = (files("archipel.live") / "page" / "page.css").read_text()
+CSS = (files("archipel.live") / "page" / "palette.css").read_text()
 LIGHT, DARK = (dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in CSS.split("@media screen")[:2])
 SIGHT = {
     "full": np.eye(3),

@@ -132,11 +132,11 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "an ending without an end": (
         lambda: ap.simulate(ap.fedavg(), islands(4), ending=ap.Ending(target=0.9)),
-        ["a target or patience alone may never be reached", "give rounds, commits, seconds or bytes"],
+        ["a target or patience alone may never be reached", "give rounds, commits, seconds, bytes or epsilon"],
     ),
     "an ending with nothing": (
         lambda: ap.simulate(ap.fedavg(), islands(4), ending=ap.Ending()),
-        ["give rounds, commits, seconds or bytes"],
+        ["give rounds, commits, seconds, bytes or epsilon"],
     ),
     "an ending that is a number": (
         lambda: ap.simulate(ap.fedavg(), islands(4), ending=20),
