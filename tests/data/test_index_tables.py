@@ -87,7 +87,7 @@ def test_rows_are_islands() -> None:
 def test_a_split_over_many_learners_keeps_no_object_for_each() -> None:
     import tracemalloc
 
-    learners = 20_000
+    learners = 2_000
     y = torch.arange(10 * learners) % 10
     source = from_arrays(torch.zeros(len(y), 1), y)
     tracemalloc.start()

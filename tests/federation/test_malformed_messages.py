@@ -113,6 +113,9 @@ def joins_with(change: Callable[[pb.Hello], None], reason: str) -> Act:
     return act
 
 
+SPOKEN = messages.PROTOCOL
+
+
 def newer(said: pb.Hello) -> None:
     said.protocol = messages.PROTOCOL + 1
 
@@ -149,8 +152,11 @@ def too_many(said: pb.Hello) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (newer, r"This controller speaks version 2 of the protocol, the learner version 3\. Install the same version"),
-        (older, "speaks version 2 of the protocol, the learner version 0"),
+        (
+            newer,
+            rf"controller speaks version {SPOKEN} of the protocol, the learner version {SPOKEN + 1}\. Install the same",
+        ),
+        (older, f"speaks version {SPOKEN} of the protocol, the learner version 0"),
         (another_study, rf"The study of {BAD} is not the controller's: they differ in \[training\]\. Give both"),
         (other_code, r"they differ in mine\.py\. Give both sides the same study file and the same code"),
         (other_model_and_data, r"they differ in \[data\], \[model\]\."),

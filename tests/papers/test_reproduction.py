@@ -100,7 +100,7 @@ def test_what_another_way_of_scoring_needs_is_kept(made: Reproduction, tmp_path:
         for told, run in zip(runs, evidence.results(part), strict=True):
             again: Any = SimpleNamespace(
                 **{name: told[name] for name in ("metric", "budget", "rounds", "seconds")},
-                commits=[(time, SimpleNamespace(version=v, rounds=r)) for time, v, r in told["commits"]],
+                versions=[(time, SimpleNamespace(version=v, rounds=r)) for time, v, r in told["commits"]],
                 scores=[(0.0, SimpleNamespace(version=v, metrics={told["metric"]: s})) for v, s, _ in told["scores"]],
             )
             assert (told["method"], told["seed"]) == (run.name, run.seed)

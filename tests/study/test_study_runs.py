@@ -57,7 +57,7 @@ def test_a_runs_folder_holds_all_of_it(done: Results) -> None:
     folder = done.folder / "hdafl" / "seed-1"
     assert {path.name for path in folder.iterdir()} == {
         *("study.toml", "split.safetensors", "checkpoint.safetensors", "run.json", "records.jsonl", "records.parquet"),
-        *("model.safetensors", "model.pt", "private.safetensors"),
+        *("model.safetensors", "model.pt", "private.safetensors", "records-0.jsonl"),  # the last are the checkpoint's
     }
     told = json.loads((folder / "run.json").read_text())
     assert told["seed"] == 1

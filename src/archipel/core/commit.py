@@ -14,6 +14,7 @@ from torch import Tensor
 from archipel.core.context import ControllerContext
 from archipel.core.evidence import record_capped
 from archipel.core.parts.merge import Proposal
+from archipel.core.parts.privacy import Privacy
 from archipel.core.parts.weighting import Weight
 from archipel.core.records import Committed
 from archipel.core.state import Update
@@ -23,6 +24,7 @@ from archipel.core.types import Model
 
 def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
     """Make the updates of these tasks a new version; what cannot be applied is refused."""
+    algorithm = context.algorithm
     updates, weights = _weigh(context, _take_from_queue(context, tasks))
     refusal = _refusal(context, updates)
     if refusal is not None:
@@ -30,9 +32,12 @@ def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
             context.refuse(update.task, update.learner, refusal)
     elif updates or _hides_empty_rounds(context):
         weights = _within_shares(context, updates, weights)
-        proposal = _merge(context, updates, weights)
+        if algorithm.privacy is None:
+            proposal = algorithm.merge.merge(context.view("merge"), updates, weights)
+        else:
+            proposal = _merge_privately(context, algorithm.privacy, updates, weights)
         record_capped(context, "weight", proposal.cut)
-        following = context.algorithm.server.step(context.view("server"), proposal)
+        following = algorithm.server.step(context.view("server"), proposal)
         if following is not None:
             _set_version(context, updates, weights, proposal, following)
         else:
@@ -54,14 +59,13 @@ def _hides_empty_rounds(context: ControllerContext) -> bool:
     return context.account is not None and context.account.sampling == "poisson"
 
 
-def _merge(context: ControllerContext, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]) -> Proposal:
-    algorithm = context.algorithm
-    if algorithm.privacy is None:
-        return algorithm.merge.merge(context.view("merge"), updates, weights)
+def _merge_privately(
+    context: ControllerContext, privacy: Privacy, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
+) -> Proposal:
     layers = {layer for update in updates for layer in update.layers}
     if _hides_empty_rounds(context):
         layers = {*context.layout.indices(_round_layers(context))}
-    return algorithm.privacy.merge(context.view("privacy"), algorithm.merge, updates, weights, sorted(layers))
+    return privacy.merge(context.view("privacy"), context.algorithm.merge, updates, weights, sorted(layers))
 
 
 def _round_layers(context: ControllerContext) -> list[str]:

@@ -140,21 +140,8 @@ def prepare(
     sites = SimulatedSites(data, fleet, assigned, reserved_share(algorithm, evaluation, validation), seed)
     trains = data.rows.has("train")
     check_learners(algorithm, evaluation, data, sites.train_sizes[trains], sites.validation_sizes[trains])
-    controller = Controller(
-        algorithm,
-        context.layout,
-        MemoryModels(),
-        ending=ending or Ending(rounds=20),
-        evaluation=evaluation,
-        learners=int(trains.sum()),
-        seed=seed,
-        kernels=kernels(),
-        classes=data.classes,
-        per_token=data.per_token,
-        most_share=most_share,
-        secret=_secret(algorithm),
-        initial=context.layout.vector(context.module),
-    )
+    learners = int(trains.sum())
+    controller = _controller(algorithm, data, context, ending, evaluation, learners, seed, most_share)
     simulator = Simulator(
         controller,
         context,
@@ -166,6 +153,33 @@ def prepare(
     )
     simulator.observers = (ShadowRun(simulator),) if shadow else ()
     return simulator
+
+
+def _controller(
+    algorithm: Algorithm,
+    data: Islands,
+    context: TrainingContext,
+    ending: Ending | None,
+    evaluation: Evaluation,
+    learners: int,
+    seed: int,
+    most_share: float,
+) -> Controller:
+    return Controller(
+        algorithm,
+        context.layout,
+        MemoryModels(),
+        ending=ending or Ending(rounds=20),
+        evaluation=evaluation,
+        learners=learners,
+        seed=seed,
+        kernels=kernels(),
+        classes=data.classes,
+        per_token=data.per_token,
+        most_share=most_share,
+        secret=_secret(algorithm),
+        initial=context.layout.vector(context.module),
+    )
 
 
 def _secret(algorithm: Algorithm) -> str:

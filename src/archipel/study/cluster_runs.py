@@ -71,14 +71,14 @@ class RunActor:
         self.news.append(news)
         return not self.stopping.is_set()
 
-    def ping(self) -> tuple[list[Any], bytes | None]:
-        """Return the news since the last call, and the checkpoint if there is a newer one."""
+    def ping(self) -> tuple[list[Any], dict[str, bytes]]:
+        """Return the news since the last call, and the checkpoint's files if there is a newer one."""
         news = [self.news.popleft() for _ in range(len(self.news))]
-        checkpoint = None
+        checkpoint: dict[str, bytes] = {}
         folder = self.folder
         if folder is not None and (changed := _changed(folder / CHECKPOINT)) > self.sent:
             with suppress(FileNotFoundError):  # the run has just ended
-                checkpoint, self.sent = (folder / CHECKPOINT).read_bytes(), changed
+                checkpoint, self.sent = checkpoint_files(folder), changed
         return news, checkpoint
 
     def stop(self) -> None:
@@ -155,17 +155,16 @@ class _Runs:
         if self._inputs is None:
             together = [files_of(study_of(one.study, code=one.code)) for one in self.jobs]
             self._inputs = self.ray.put({name: data for files in together for name, data in files.items()})
-        checkpoint = Path(job.folder) / CHECKPOINT
-        begun = {CHECKPOINT: checkpoint.read_bytes()} if checkpoint.exists() else {}
+        folder = Path(job.folder)
+        begun = checkpoint_files(folder) if (folder / CHECKPOINT).exists() else {}
         return actor.handle.run.remote(job, self._inputs, begun)
 
-    def _heard(self, actor: PooledActor, reply: tuple[list[Any], bytes | None]) -> None:
+    def _heard(self, actor: PooledActor, reply: tuple[list[Any], dict[str, bytes]]) -> None:
         news, checkpoint = reply
         for number in actor.work:
             for item in news:
                 self.hear(Told(number, item))
-            if checkpoint is not None:
-                write_files(Path(self.jobs[number].folder), {CHECKPOINT: checkpoint})
+            write_files(Path(self.jobs[number].folder), checkpoint)
 
     def _receive(self) -> None:
         awaited = [*self.out, *self.pool.replies()]
@@ -189,7 +188,8 @@ class _Runs:
         actor.work.remove(number)
         job = self.jobs[number]
         whole = files.pop(WHOLE, None)
-        write_files(Path(job.folder), {name: content for name, content in files.items() if name != STUDY})
+        files.pop(STUDY, None)
+        write_files(Path(job.folder), files)
         write_study(job.study, Path(job.folder) / STUDY)
         if whole is not None:  # last: a folder that has it is whole
             write_files(Path(job.folder), {WHOLE: whole})
@@ -206,6 +206,13 @@ def _changed(path: Path) -> float:
     return path.stat().st_mtime if path.exists() else 0.0
 
 
+def checkpoint_files(folder: Path) -> dict[str, bytes]:
+    """Return a run's checkpoint and its records."""
+    # read first: records that are appended later are cut off when it is loaded
+    checkpoint = (folder / CHECKPOINT).read_bytes()
+    return {path.name: path.read_bytes() for path in folder.glob("records-*.jsonl")} | {CHECKPOINT: checkpoint}
+
+
 def read_files(folder: Path) -> dict[str, bytes]:
     """Return the files of a folder by their relative paths."""
     found = sorted(folder.rglob("*")) if folder.exists() else []
@@ -213,9 +220,9 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write files, each whole or not at all."""
+    """Write files, each whole or not at all, and a checkpoint after the records that it needs."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
+    for name, content in sorted(files.items(), key=lambda file: file[0] == CHECKPOINT):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(path, content)
