@@ -83,10 +83,14 @@ class Journal:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         # one thread at a time uses it, not always the same one
         self._base = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        self._base.execute("PRAGMA journal_mode = WAL")
-        self._base.execute("PRAGMA synchronous = FULL")
-        self._base.executescript(TABLES)
-        last = self._base.execute("SELECT hash FROM audit ORDER BY number DESC LIMIT 1").fetchone()
+        try:
+            self._base.execute("PRAGMA journal_mode = WAL")
+            self._base.execute("PRAGMA synchronous = FULL")
+            self._base.executescript(TABLES)
+            last = self._base.execute("SELECT hash FROM audit ORDER BY number DESC LIMIT 1").fetchone()
+        except sqlite3.Error:  # a damaged file is not held open
+            self._base.close()
+            raise
         self._chain: str = last[0] if last else NOTHING
         self._rows: dict[str, list[tuple[Any, ...]]] = {}
         """By where they belong: what is to be inserted before anybody reads, or the transaction ends."""
