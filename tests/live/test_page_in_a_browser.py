@@ -37,10 +37,11 @@ def tiles(page: Any) -> dict[str, str]:
 
 def go_to(page: Any, moment: float) -> None:
     """Move the slider, and wait until the page shows that moment."""
+    # in one script: a drawing between two would count as one of that moment
     script = f"""() => {{ const slider = document.querySelector('#clock input');
-        slider.value = 1000 * {moment} / page.state.end; slider.dispatchEvent(new Event('input')); }}"""
-    before = page.evaluate("Number(document.documentElement.dataset.drawn)")
-    page.evaluate(script)
+        slider.value = 1000 * {moment} / page.state.end; slider.dispatchEvent(new Event('input'));
+        return Number(document.documentElement.dataset.drawn); }}"""
+    before = page.evaluate(script)
     until(lambda: page.evaluate("Number(document.documentElement.dataset.drawn)") > before, "a drawing")
 
 

@@ -14,12 +14,15 @@ pytestmark = pytest.mark.slow
 
 NEEDS = {
     "dvw-table1": [needs("cifar10"), CLOTHES],
+    "dvw-frequency": [needs("cifar10")],
+    "dvw-fig3-4": [needs("cifar10")],
     "dvw-fig9": [needs("cifar10")],
     "fed2a-table4": [CLOTHES, needs("cifar10"), needs("gtsrb")],
     "dnc-table1": [needs("cifar10")],
     "dnc-table2": [needs("cifar10")],
     "dnc-table3": [needs("shakespeare")],
     "dnc-fig4-6": [needs("cifar10")],
+    "dnc-fig7": [needs("cifar10")],
     "hdafl-table5": [needs("iscx_vpn")],
     "radfed-table1": [needs("mnist")],
     "radfed-table3": [needs("eicu_demo")],
