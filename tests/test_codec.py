@@ -129,3 +129,18 @@ def test_arrays_come_back_to_the_bit(dtype: Any, share: float) -> None:
     assert back.dtype == array.dtype
     assert back.tobytes() == array.tobytes()
     assert back.shape == array.shape
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ('["bytes",[",i8",[1],"AAAAAAAAAAA="]]', "',i8' is not a type of numbers"),
+        ('["bytes",["O",[1],"AAAAAAAAAAA="]]', "'O' is not a type of numbers"),
+        ('["sparse",["<i8",[99999999,99999999],"",""]]', "has 9999999800000001 items; at most 268435456"),
+        ('["repeated",[0.5,99999999999]]', "has 99999999999 items; at most 16777216"),
+        ('["sparse",["<i8",[2],"BQAAAA==","AAAAAAAAAAA="]]', "index 5 is out of bounds"),
+    ],
+)
+def test_a_forged_array_is_refused_and_takes_no_memory(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Codec().value(text)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from random import Random
 
 MOST_BYTES = 1 << 17
 WORDS = (
@@ -16,25 +15,33 @@ WORDS = (
 """What parsers have stumbled over before."""
 
 
-def mutated(corpus: Sequence[bytes], draw: np.random.Generator) -> bytes:
+def mutated(corpus: Sequence[bytes], draw: Random) -> bytes:
     """Return an input of the corpus with one to eight changes."""
-    data = bytearray(corpus[int(draw.integers(len(corpus)))])
-    for _ in range(int(draw.integers(1, 9))):
-        place = int(draw.integers(len(data) + 1))
-        match int(draw.integers(6)):
+    data = bytearray(_one(corpus, draw))
+    for _ in range(1 + _below(8, draw)):
+        place = _below(len(data) + 1, draw)
+        match _below(6, draw):
             case 0 if data:
-                data[place % len(data)] ^= 1 << int(draw.integers(8))
+                data[place % len(data)] ^= 1 << _below(8, draw)
             case 1:
-                del data[place : place + int(draw.integers(1, 17))]
+                del data[place : place + 1 + _below(16, draw)]
             case 2:
-                data[place:place] = draw.bytes(int(draw.integers(1, 17)))
+                data[place:place] = draw.randbytes(1 + _below(16, draw))
             case 3:
-                data[place:place] = WORDS[int(draw.integers(len(WORDS)))]
+                data[place:place] = _one(WORDS, draw)
             case 4:
-                word = WORDS[int(draw.integers(len(WORDS)))]
+                word = _one(WORDS, draw)
                 data[place : place + len(word)] = word
             case _:
-                other = corpus[int(draw.integers(len(corpus)))]
-                begin = int(draw.integers(len(other) + 1))
-                data[place:] = other[begin:]
+                other = _one(corpus, draw)
+                data[place:] = other[_below(len(other) + 1, draw) :]
     return bytes(data[:MOST_BYTES])
+
+
+def _below(most: int, draw: Random) -> int:
+    """Four times as fast as `randrange`, whose exact fairness is not needed here."""
+    return int(draw.random() * most)
+
+
+def _one(of: Sequence[bytes], draw: Random) -> bytes:
+    return of[_below(len(of), draw)]

@@ -21,6 +21,15 @@ from archipel.core.scored import Scored
 from archipel.core.types import Cycle, Metrics, Plan, Trained
 from archipel.data.split_file import HEADER, SavedSplit, digest, read_split, write_split
 from archipel.data.standardise import Moments
+from archipel.federation.processes import read_status
+from archipel.federation.security.certificates import (
+    authority_certificate,
+    holder_of,
+    hosts_of,
+    new_key,
+    request,
+)
+from archipel.federation.security.key_files import pem, read_certificate, read_request
 from archipel.federation.security.revocation import read_serials
 from archipel.federation.storage.durable_controller import CODEC
 from archipel.federation.storage.journal import AuditBroken, Journal, Line
@@ -29,6 +38,7 @@ from archipel.federation.wire import messages
 from archipel.federation.wire.body import Bodies, InvalidUpdate
 from archipel.federation.wire.pieces import decode_piece, decode_portion, encode_portion
 from archipel.study.files import read_study
+from archipel.study.site_file import read_site
 
 PLAN = Plan(epochs=3, batch=8, reports=("losses", "validation scores", "class counts"), cycle=Cycle(0.1, 2, 9))
 LAYOUT = Layout.of(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)))
@@ -48,8 +58,9 @@ class Target:
 
 @cache
 def place() -> Path:
-    """Return a folder for inputs that have to be files."""
-    return Path(tempfile.mkdtemp(prefix="fuzz-"))
+    """Return a folder for inputs that have to be files; in memory if possible: ext4 waits at every overwrite."""
+    memory = Path("/dev/shm")
+    return Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None))
 
 
 def written(name: str, data: bytes) -> Path:
@@ -119,6 +130,27 @@ def parse_piece(data: bytes) -> object:
     return bytes(decode_piece(data))
 
 
+def welcomes() -> list[bytes]:
+    moments = messages.encode_moments(Moments(5, torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 3.0])))
+    return [pb.Welcome(heartbeat=1.0, silence=5.0, moments=moments, federation="ab").SerializeToString()]
+
+
+def parse_welcome(data: bytes) -> object:
+    """As a learner parses the statistics of all."""
+    welcome = pb.Welcome.FromString(data)
+    return messages.decode_moments(welcome.moments, (3,)) if welcome.HasField("moments") else welcome
+
+
+def statuses() -> list[bytes]:
+    told = {"version": 3, "learners": [{"name": "north", "norm": 0.5}], "ending": None}
+    return [json.dumps(told).encode(), b"[" * 100_000]
+
+
+def parse_status(data: bytes) -> object:
+    """As `archipel status` parses what a controller tells."""
+    return read_status(data.decode())
+
+
 def bodies() -> list[bytes]:
     return [BODIES.header((0, 1)), BODIES.header((1,))]
 
@@ -178,6 +210,31 @@ def yaml_files() -> list[bytes]:
     return [text.encode(), b"a: &x [1]\nb: *x\n", b"a: &a [*a]\n", b"!!python/object/apply:os.getcwd []"]
 
 
+def site_files() -> list[bytes]:
+    lines = ("min_rows = 30", "min_batch = 8", 'refuse = ["validation"]', "[code]", f'"net.py" = "{"ab" * 32}"')
+    text = "\n".join(lines)
+    return [text.encode(), b"min_rows = 5\n"]
+
+
+def certificate_requests() -> list[bytes]:
+    return [pem(request(new_key(), "learner", "north", ())), pem(request(new_key(), "controller", "c", ("a.org",)))]
+
+
+def parse_request(data: bytes) -> object:
+    """As an authority parses the request of a site."""
+    made = read_request(written("request.pem", data))
+    return holder_of(made), hosts_of(made)
+
+
+def certificates() -> list[bytes]:
+    return [pem(authority_certificate(new_key(), 30, None))]
+
+
+def parse_certificate(data: bytes) -> object:
+    made = read_certificate(written("certificate.pem", data))
+    return holder_of(made), hosts_of(made)
+
+
 def revocation_lists() -> list[bytes]:
     return [b"ab12  # north\n# a note\nFF:00\n"]
 
@@ -218,11 +275,16 @@ TARGETS = (
     Target("answer", heads, parse_answer, WIRE),
     Target("hello", hellos, parse_hello, WIRE),
     Target("order", orders, parse_order, (*WIRE, ValueError)),
+    Target("welcome", welcomes, parse_welcome, WIRE),
+    Target("status", statuses, parse_status, (ValueError,)),
     Target("piece", lambda: [pb.Piece(data=b"numbers").SerializeToString()], parse_piece, WIRE),
     Target("safetensors header", bodies, parse_body, (InvalidUpdate,)),
     Target("split file", split_files, parse_split, (ValueError, OSError)),
     Target("study in TOML", study_files, parse_study, (ValueError, OSError)),
     Target("study in YAML", yaml_files, parse_yaml, (ValueError, OSError)),
+    Target("site file", site_files, lambda data: read_site(written("site.toml", data)), (ValueError, OSError)),
+    Target("certificate request", certificate_requests, parse_request, (ValueError,)),
+    Target("certificate", certificates, parse_certificate, (ValueError,)),
     Target("revocation list", revocation_lists, lambda data: read_serials(written("list", data)), (ValueError,)),
     Target("journal", journals, parse_journal, (sqlite3.Error, AuditBroken, ValueError)),
     Target("journal event", event_texts, parse_event, (ValueError,)),

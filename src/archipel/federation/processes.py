@@ -157,12 +157,20 @@ def ask(make_link: Callable[[], Link], action: str | None = None, learner: str =
         link = make_link()
         try:
             if action is None:
-                return _printable(json.loads((await link.look()).told))
+                return read_status((await link.look()).told)
             return printable((await link.steer(action, learner, version)).told)
         finally:
             await link.close()
 
     return asyncio.run(call())
+
+
+def read_status(told: str) -> Any:
+    """Return a controller's status, whose texts are safe for a terminal."""
+    try:
+        return _printable(json.loads(told))
+    except RecursionError:
+        raise ValueError("The controller's status is nested too deeply to be one of Archipel's.") from None
 
 
 def _printable(told: Any) -> Any:

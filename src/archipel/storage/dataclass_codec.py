@@ -10,7 +10,9 @@ import base64
 import dataclasses
 import hashlib
 import json
+import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,6 +33,10 @@ PLAIN = frozenset({type(None), bool, int, float, str})
 """Types of values that JSON has."""
 PLACES = "<u4"
 """Type of the places of numbers in a sparse array."""
+NUMBERS = re.compile(r"[<>|][biuf][0-9]{1,2}")
+"""Types of arrays; NumPy evaluates other descriptions as expressions."""
+MOST_SPARSE, MOST_REPEATED = 1 << 28, 1 << 24
+"""Numbers that a short text may stand for: a forged one takes no more memory."""
 ValuePath: TypeAlias = "tuple[ValuePath, str] | None"
 """The steps from a value to a part of it, the last one first; joined only for error messages."""
 
@@ -104,7 +110,7 @@ class Codec:
         """Return the value of a line that `text` returned; refuse another one."""
         try:
             return self._decode(json.loads(text), {})
-        except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
             raise ValueError(f"{text[:100]!r} is not a value that Archipel has written: {error}") from None
 
     def _encode(self, value: Any, tensors: dict[str, Tensor] | None, where: ValuePath) -> Any:
@@ -153,6 +159,7 @@ class Codec:
                 return tuple([self._decode(item, tensors) for item in content])
             case "repeated":
                 item, count = content
+                _check_size(count, MOST_REPEATED)
                 return (item,) * count
             case "list":
                 return [self._decode(item, tensors) for item in content]
@@ -168,12 +175,13 @@ class Codec:
                 return tensors[content].numpy()
             case "bytes":
                 dtype, shape, numbers = content
-                return np.frombuffer(base64.b64decode(numbers), np.dtype(dtype)).reshape(shape)
+                return np.frombuffer(base64.b64decode(numbers), _dtype(dtype)).reshape(shape)
             case "sparse":
                 dtype, shape, places, numbers = content
-                array = np.zeros(shape, np.dtype(dtype))
+                _check_size(math.prod(shape), MOST_SPARSE)
+                array = np.zeros(shape, _dtype(dtype))
                 array.flat[np.frombuffer(base64.b64decode(places), PLACES)] = np.frombuffer(
-                    base64.b64decode(numbers), np.dtype(dtype)
+                    base64.b64decode(numbers), array.dtype
                 )
                 return array
         raise ValueError(f"The checkpoint holds a {kind!r}, which this version of Archipel does not know.")
@@ -181,17 +189,30 @@ class Codec:
 
 def _repeats(value: tuple[Any, ...]) -> bool:
     """Return whether it is one float several times, as a weight is for all layers; zeros differ in their sign."""
-    return len(value) > 3 and set(map(type, value)) == {float} and value[0] != 0 and value.count(value[0]) == len(value)
+    if not 3 < len(value) <= MOST_REPEATED:
+        return False
+    return set(map(type, value)) == {float} and value[0] != 0 and value.count(value[0]) == len(value)
 
 
 def _array_text(array: npt.NDArray[Any]) -> list[Any]:
     """Return an array as text; of counts that are mostly zero, only the others."""
-    if array.dtype.kind in "iu" and array.size < 1 << 32:
+    if array.dtype.kind in "iu" and array.size <= MOST_SPARSE:
         places = np.flatnonzero(array).astype(PLACES)
         numbers = array.flat[places]
         if places.nbytes + numbers.nbytes < array.nbytes / 2:
             return ["sparse", [array.dtype.str, array.shape, _base64(places), _base64(numbers)]]
     return ["bytes", [array.dtype.str, array.shape, _base64(array)]]
+
+
+def _dtype(text: str) -> np.dtype[Any]:
+    if NUMBERS.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not a type of numbers that Archipel writes.")
+    return np.dtype(text)
+
+
+def _check_size(count: int, most: int) -> None:
+    if not 0 <= count <= most:
+        raise ValueError(f"An array or tuple has {count} items; at most {most} are written so.")
 
 
 def _base64(array: npt.NDArray[Any]) -> str:

@@ -43,7 +43,7 @@ def no_passphrase(path: Path) -> bytes:
 def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         raise ValueError(
             f"{path}: is no certificate, or not a whole one. Copy it again from where it was made."
         ) from None
@@ -54,7 +54,7 @@ def read_request(path: Path) -> x509.CertificateSigningRequest:
     try:
         request = x509.load_pem_x509_csr(path.read_bytes())
         valid = request.is_signature_valid
-    except (ValueError, TypeError, UnsupportedAlgorithm):
+    except (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion):
         raise ValueError(
             f"{path}: is no request for a certificate, or not a whole one. Make it at the site: archipel ca request"
         ) from None
