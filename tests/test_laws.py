@@ -46,7 +46,7 @@ ALLOWED = {
     "privacy": set(),
     "storage": set(),
     "drawing": set(),
-    "live": set(),
+    "live": {"storage"},
     "algorithms": {"core"},
     "models": {"core"},
     "learner": {"core", "kernels"},

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import sqlite3
+import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +17,9 @@ import torch
 from archipel.core.types import Failed
 from archipel.federation.storage.blobs import Blobs
 from archipel.federation.storage.durable_controller import DurableController, IncomingEvent, ReplayDiffers, replay
-from archipel.federation.storage.journal import Answer, Journal
+from archipel.federation.storage.journal import Answer, AuditBroken, Journal
+from archipel.live.federation_state import FederationState
+from archipel.storage import packed_rows
 from archipel.study.federate import Hosting, host
 from archipel.study.files import study_of
 from benchmarks.federation.growth import Answers, study
@@ -155,3 +162,91 @@ def test_files_are_removed_after_the_snapshot_that_does_not_need_them(hosting: H
     one.durable.snapshot()
     assert len(Blobs(tmp_path / "blobs").digests()) <= 3 * LEARNERS + 20  # latest updates, and versions to roll back to
     one.durable.close()
+
+
+# ------------------------------------------------------------------------------------------------------- packed rows
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_rows, "FEWEST", 5)
+    monkeypatch.setattr(packed_rows, "MOST", 8)
+
+
+def contents(folder: Path) -> tuple[list[tuple[float, str]], list[str], list[tuple[str, str, str]]]:
+    journal = Journal(folder / "journal.sqlite")
+    try:
+        rows = [*journal.audit()]
+        assert journal.check_audit() == len(rows) > 0
+        # one run was made at another time than the other, so times and hashes differ
+        told = [(who, what, detail) for _, _, who, what, detail, _ in rows]
+        assert [number for number, *_ in rows] == [*range(1, len(rows) + 1)]
+        return [*journal.records()], [*journal.records_backwards()], told
+    finally:
+        journal.close()
+
+
+def count(folder: Path, table: str) -> int:
+    with closing(sqlite3.connect(folder / "journal.sqlite")) as base:
+        return int(base.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+
+
+def test_packed_rows_read_as_they_were_written(
+    hosting: Hosting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(hosting, tmp_path / "rows", 30).durable.close()
+    monkeypatch.setattr(packed_rows, "FEWEST", 5)
+    monkeypatch.setattr(packed_rows, "MOST", 8)
+    packed = run(hosting, tmp_path / "packed", 30)
+    owners = [packed.durable.journal.handed_to(task) for task in range(34)]
+    packed.durable.close()
+    assert count(tmp_path / "rows", "packed") == 0
+    assert count(tmp_path / "packed", "packed") > 10
+    for table in ("records", "audit", "tasks"):
+        assert count(tmp_path / "packed", table) < 12 < count(tmp_path / "rows", table)
+    assert contents(tmp_path / "packed") == contents(tmp_path / "rows")
+    with closing(sqlite3.connect(tmp_path / "rows" / "journal.sqlite")) as base:
+        written = dict(base.execute("SELECT task, learner FROM tasks"))
+    assert owners == [written.get(task) for task in range(34)]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_the_live_page_reads_packed_rows(hosting: Hosting, tmp_path: Path) -> None:
+    one = run(hosting, tmp_path, 12)
+    page = FederationState(tmp_path)
+    read = list[Any]()
+    page.timeline.record = lambda *row: read.append(row)  # type: ignore[method-assign]
+    while page.poll():
+        pass
+    before = len(read)
+    while one.durable.controller.state.version < 30:
+        one.answer(1)
+    while page.poll():
+        pass
+    records = [*one.durable.journal.records()]
+    audit = [*one.durable.journal.audit()]
+    one.durable.close()
+    assert 0 < before < len(read)
+    assert [(time, kind) for time, kind, _ in read] == [(time, json.loads(text)[0]) for time, text in records]
+    assert [row[0] for row in page.federation["log"]] == [row[0] for row in audit[::-1]][:50]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("harm", ["changed", "removed"])
+def test_the_audit_shows_a_changed_or_removed_packed_row(hosting: Hosting, tmp_path: Path, harm: str) -> None:
+    run(hosting, tmp_path, 20).durable.close()
+    with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as base:
+        query = "SELECT block, first, last, hash, content FROM packed WHERE kind = 'audit' LIMIT 1"
+        block, *found = base.execute(query).fetchone()
+        rows = packed_rows.Block(*found).rows()
+        if harm == "changed":
+            rows[2][2] = "somebody else"
+        else:
+            del rows[2]
+        content = zlib.compress(json.dumps(rows).encode())
+        base.execute("UPDATE packed SET content = ? WHERE block = ?", (content, block))
+        base.commit()
+    journal = Journal(tmp_path / "journal.sqlite")
+    with pytest.raises(AuditBroken, match="is not as it was written"):
+        journal.check_audit()
+    journal.close()

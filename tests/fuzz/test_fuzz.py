@@ -78,3 +78,15 @@ def test_a_request_and_a_certificate_of_another_version_are_refused_in_words() -
         target = next(target for target in TARGETS if target.name == name)
         with pytest.raises(ValueError, match="or not a whole one"):
             target.parse(b"\n".join([first, b64encode(changed), last, b""]))
+
+
+def test_a_certificate_with_an_extension_twice_is_for_nobody() -> None:
+    """cryptography raises DuplicateExtension, which is no ValueError."""
+    (made,) = certificates()
+    der = b64decode(b"".join(made.splitlines()[1:-1]))
+    usage, identifier = b"\x06\x03\x55\x1d\x0f", b"\x06\x03\x55\x1d\x0e"
+    assert der.count(usage) == der.count(identifier) == 1
+    first, *_, last = made.splitlines()
+    target = next(target for target in TARGETS if target.name == "certificate")
+    data = b"\n".join([first, b64encode(der.replace(usage, identifier)), last, b""])
+    assert target.parse(data) == (None, ())

@@ -8,17 +8,21 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from archipel.live.run_folder import RunStage
 from archipel.live.timeline import Timeline
+from archipel.storage.packed_rows import read_blocks
 
 JOURNAL = "journal.sqlite"
 AT_ONCE = 5000
 """Records that one look reads."""
 SHOWN = 50
 """Rows of the audit that are shown."""
+BLOCKS = 4
+"""Packed blocks of the audit that are searched for them."""
 
 
 class FederationState:
@@ -46,19 +50,19 @@ class FederationState:
             if not (self.folder / JOURNAL).exists():
                 return False
             address = f"{(self.folder / JOURNAL).resolve().as_uri()}?mode=ro"
-            self._base = sqlite3.connect(address, uri=True, check_same_thread=False)
-        rows = self._base.execute(
-            "SELECT number, place, time, record FROM records WHERE (number, place) > (?, ?) ORDER BY number, place "
-            f"LIMIT {AT_ONCE}",
-            self._place,
-        ).fetchall()
+            self._base = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+        self._base.execute("BEGIN")  # no row moves into a block between two reads
+        try:
+            rows, more = self._next_records()
+            self._read_audit()
+        finally:
+            self._base.execute("COMMIT")
         for number, place, time, text in rows:
             kind, fields = json.loads(text)
             self.timeline.record(time, kind, {name: plain(value) for name, value in fields.items()})
             self._place = (number, place)
-        self._read_audit()
         self.timeline.flush()
-        return len(rows) == AT_ONCE
+        return more
 
     def tell(self, status: dict[str, Any]) -> None:
         """Take over what the controller says of itself."""
@@ -77,13 +81,27 @@ class FederationState:
         self.timeline.norms(status["seconds"], norms)
         self.timeline.layers(status["seconds"], status["moved"])
 
+    def _next_records(self) -> tuple[list[Any], bool]:
+        """Return the records behind the last one that was read, and whether there may be more."""
+        assert self._base is not None
+        for block in read_blocks(self._base, "records", self._place[0]):
+            rows = [row for row in block.rows() if (row[0], row[1]) > self._place]
+            if rows:
+                return rows, True
+        query = "SELECT number, place, time, record FROM records WHERE (number, place) > (?, ?) ORDER BY number, place "
+        found = self._base.execute(f"{query} LIMIT {AT_ONCE}", self._place).fetchall()
+        return found, len(found) == AT_ONCE
+
     def _read_audit(self) -> None:
         """Keep the last rows of the audit, and the last refusals apart: many rows may follow them."""
         assert self._base is not None
         query = "SELECT number, at, who, what, detail FROM audit WHERE number > ? {} ORDER BY number DESC LIMIT ?"
+        blocks = islice(read_blocks(self._base, "audit", self._audited + 1, backwards=True), BLOCKS)
+        packed = [row for block in blocks for row in reversed(block.rows()) if row[0] > self._audited]
         for name, condition in (("log", ""), ("refusals", "AND what = 'refused'")):
             rows = self._base.execute(query.format(condition), (self._audited, SHOWN)).fetchall()
-            self.federation[name] = [*map(list, rows), *self.federation.get(name, [])][:SHOWN]
+            older = [row for row in packed if name == "log" or row[3] == "refused"]
+            self.federation[name] = [*map(list, rows), *older, *self.federation.get(name, [])][:SHOWN]
         self._audited = max((row[0] for row in self.federation["log"]), default=0)
 
 

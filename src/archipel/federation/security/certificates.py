@@ -64,7 +64,8 @@ def hosts_of(made: x509.Certificate | x509.CertificateSigningRequest) -> tuple[s
 def alternative_names(made: x509.Certificate | x509.CertificateSigningRequest) -> x509.SubjectAlternativeName:
     try:
         return made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):  # ValueError: an extension makes no sense
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
+        # ValueError: an extension makes no sense
         return x509.SubjectAlternativeName([])
 
 

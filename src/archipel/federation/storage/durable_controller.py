@@ -278,6 +278,7 @@ class DurableController:
             self.journal.snapshot(self.number, self._codec.text(saved))
             if not self._keep_updates:
                 self.journal.compact(self.number)
+            self.journal.pack(self.number)
         self._commits = self._numbers = 0
         if not self._keep_updates:
             needed = {run[2] for kept in saved["models"].values() for run in kept["runs"]}

@@ -8,6 +8,7 @@
     snapshots  where events need not be told again from the beginning
     audit      who sent what and when, each row carrying the hash of the one before
     facts      what was settled once: the study, the statistics of features
+    packed     older rows of tasks, records and audit, compressed many at a time
 
 When `write` returns, what it was given survives the machine's sudden end.
 """
@@ -26,7 +27,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-TABLES = """
+from archipel.storage.packed_rows import TABLE, read_blocks, write_blocks
+
+TABLES = f"""
 CREATE TABLE IF NOT EXISTS events (
     number INTEGER PRIMARY KEY, time REAL NOT NULL, event TEXT NOT NULL, beside TEXT NOT NULL,
     learner TEXT, task INTEGER, sequence INTEGER, print TEXT);
@@ -41,6 +44,7 @@ CREATE TABLE IF NOT EXISTS audit (
     number INTEGER PRIMARY KEY, at TEXT NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL,
     hash TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+{TABLE}
 """
 
 AT_ONCE = 64
@@ -164,7 +168,10 @@ class Journal:
     def handed_to(self, task: int) -> str | None:
         """Who was given a training task, whenever that was."""
         found = self._base.execute("SELECT learner FROM tasks WHERE task = ?", (task,)).fetchone()
-        return str(found[0]) if found else None
+        if found is not None:
+            return str(found[0])
+        block = next(read_blocks(self._base, "tasks", task), None)  # tasks are numbered as they are handed out
+        return None if block is None else dict(block.rows()).get(task)
 
     def commits(self) -> dict[str, str]:
         return dict(self._base.execute("SELECT version, digest FROM commits ORDER BY number"))
@@ -173,11 +180,17 @@ class Journal:
         self._add("INSERT OR REPLACE INTO records", number, place, time, text)
 
     def records(self) -> Iterator[tuple[float, str]]:
+        for block in read_blocks(self._base, "records"):
+            for _, _, time, text in block.rows():
+                yield time, text
         yield from self._base.execute("SELECT time, record FROM records ORDER BY number, place")
 
     def records_backwards(self) -> Iterator[str]:
         for (text,) in self._base.execute("SELECT record FROM records ORDER BY number DESC, place DESC"):
             yield text
+        for block in read_blocks(self._base, "records", backwards=True):
+            for _, _, _, text in reversed(block.rows()):
+                yield text
 
     def snapshot(self, number: int, content: str) -> None:
         """Write one; those before it are not needed any more."""
@@ -191,6 +204,27 @@ class Journal:
             "(SELECT MAX(number) FROM events WHERE learner IS NOT NULL GROUP BY learner)",
             (number,),
         )
+
+    def pack(self, number: int) -> None:
+        """Compress what is older than this event, which has been handled: nobody writes those rows again.
+
+        Of every table the last row stays: the next one's number and hash follow from it.
+        """
+        self._insert()
+        before = "number < MIN(?, (SELECT MAX(number) FROM records))"
+        self._pack("records", ("number", "place"), "time, record", before, number)
+        self._pack("tasks", ("task",), "learner", "task < (SELECT MAX(task) FROM tasks)")
+        self._pack("audit", ("number",), "at, who, what, detail, hash", "number < (SELECT MAX(number) FROM audit)")
+
+    def _pack(self, kind: str, key: tuple[str, ...], columns: str, condition: str, *values: int) -> None:
+        keys = ", ".join(key)
+        query = f"SELECT {keys}, {columns} FROM {kind} WHERE {condition} ORDER BY {keys}"
+        rows = self._base.execute(query, values).fetchall()
+        # of a chain only each block's last link is written: the others follow from the rows
+        hashes = [row[5] for row in rows] if kind == "audit" else []
+        if written := write_blocks(self._base, kind, [row[:5] for row in rows], hashes):
+            last = rows[written - 1][: len(key)]
+            self._base.execute(f"DELETE FROM {kind} WHERE ({keys}) <= ({', '.join('?' * len(key))})", last)
 
     def last_snapshot(self) -> tuple[int, str] | None:
         found = self._base.execute("SELECT number, content FROM snapshots ORDER BY number DESC LIMIT 1").fetchone()
@@ -214,6 +248,13 @@ class Journal:
         self._add("INSERT INTO audit (at, who, what, detail, hash)", at, who, what, text, self._chain)
 
     def audit(self) -> Iterator[tuple[int, str, str, str, str, str]]:
+        chain = NOTHING
+        for block in read_blocks(self._base, "audit"):
+            for number, *row in block.rows():
+                chain = _link(chain, row)
+                at, who, what, detail = row
+                yield number, at, who, what, detail, block.hash if number == block.last else chain
+            chain = block.hash
         yield from self._base.execute("SELECT number, at, who, what, detail, hash FROM audit ORDER BY number")
 
     def check_audit(self) -> int:
