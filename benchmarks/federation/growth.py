@@ -43,7 +43,7 @@ from archipel.study.federate import Hosting, host
 from archipel.study.files import study_of
 
 MILLION = 1_000_000
-METHODS = {"async_fedavg": 20_000, "async_dvw": 2_000, "fedavg": 400}
+METHODS = {"async_fedavg": 20_000, "async_dvw": 2_000, "fedavg": 1_000}
 """And how many commits are made: a commit of `fedavg` holds an update of every learner."""
 
 

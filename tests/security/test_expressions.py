@@ -58,3 +58,9 @@ def test_evil_strings_are_refused_in_words(
         study_of(raw, code=code)
     assert "Traceback" not in str(caught.value)
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("deep", ["-" * 500 + "9", "0." + "-" * 500 + "9", "(" * 80 + "9" + ",)" * 80, "~" * 60 + "1"])
+def test_a_deeply_nested_argument_is_refused_in_words(deep: str) -> None:
+    with pytest.raises(ValueError, match="is nested too deeply"):
+        study_of({"algorithms": [{"name": "fedavg", "weighting": f"ByFreshness({deep})"}]}, code="none")

@@ -108,3 +108,30 @@ def test_a_round_that_asks_extra_learners_takes_the_first_answers(tmp_path: Path
             assert all(set(commit.learners) == set(NAMES[:2]) for commit in commits)
 
     asyncio.run(go())
+
+
+@pytest.mark.slow
+def test_a_process_that_stands_still_while_it_looks_takes_nobody_for_gone(tmp_path: Path) -> None:
+    """On the code before, a stall between noticing stalls and looking for silent learners was held against them."""
+
+    async def go() -> None:
+        async with scene(study(ending=ENDLESS), tmp_path) as one:
+            for name in NAMES:
+                one.light(name, 0.001)
+            await one.until(lambda: one.version >= 1)
+            log, looks = one.federation.log, list[float]()
+            note_repeats = log.note_repeats
+
+            def stand_still() -> None:
+                if not looks:
+                    log._before += 100 * one.federation.terms.silence
+                looks.append(log.now)
+                note_repeats()
+
+            log.note_repeats = stand_still  # type: ignore[method-assign]
+            await one.until(lambda: len(looks) >= 3)
+            version = one.version
+            await one.until(lambda: one.version > version)
+            assert [gone for _, gone in await one.records(Membership) if not gone.there] == []
+
+    asyncio.run(go())

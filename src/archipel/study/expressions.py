@@ -23,6 +23,10 @@ PARTS: dict[str, type[Part]] = {
 }
 
 
+DEEPEST = 50
+"""Levels of an expression's syntax tree."""
+
+
 def part(text: str, kind: type[Part], code: OwnCode) -> Any:
     """Make the part of this kind that an expression names; "mine.py:ByAge" or "mine.py:ByAge(2)" is one's own."""
     place, arguments = "", text
@@ -33,7 +37,9 @@ def part(text: str, kind: type[Part], code: OwnCode) -> Any:
     except SyntaxError as error:
         raise ValueError(f"{text!r} is not an expression such as \"ByFreshness('inv')\": {error.msg}.") from None
     except (MemoryError, RecursionError):  # Python's parser says so of thousands of brackets or signs
-        raise ValueError(f'{text[:50]!r}... is nested too deeply for an expression such as "Mean()".') from None
+        raise _too_deep(text) from None
+    if _depth(tree) > DEEPEST:  # what reads the tree is recursive
+        raise _too_deep(text)
     if isinstance(tree, ast.Name):
         tree = ast.Call(tree, [], [])
     require(
@@ -47,6 +53,17 @@ def part(text: str, kind: type[Part], code: OwnCode) -> Any:
     made = _known(tree.func.id)
     require(issubclass(made, kind), f"{text!r} should make a {kind.__name__}, and {made.__name__} is none.")
     return _made(made, tree, text)
+
+
+def _depth(tree: ast.AST) -> int:
+    depth, level = 0, [tree]
+    while level:
+        depth, level = depth + 1, [child for node in level for child in ast.iter_child_nodes(node)]
+    return depth
+
+
+def _too_deep(text: str) -> ValueError:
+    return ValueError(f'{text[:50]!r}... is nested too deeply for an expression such as "Mean()".')
 
 
 def _known(name: str) -> type[Part]:

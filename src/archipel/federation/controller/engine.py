@@ -245,12 +245,13 @@ class Federation:
             self.log.note_repeats()
             # what is due is posted once: the next look waits until the controller has handled it
             if all(pending.handled.done() for pending in told):
-                told = [self.log.post(event) for event in self._due()] + self.evaluations.tell_due()
+                told = [self.log.post(event) for event in self._due(looked)] + self.evaluations.tell_due()
 
-    def _due(self) -> Iterator[Event]:
+    def _due(self, now: float) -> Iterator[Event]:
+        """Yield what is due; now: when stalls were last forgiven, for there may have been another since."""
         if self.stopped is not None:
             return  # nobody is missed after the end
-        now, terms, most = self.log.now, self.terms, self.deadline.seconds
+        terms, most = self.terms, self.deadline.seconds
         for alarm in sorted(self.durable.replay.alarms, key=lambda alarm: alarm.due):
             if alarm.due <= now:
                 yield Woke(alarm.tag)
