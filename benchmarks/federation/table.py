@@ -132,8 +132,8 @@ def _fuzz() -> Iterator[tuple[str, ...]]:
     yield (
         f"changed inputs to {len(told['by parser'])} parsers of bytes from outside, and wrong errors among them",
         f"{INPUTS:,}; none",
-        f"{_reached(told['executions'], INPUTS)}; {told['problems'] or 'none'}",
-        f"`python -m tests.fuzz --seed {told['seed']}`",
+        f"{_reached(told['executions'], INPUTS)}; {len(told['problems']) or 'none'}",
+        f"`python -m tests.fuzz --executions {INPUTS} --seed {told['seed']}`",
         _file("fuzz"),
     )
     yield (

@@ -34,6 +34,12 @@ def hosting() -> Hosting:
     return host(study_of(study("async_fedavg", LEARNERS)))
 
 
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_rows, "FEWEST", 5)
+    monkeypatch.setattr(packed_rows, "MOST", 8)
+
+
 class Often(Answers):
     """Makes a snapshot after every second commit."""
 
@@ -128,6 +134,7 @@ def test_a_kill_at_any_moment_of_a_compaction_loses_nothing(
         remove(path, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", unlink)
+    monkeypatch.setattr(packed_rows, "FEWEST", 5)  # so that this snapshot is the first to pack
     base.set_trace_callback(lambda statement: image())
     one.durable.snapshot()
     base.set_trace_callback(None)
@@ -138,6 +145,8 @@ def test_a_kill_at_any_moment_of_a_compaction_loses_nothing(
     assert {inside for _, inside in images} == {True, False}
     left = {*images_of(images)}
     assert len(left) == 2, "some images are of before the compaction, some of after it"
+    assert len({count(path, "packed") for path, _ in images}) == 2, "and some of before the packing"
+    assert all(contents(path) == contents(images[-1][0]) for path, _ in images)
     for path, _ in images:
         again = Often(hosting, path)
         assert again.durable.controller.state.version == version
@@ -165,12 +174,6 @@ def test_files_are_removed_after_the_snapshot_that_does_not_need_them(hosting: H
 
 
 # ------------------------------------------------------------------------------------------------------- packed rows
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_rows, "FEWEST", 5)
-    monkeypatch.setattr(packed_rows, "MOST", 8)
 
 
 def contents(folder: Path) -> tuple[list[tuple[float, str]], list[str], list[tuple[str, str, str]]]:
