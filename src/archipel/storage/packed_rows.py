@@ -11,7 +11,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS packed (
@@ -21,7 +21,6 @@ CREATE INDEX IF NOT EXISTS packed_rows ON packed (kind, last);
 """
 FEWEST, MOST = 1024, 4096
 """Rows in a block: fewer than these wait for others."""
-Row: TypeAlias = Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Block:
         return rows
 
 
-def write_blocks(base: sqlite3.Connection, kind: str, rows: Sequence[Row], hashes: Sequence[str] = ()) -> int:
+def write_blocks(base: sqlite3.Connection, kind: str, rows: Sequence[Sequence[Any]], hashes: Sequence[str] = ()) -> int:
     """Write rows as blocks, if there are enough; return how many rows were written."""
     written = 0
     while len(rows) - written >= FEWEST:
