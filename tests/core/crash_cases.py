@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from archipel import algorithms
-from archipel.algorithms import async_fedavg, fedavg, fedbuff, radfed_i, sync_dvw
+from archipel.algorithms import async_dvw, async_fedavg, fedavg, fedbuff, radfed_i, sync_dvw
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts import (
     Adam,
@@ -70,6 +70,7 @@ ALGORITHMS: dict[str, Make] = {
     "a rate that falls, and evaluators by class": lambda: replace(
         sync_dvw(batch=8, epochs=1, evaluators=2, choice="representative"), planners=(Plateau(patience=1, window=1),)
     ),
+    "all data after the validation phase": partial(async_dvw, batch=8, epochs=1, all_data_after=6),
     "a relay in turn": lambda: replace(radfed_i(0.5, 2, batch=8), selection=LatinSquare()),
     "importance measured first": partial(radfed_i, 0.5, 2, first="measured", batch=8),
     "a relay with opinions, private heads and Adam": lambda: replace(

@@ -20,6 +20,7 @@ from typing import Literal, Unpack
 
 from archipel.algorithms.constructor import constructor
 from archipel.core.algorithm import Algorithm
+from archipel.core.parts.all_data import AllData
 from archipel.core.parts.merge import Community
 from archipel.core.parts.planning import ValidationCycle
 from archipel.core.parts.protocol import Rounds, Stream
@@ -43,6 +44,7 @@ def sync_dvw(
     quorum: float = 0.5,
     evaluators: int | None = None,
     choice: Literal["drawn", "representative"] = "drawn",
+    all_data_after: int | None = None,
     **local: Unpack[Local],
 ) -> Algorithm:
     """SyncDVW: rounds of all learners, each update weighted by how well all learners find it does on their data.
@@ -50,11 +52,14 @@ def sync_dvw(
     metric: of the pooled opinions, which is the weight; quorum: share of the opinions that must come in.
     evaluators: ask only so many learners for their opinion; None: all.
     choice: of evaluators: drawn at random, or so that together they have everybody's shares of the classes.
+    all_data_after: version from which on learners train on their validation parts too, and keep their last weights;
+        None: never.
     """
     return Algorithm(
         "sync_dvw",
         protocol=Rounds(),
-        weighting=ByDistributedValidation(metric, quorum, evaluators, choice),
+        weighting=ByDistributedValidation(metric, quorum, evaluators, choice, all_data_after),
+        planners=_all_data(all_data_after),
         plan=Plan(**(CIFAR10 | local)),
     )
 
@@ -72,6 +77,7 @@ def async_dvw(
     quorum: float = 0.5,
     evaluators: int | None = None,
     choice: Literal["drawn", "representative"] = "drawn",
+    all_data_after: int | None = None,
     **local: Unpack[Local],
 ) -> Algorithm:
     """AsyncDVW: the community model of everybody's latest model, weighted by distributed validation.
@@ -86,13 +92,20 @@ def async_dvw(
     quorum: share of the opinions that must come in.
     evaluators: ask only so many learners for their opinion; None: all.
     choice: of evaluators: drawn at random, or so that together they have everybody's shares of the classes.
+    all_data_after: version from which on learners train on their validation parts too, and keep their last weights;
+        None: never.
     """
+    cycles = (ValidationCycle(loss, tombstones, at_most),) if adaptive else ()
     return Algorithm(
         "async_dvw",
         protocol=Stream(),
-        weighting=ByDistributedValidation(metric, quorum, evaluators, choice),
+        weighting=ByDistributedValidation(metric, quorum, evaluators, choice, all_data_after),
         merge=Community(),
-        planners=(ValidationCycle(loss, tombstones, at_most),) if adaptive else (),
+        planners=(*cycles, *_all_data(all_data_after)),
         recall=MedianStaleness(recall_after, recall_window) if adaptive else None,
         plan=Plan(**(CIFAR10 | local)),
     )
+
+
+def _all_data(after: int | None) -> tuple[AllData, ...]:
+    return () if after is None else (AllData(after),)

@@ -8,6 +8,7 @@ from archipel.core.algorithm import Algorithm
 from archipel.core.checks import ArchipelWarning, between, require
 from archipel.core.layout import Layout
 from archipel.core.metrics import OF_TOKENS
+from archipel.core.parts.all_data import AllData
 from archipel.core.parts.evaluation import HELD_OUT, Evaluation
 from archipel.core.parts.planning import DivideAndConquer
 from archipel.core.parts.protocol import Relay, Rounds, participants
@@ -52,6 +53,11 @@ def check_evaluation(evaluation: Evaluation, algorithm: Algorithm, data: Islands
         evaluation.at_training_learners or not algorithm.private(layout),
         f"{algorithm.name} has private layers, which only the learners that train them have, and is scored at "
         f"{evaluation.at!r}; use Evaluation(at='learners', mean='learners').",
+    )
+    require(
+        not (evaluation.validates and any(isinstance(planner, AllData) for planner in algorithm.planners)),
+        f"{algorithm.name} trains on the validation parts in the end, and is scored on them; leave AllData out, or "
+        "score with Evaluation(at='home') or at held-out learners.",
     )
     if evaluation.at in HELD_OUT:
         role = HELD_OUT[evaluation.at]

@@ -105,6 +105,8 @@ class Plan:
     """Further arguments of the optimiser, such as {"weight_decay": 1e-4}."""
     accumulate: int = 1
     """Pieces that a mini-batch is computed in, one after the other, to save memory; their gradients add up."""
+    all_data: bool = False
+    """Train on the examples that are reserved for validation too."""
     cycle: Cycle | None = None
     """Stop by validation loss instead of after a fixed number of epochs."""
     trains: tuple[str, ...] | None = None
@@ -140,6 +142,10 @@ class Plan:
         require(
             self.steps is None or self.cycle is None,
             f"Plan: steps={self.steps} and a validation cycle both say when to stop; give one of them.",
+        )
+        require(
+            not (self.all_data and self.cycle is not None),
+            "Plan: a task that trains on all data has no validation part left for its cycle; leave one of them out.",
         )
         if self.phases:
             total = sum(phase.epochs for phase in self.phases)

@@ -88,6 +88,15 @@ class Learner:
             f"Learner {self.name!r} has no examples; leave it out, or give it at least one.",
         )
 
+    def under(self, plan: Plan) -> Learner:
+        """Return the learner with the examples that it trains on under a plan; it keeps its private layers."""
+        return self._on_all_data if plan.all_data else self
+
+    @cached_property
+    def _on_all_data(self) -> Learner:
+        everything = torch.cat((self.train, self.validation))
+        return Learner(self.name, everything, self.validation[:0], self.test, self.private)
+
     def with_private(self, layout: Layout, vector: Tensor) -> Tensor:
         """Return the model with this learner's private layers, if it has any."""
         return layout.with_layers(vector, self.private) if self.private else vector
@@ -138,6 +147,7 @@ class Job:
         shift: Tensor | None = None,
         objective: Objective | None = None,
     ) -> Job:
+        learner = learner.under(plan)
         vector = learner.with_private(layout, carried)
         anchored = plan.proximal > 0 or (objective is not None and objective.needs_received)
         received = vector if "training loss" in plan.reports else None

@@ -122,7 +122,7 @@ class Flights:
         self._note(command.task, command.learner)
         self.out[command.task] = flight
         self._fresh.append(flight)
-        epochs = 1 if flight.by_epoch else epochs_of(plan, len(site.learner.train))
+        epochs = 1 if flight.by_epoch else epochs_of(plan, len(site.learner.under(plan).train))
         seconds = self.wire.seconds(site.group, down) + sum(self._epoch_seconds(flight, i) for i in range(epochs))
         if site.drops(self.seed, command.task):
             flight.lost = True
@@ -277,13 +277,13 @@ class Flights:
         """Schedule the answer of a task whose training ends in this many seconds."""
         site = self.sites[flight.train.learner]
         plan, layout = flight.train.plan, self.context.layout
-        sends = plan.sends(layout.names)
+        sends, examples = plan.sends(layout.names), len(site.learner.under(plan).train)
         if any(asked.startswith("validation") for asked in plan.reports):
             seconds += self._validation_seconds(site)
         if any(asked.startswith("gradient norm") for asked in plan.reports):  # one more pass over its data
-            seconds += steps_of_epoch(len(site.learner.train), plan.batch) * site.group.train_seconds
+            seconds += steps_of_epoch(examples, plan.batch) * site.group.train_seconds
         if "training loss" in plan.reports:
-            seconds += site.evaluation_seconds(len(site.learner.train), self.evaluation_batch)
+            seconds += site.evaluation_seconds(examples, self.evaluation_batch)
         transfer = self.wire.seconds(site.group, layout.bytes(layout.indices(sends)))
         if transfer and not self.optional.isdisjoint(sends):
             self.clock.after(seconds, TrainingEnds(flight.train.task))
@@ -292,7 +292,7 @@ class Flights:
 
     def _epoch_seconds(self, flight: Flight, epoch: int) -> float:
         site, plan = self.sites[flight.train.learner], flight.train.plan
-        examples = len(site.learner.train)
+        examples = len(site.learner.under(plan).train)
         steps = steps_after(plan, examples, epoch + 1) - steps_after(plan, examples, epoch)
         seconds = steps * site.group.train_seconds * site.pace(self.seed, flight.train.task)
         if plan.cycle is None and "losses" not in plan.reports:

@@ -6,14 +6,15 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import archipel as ap
 from archipel.core.parts.plateau import PlateauMemory
-from archipel.core.parts.weighting import EvaluatorMemory, representative
+from archipel.core.parts.weighting import ValidationMemory, representative
 from archipel.core.scored import Scored
-from archipel.core.types import Metrics, Plan, Score
+from archipel.core.types import Cycle, Metrics, Plan, Score
 from tests.core.parts.by_hand import Bench, layout
 
 # ------------------------------------------------------------------------------------------ a rate that falls (Metis)
@@ -106,12 +107,72 @@ def test_evaluators_are_drawn_until_counts_are_known() -> None:
     assert len(drawn.sites) == 2
     for name, counts in CLASSES.items():
         part.observe(bench.view("weighting"), bench.update(name, metrics=Metrics(classes=counts)))
-    assert bench.view("weighting").memory(EvaluatorMemory).classes == CLASSES
+    assert bench.view("weighting").memory(ValidationMemory).classes == CLASSES
     (chosen,) = part.ask(bench.view("weighting"), bench.update("a"))
     assert chosen.sites == ("d", "e")
     assert part.needs.reports == ("validation", "class counts")
     with pytest.raises(ValueError, match="choice should be one of drawn, representative, got 'best'"):
         ap.ByDistributedValidation(choice="best")  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------ all data after the validation phase (Metis)
+
+
+def test_after_the_validation_phase_updates_keep_the_last_weights_of_their_learners() -> None:
+    bench, part = Bench(layout(w=1)), ap.ByDistributedValidation("accuracy", until=1)
+    for name in "abc":
+        bench.join(name, validation=10)
+    view = bench.view("weighting")
+    for name, right in (("a", 8), ("b", 4)):
+        opinion = Scored(10, 1.0, np.array([[right, 10 - right], [0, 0]]))
+        update = bench.update(name, evidence=[("c", Score("validation"), opinion)])
+        assert part.ask(view, update)
+        part.committed(view, [update])
+    bench.state.version = 1
+    later = [bench.update(name) for name in "abc"]
+    assert not any(part.ask(view, update) for update in later)
+    assert [part.weigh(view, update) for update in later] == pytest.approx([0.8, 0.4, 0.6]), "c has the mean"
+
+
+def test_all_data_begins_at_its_version_and_ends_cycles_and_reports() -> None:
+    bench, part = Bench(layout(w=1)), ap.AllData(after=2)
+    learner, cycle = bench.join("a", validation=10), Cycle()
+    plan = Plan(cycle=cycle, reports=("validation", "losses", "class counts"))
+    view = bench.view("planner.0")
+    assert part.plan(view, learner, plan) is plan
+    bench.state.version = 2
+    assert part.plan(view, learner, plan) == Plan(all_data=True, reports=("class counts",))
+    assert part.plans(bench.layout, plan) == (plan, Plan(all_data=True, reports=("class counts",)))
+
+
+def test_all_data_is_refused_where_validation_parts_still_judge() -> None:
+    with pytest.raises(ValueError, match=r"end that at the same version, as in ByDistributedValidation\(until=3\)"):
+        replace(ap.sync_dvw(), planners=(ap.AllData(3),))
+    with pytest.raises(ValueError, match="put AllData behind ValidationCycle"):
+        replace(ap.fedavg(), planners=(ap.AllData(3), ap.ValidationCycle()))
+    with pytest.raises(ValueError, match="AllData: after should be at least 1, got 0"):
+        ap.AllData(0)
+    with pytest.raises(ValueError, match="has no validation part left for its cycle"):
+        Plan(all_data=True, cycle=Cycle())
+    data = ap.data.digits().split(learners=3, sizes=(40,) * 3)
+    with pytest.raises(ValueError, match="trains on the validation parts in the end, and is scored on them"):
+        ap.simulate(ap.sync_dvw(all_data_after=2), data, evaluation=ap.Evaluation(at="validation parts"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("execution", ["plain", "stacked", "native", "workers"])
+def test_every_executor_trains_on_the_validation_parts_in_the_end(execution: Any) -> None:
+    data = ap.data.digits().split(learners=3, sizes=(40,) * 3)
+    settings: Any = {"epochs": 1, "batch": 8, "metric": "accuracy"}
+    run = ap.simulate(
+        ap.sync_dvw(all_data_after=2, **settings),
+        data,
+        validation=0.2,
+        ending=ap.Ending(rounds=4),
+        execution=execution,
+    )
+    steps = [task.steps for _, task in run.cycles]
+    assert steps == [4] * 6 + [5] * 6, "32 examples make 4 steps of 8, and 40 make 5"
 
 
 # ---------------------------------------------------------------------------------- a relay in turn (RADFed)

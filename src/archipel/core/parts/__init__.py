@@ -1,5 +1,6 @@
 """The parts that algorithms are made of."""
 
+from archipel.core.parts.all_data import AllData
 from archipel.core.parts.central_noise import CentralNoise
 from archipel.core.parts.changes import FairChange, MeanChange, NormalisedChange
 from archipel.core.parts.class_mean import MeanByClass
@@ -44,6 +45,7 @@ from archipel.core.parts.weighting import (
 __all__ = [
     "Adagrad",
     "Adam",
+    "AllData",
     "ByConsistency",
     "ByDistributedValidation",
     "ByExamples",

@@ -100,6 +100,9 @@ class WeightRange(Protocol):
     def by_layer(self) -> bool:
         """Whether an update may have another weight for each layer."""
 
+    def validates(self, version: int) -> bool:
+        """Return whether updates that start from this version are tried on validation parts."""
+
 
 class Composition(Protocol):
     """What a part may look at of the algorithm that it belongs to."""

@@ -60,6 +60,10 @@ class Weighting(Part):
         """What it asks other learners about an update; a learner of a real federation refuses all other questions."""
         return ()
 
+    def validates(self, version: int) -> bool:
+        """Return whether updates that start from this version are tried on validation parts."""
+        return any(isinstance(probe, Score) and probe.part == "validation" for probe in self.probes)
+
     def ask(self, view: View, update: Update) -> Iterable[EvidenceRequest]:
         """Return the evidence this weighting needs of an update."""
         return ()
@@ -134,9 +138,11 @@ class ByFreshness(Weighting):
 
 
 @dataclass(slots=True)
-class EvaluatorMemory:
+class ValidationMemory:
     classes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Examples of each class at each learner that has reported them."""
+    weights: dict[str, float] = field(default_factory=dict)
+    """Each learner's last weight, where the opinions come to an end."""
 
 
 def representative(sites: Sequence[str], classes: Mapping[str, Sequence[int]], count: int) -> list[str]:
@@ -177,6 +183,9 @@ class ByDistributedValidation(Weighting):
     choice: Literal["drawn", "representative"] = "drawn"
     """How they are chosen: drawn at random; or so that their examples together have shares of the classes like
     everybody's, by the class counts that learners report with their updates."""
+    until: int | None = None
+    """The version from which on nobody is asked: an update then has its learner's last weight, or the mean of all last
+    weights if it has none. None: updates are tried to the end."""
 
     def __post_init__(self) -> None:
         one_of("ByDistributedValidation", "choice", self.choice, ("drawn", "representative"))
@@ -184,6 +193,8 @@ class ByDistributedValidation(Weighting):
         share("ByDistributedValidation", "quorum", self.quorum)
         if self.evaluators is not None:
             at_least(1, "ByDistributedValidation", evaluators=self.evaluators)
+        if self.until is not None:
+            at_least(1, "ByDistributedValidation", until=self.until)
 
     @property
     def at_most_one(self) -> bool:
@@ -205,9 +216,14 @@ class ByDistributedValidation(Weighting):
 
     def observe(self, view: View, update: Update) -> None:
         if self.choice == "representative" and update.metrics.classes:
-            view.memory(EvaluatorMemory).classes[update.learner] = update.metrics.classes
+            view.memory(ValidationMemory).classes[update.learner] = update.metrics.classes
+
+    def validates(self, version: int) -> bool:
+        return self.until is None or version < self.until
 
     def ask(self, view: View, update: Update) -> Iterable[EvidenceRequest]:
+        if not self.validates(view.version):
+            return []
         everybody = view.state.members.validating
         own = everybody.number(update.learner) if update.learner in everybody else None  # it sends its own opinion
         others = len(everybody) - (own is not None)
@@ -222,12 +238,15 @@ class ByDistributedValidation(Weighting):
     def _evaluators(self, view: View, drawn: list[str]) -> list[str]:
         """Return whom to ask of the others, given in an order drawn at random, which decides between equals."""
         assert self.evaluators is not None
-        classes = view.memory(EvaluatorMemory).classes if self.choice == "representative" else {}
+        classes = view.memory(ValidationMemory).classes if self.choice == "representative" else {}
         known = [site for site in drawn if site in classes]
         return representative(known, classes, self.evaluators) or drawn[: self.evaluators]
 
-    def weigh(self, view: View, update: Update) -> Weight | None:
+    def weigh(self, view: View, update: Update) -> float | None:
         tables = update.scores(self.probe)
+        if not tables and not self.validates(view.version):
+            last = view.memory(ValidationMemory).weights
+            return last.get(update.learner, math.fsum(last.values()) / len(last)) if last else None
         own = update.metrics.validation
         if own is not None and own.count > 0:
             tables = [own.as_table(), *tables]
@@ -241,6 +260,13 @@ class ByDistributedValidation(Weighting):
             return 1 / max(value, 1e-12)
         # a correlation may be negative: such a model is worth nothing, not less
         return None if math.isnan(value) else max(value, 0.0)
+
+    def committed(self, view: View, updates: Sequence[Update]) -> None:
+        if self.until is None:
+            return
+        for update in updates:
+            if update.scores(self.probe) and (weight := self.weigh(view, update)) is not None:
+                view.memory(ValidationMemory).weights[update.learner] = weight
 
     def _usable(self, table: ScoreTable) -> ScoreTable:
         """Drop the answers without what the metric needs, as if missing: else one site could veto all others."""
@@ -327,6 +353,9 @@ class Product(Weighting):
 
     def inner(self) -> tuple[Part, ...]:
         return tuple(one for factor in self.factors for one in (factor, *factor.inner()))
+
+    def validates(self, version: int) -> bool:
+        return any(factor.validates(version) for factor in self.factors)
 
     def ask(self, view: View, update: Update) -> Iterable[EvidenceRequest]:
         # what two factors ask alike is asked once, and both read the answer

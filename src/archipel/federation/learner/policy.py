@@ -34,7 +34,10 @@ REMEMBERED = 1000
 """Questions that are known again: the answer to one that is asked twice tells nothing new."""
 ON_VALIDATION: tuple[Reports, ...] = ("validation", "validation scores", "losses")
 """Reports that tell of the validation part."""
-ALIKE = ("epochs", "steps", "batch", "momentum", "optimiser", "options", "cycle", "phases", "proximal", "accumulate")
+ALIKE = (
+    *("epochs", "steps", "batch", "momentum", "optimiser", "options", "cycle", "phases", "proximal", "accumulate"),
+    "all_data",
+)
 """Fields of a plan that have to be just as in the study."""
 
 

@@ -145,7 +145,7 @@ class Train(_message.Message):
     def __init__(self, task: _Optional[int] = ..., model: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., plan: _Optional[_Union[Plan, _Mapping]] = ..., enclosed: _Optional[_Union[Enclosed, _Mapping]] = ..., shift: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., enclosed_shift: _Optional[_Union[Enclosed, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("epochs", "steps", "batch", "rate", "momentum", "optimiser", "options", "cycle", "trains", "uploads", "private", "proximal", "reports", "key", "shift", "phases", "accumulate")
+    __slots__ = ("epochs", "steps", "batch", "rate", "momentum", "optimiser", "options", "cycle", "trains", "uploads", "private", "proximal", "reports", "key", "shift", "phases", "accumulate", "all_data")
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -163,6 +163,7 @@ class Plan(_message.Message):
     SHIFT_FIELD_NUMBER: _ClassVar[int]
     PHASES_FIELD_NUMBER: _ClassVar[int]
     ACCUMULATE_FIELD_NUMBER: _ClassVar[int]
+    ALL_DATA_FIELD_NUMBER: _ClassVar[int]
     epochs: int
     steps: int
     batch: int
@@ -180,7 +181,8 @@ class Plan(_message.Message):
     shift: str
     phases: _containers.RepeatedCompositeFieldContainer[Phase]
     accumulate: int
-    def __init__(self, epochs: _Optional[int] = ..., steps: _Optional[int] = ..., batch: _Optional[int] = ..., rate: _Optional[float] = ..., momentum: _Optional[float] = ..., optimiser: _Optional[str] = ..., options: _Optional[str] = ..., cycle: _Optional[_Union[Cycle, _Mapping]] = ..., trains: _Optional[_Union[Names, _Mapping]] = ..., uploads: _Optional[_Union[Names, _Mapping]] = ..., private: _Optional[_Iterable[str]] = ..., proximal: _Optional[float] = ..., reports: _Optional[_Iterable[str]] = ..., key: _Optional[int] = ..., shift: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., accumulate: _Optional[int] = ...) -> None: ...
+    all_data: bool
+    def __init__(self, epochs: _Optional[int] = ..., steps: _Optional[int] = ..., batch: _Optional[int] = ..., rate: _Optional[float] = ..., momentum: _Optional[float] = ..., optimiser: _Optional[str] = ..., options: _Optional[str] = ..., cycle: _Optional[_Union[Cycle, _Mapping]] = ..., trains: _Optional[_Union[Names, _Mapping]] = ..., uploads: _Optional[_Union[Names, _Mapping]] = ..., private: _Optional[_Iterable[str]] = ..., proximal: _Optional[float] = ..., reports: _Optional[_Iterable[str]] = ..., key: _Optional[int] = ..., shift: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., accumulate: _Optional[int] = ..., all_data: _Optional[bool] = ...) -> None: ...
 
 class Phase(_message.Message):
     __slots__ = ("epochs", "trains")
