@@ -53,12 +53,13 @@ ALLOWED = {
     "runs": {"core", "drawing", "storage"},
     "data": {"core", "drawing"},
     "assembly": {"core", "data", "kernels", "learner", "models", "runs"},
-    "simulation": {"assembly", "core", "data", "kernels", "learner", "privacy", "runs", "storage"},
-    "federation": {"core", "data", "kernels", "learner", "storage"},
+    "executors": {"core", "kernels", "learner"},
+    "simulation": {"assembly", "core", "data", "executors", "kernels", "learner", "privacy", "runs", "storage"},
+    "federation": {"core", "data", "executors", "kernels", "learner", "storage"},
     "report": {"core", "drawing", "live", "runs"},
     "trackers": {"core", "runs"},
     "study": {
-        *("algorithms", "assembly", "core", "data", "federation", "kernels", "learner", "models"),
+        *("algorithms", "assembly", "core", "data", "executors", "federation", "kernels", "learner", "models"),
         *("live", "privacy", "report", "runs", "simulation", "storage", "trackers"),
     },
     "papers": {"core", "data", "drawing", "kernels", "models", "report", "runs", "simulation", "storage", "study"},
@@ -190,7 +191,7 @@ def test_the_table_has_no_cycle() -> None:
 
 
 def test_only_engines_know_of_time_and_other_processes() -> None:
-    engines = {"simulation", "federation", "study", "live"}
+    engines = {"executors", "simulation", "federation", "study", "live"}
     found = {
         str(path): names
         for path, tree in modules().items()

@@ -35,7 +35,7 @@ from archipel.cli.loading import loading
 with loading():
     import numpy, torch
     mark("torch")
-    import archipel.cli.controller, archipel.federation.processes, archipel.simulation.executors.choice
+    import archipel.cli.controller, archipel.federation.processes, archipel.executors.choice
     import archipel.study.federate, archipel.study.files
 mark("archipel")
 os.register_at_fork(after_in_child=lambda: mark("forked"))

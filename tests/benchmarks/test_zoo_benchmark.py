@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from archipel.executors.arithmetic import SMALL, multiplications
 from archipel.learner.learner import TrainingContext
-from archipel.simulation.executors.arithmetic import SMALL, multiplications
 from benchmarks import zoo
 from benchmarks.zoo_networks import BATCH, EXAMPLES, LEARNERS, ZOO, Kind
 

@@ -16,10 +16,10 @@ from archipel.core.binding import Binding
 from archipel.core.layout import Layout
 from archipel.core.types import Plan
 from archipel.data import Augment, Islands, Source
+from archipel.executors.choice import choose, executor_of
 from archipel.learner.batches import batches
 from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.training import advance
-from archipel.simulation.executors.choice import choose, executor_of
 from archipel.study.build import build_data
 from archipel.study.files import read_study
 from archipel.study.local_site import take_part

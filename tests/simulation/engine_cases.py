@@ -15,10 +15,10 @@ import archipel as ap
 from archipel.core.layout import Layout
 from archipel.core.types import Plan
 from archipel.data import Islands, Source
+from archipel.executors.native import Native
+from archipel.executors.plain import Plain
+from archipel.executors.stacked import Stacked
 from archipel.learner.learner import Job, Learner, Loss, TrainingContext
-from archipel.simulation.executors.native import Native
-from archipel.simulation.executors.plain import Plain
-from archipel.simulation.executors.stacked import Stacked
 from archipel.simulation.simulate import prepare
 from archipel.simulation.simulator import Simulator
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from archipel.core.layout import Layout
 from archipel.core.types import Plan, Score, ScoreTable
+from archipel.executors.native import Native
 from archipel.kernels.native.library import library
 from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.probes import Parts
-from archipel.simulation.executors.native import Native
 from tests.simulation.engine_cases import (
     PLAN,
     jobs,

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from archipel import models
 from archipel.core.types import Plan
+from archipel.executors import stacked_networks as network
+from archipel.executors.choice import executor_of
+from archipel.executors.plain import Plain
 from archipel.learner.learner import Loss, TrainingContext
-from archipel.simulation.executors import stacked_networks as network
-from archipel.simulation.executors.choice import executor_of
-from archipel.simulation.executors.plain import Plain
 from tests.simulation.engine_cases import (
     PLAN,
     SIZES,

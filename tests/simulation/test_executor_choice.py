@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import archipel as ap
 from archipel import models
-from archipel.simulation.executors.choice import choose, executor_of
-from archipel.simulation.executors.plain import Plain
-from archipel.simulation.executors.stacked import Stacked
+from archipel.executors.choice import choose, executor_of
+from archipel.executors.plain import Plain
+from archipel.executors.stacked import Stacked
 from tests.simulation.engine_cases import (
     PLAN,
     cross_entropy,

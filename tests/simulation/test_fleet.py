@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import archipel as ap
+from archipel.executors.plain import Plain
 from archipel.learner.learner import Job
-from archipel.simulation.executors.plain import Plain
 from archipel.simulation.fleet import Fleet, Group
 from archipel.simulation.simulate import finished
 from tests.simulation.engine_cases import begun, islands, small_islands

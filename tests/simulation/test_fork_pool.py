@@ -13,13 +13,13 @@ import torch
 
 from archipel.core.layout import Layout
 from archipel.core.types import Cycle, Plan
+from archipel.executors import stacked
+from archipel.executors.interface import Executor
+from archipel.executors.native import Native
+from archipel.executors.plain import Plain
+from archipel.executors.stacked import Stacked
+from archipel.executors.workers import Workers
 from archipel.learner.learner import Job, TrainingContext
-from archipel.simulation.executors import stacked
-from archipel.simulation.executors.interface import Executor
-from archipel.simulation.executors.native import Native
-from archipel.simulation.executors.plain import Plain
-from archipel.simulation.executors.stacked import Stacked
-from archipel.simulation.executors.workers import Workers
 from tests.simulation.engine_cases import learners
 from tests.ways import needs_library
 

@@ -11,11 +11,11 @@ import torch
 
 import archipel as ap
 from archipel.core.types import Score
+from archipel.executors import fork_scorer
+from archipel.executors.fork_scorer import ForkScorer
+from archipel.executors.stacked import Stacked
 from archipel.learner.probes import Parts, score_parts
 from archipel.runs.run import Run
-from archipel.simulation.executors import fork_scorer
-from archipel.simulation.executors.fork_scorer import ForkScorer
-from archipel.simulation.executors.stacked import Stacked
 from archipel.simulation.simulate import finished, prepare
 from tests.simulation.test_fork_pool import small_context
 

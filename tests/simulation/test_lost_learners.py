@@ -13,10 +13,10 @@ import archipel as ap
 from archipel.core.randomness import generator
 from archipel.core.records import Committed, Handed, Membership, Record, Refused, Stamped
 from archipel.core.types import Command, Evaluate, Evaluated, Event, Scored, Traffic, Trained
+from archipel.executors.interface import Executor
 from archipel.learner.learner import Job
 from archipel.models import small_mlp
 from archipel.simulation.clock import Goes, Returns
-from archipel.simulation.executors.interface import Executor
 from archipel.simulation.fleet import Fleet, Group
 from archipel.simulation.simulate import finished
 from archipel.simulation.simulator import Simulator

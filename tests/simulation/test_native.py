@@ -19,12 +19,12 @@ from torch import Tensor, nn
 import archipel as ap
 from archipel import models
 from archipel.core.types import Cycle, Plan
+from archipel.executors.choice import choose
+from archipel.executors.native import Native
+from archipel.executors.plain import Plain
 from archipel.learner.batches import batches
 from archipel.learner.probes import score
 from archipel.learner.training import report
-from archipel.simulation.executors.choice import choose
-from archipel.simulation.executors.native import Native
-from archipel.simulation.executors.plain import Plain
 from archipel.simulation.simulate import finished, prepare
 from tests.simulation.engine_cases import (
     PLAN,

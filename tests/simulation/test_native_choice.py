@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 import archipel as ap
 from archipel.core.types import Plan
+from archipel.executors import native
+from archipel.executors.choice import choose, executor_of
+from archipel.executors.native import linear_layers
+from archipel.executors.plain import Plain
 from archipel.learner.learner import TrainingContext
-from archipel.simulation.executors import native
-from archipel.simulation.executors.choice import choose, executor_of
-from archipel.simulation.executors.native import linear_layers
-from archipel.simulation.executors.plain import Plain
 from tests.simulation.engine_cases import (
     PLAN,
     agree,

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from archipel.core.types import Plan, Score
+from archipel.executors.native import Native
+from archipel.executors.plain import Plain
 from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.probes import Parts, score_parts
-from archipel.simulation.executors.native import Native
-from archipel.simulation.executors.plain import Plain
 from tests.simulation.engine_cases import (
     PLAN,
     SIZES,

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from archipel.core.types import Score
+from archipel.executors.native import Native
 from archipel.kernels.native.perceptron import NativeTraining
 from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.probes import Parts
-from archipel.simulation.executors.native import Native
 from tests.simulation.engine_cases import (
     PLAN,
     SIZES,
@@ -220,7 +220,7 @@ def test_a_fork_does_not_wait_for_what_its_parent_has_begun() -> None:
 INTERRUPTED = """
 import os, signal, threading, torch
 from dataclasses import replace
-from archipel.simulation.executors.native import Native
+from archipel.executors.native import Native
 from tests.simulation.engine_cases import PLAN, jobs, learners
 from tests.simulation.perceptrons import case
 from tests.waiting import until

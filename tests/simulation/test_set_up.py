@@ -15,7 +15,7 @@ import archipel as ap
 from archipel.core.binding import Binding
 from archipel.core.layout import Layout
 from archipel.core.types import Cycle, Plan
-from archipel.simulation.executors.choice import choose
+from archipel.executors.choice import choose
 from archipel.simulation.simulate import prepare
 from tests.simulation.engine_cases import small_islands
 

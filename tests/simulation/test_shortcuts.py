@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from archipel.executors.shortcuts import ConvolvedMaxima, with_shortcuts
 from archipel.kernels.native import convolution
-from archipel.simulation.executors.shortcuts import ConvolvedMaxima, with_shortcuts
 
 relu = nn.ReLU()
 NETWORKS = {

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from archipel.core.types import Cycle
+from archipel.executors import stacked
+from archipel.executors import stacked_networks as network
+from archipel.executors.plain import Plain
+from archipel.executors.stackable import why_not_stacked
+from archipel.executors.stacked import Stacked
 from archipel.learner.probes import score
 from archipel.learner.training import report
-from archipel.simulation.executors import stacked
-from archipel.simulation.executors import stacked_networks as network
-from archipel.simulation.executors.plain import Plain
-from archipel.simulation.executors.stackable import why_not_stacked
-from archipel.simulation.executors.stacked import Stacked
 from tests.simulation.engine_cases import (
     PLAN,
     SIZES,

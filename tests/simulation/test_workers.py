@@ -13,11 +13,11 @@ from torch import Tensor, nn
 import archipel as ap
 from archipel import models
 from archipel.core.types import Cycle, Plan
+from archipel.executors.plain import Plain
+from archipel.executors.workers import Workers
 from archipel.kernels.native import convolution
 from archipel.kernels.threads import threads
 from archipel.learner.learner import Job, TrainingContext
-from archipel.simulation.executors.plain import Plain
-from archipel.simulation.executors.workers import Workers
 from tests.simulation.engine_cases import images, islands, jobs, learners, small_islands, work
 
 SIZES = (20, 3, 11, 8)

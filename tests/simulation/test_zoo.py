@@ -13,12 +13,12 @@ from torch import Tensor, nn
 import archipel as ap
 from archipel.core.layout import Layout
 from archipel.core.types import Plan
+from archipel.executors.choice import choose, executor_of
+from archipel.executors.interface import Executor
+from archipel.executors.plain import Plain
+from archipel.executors.stackable import why_not_stacked
+from archipel.executors.workers import Workers
 from archipel.learner.learner import Job, Learner, TrainingContext
-from archipel.simulation.executors.choice import choose, executor_of
-from archipel.simulation.executors.interface import Executor
-from archipel.simulation.executors.plain import Plain
-from archipel.simulation.executors.stackable import why_not_stacked
-from archipel.simulation.executors.workers import Workers
 from benchmarks.zoo_networks import CLASSES, ZOO, Kind
 from tests.ways import CHOSEN
 

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 import archipel as ap
 from archipel.core.frozen_weights import copied, frozen_parameters, frozen_weights, put_together, taken_apart
 from archipel.core.layout import Layout
+from archipel.executors.choice import choose
+from archipel.executors.plain import Plain
+from archipel.executors.stacked import Stacked
+from archipel.executors.workers import Workers
 from archipel.learner.learner import TrainingContext
-from archipel.simulation.executors.choice import choose
-from archipel.simulation.executors.plain import Plain
-from archipel.simulation.executors.stacked import Stacked
-from archipel.simulation.executors.workers import Workers
 from archipel.simulation.simulate import prepare
 from archipel.study.build import _load_weights
 from archipel.study.federate import layout_hash

@@ -23,11 +23,11 @@ from archipel.core.types import (
     SiteAnswers,
     Traffic,
 )
+from archipel.executors.interface import Executor, KnownResult, PendingResult
 from archipel.learner.learner import TrainingContext
 from archipel.learner.probes import Parts, consistency, score
 from archipel.simulation.attacks import inflated
 from archipel.simulation.clock import Answered, Clock
-from archipel.simulation.executors.interface import Executor, KnownResult, PendingResult
 from archipel.simulation.fleet import Group
 from archipel.simulation.network import Wire
 from archipel.simulation.simulated_sites import SimulatedSites

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from archipel.core.state import Models
 from archipel.core.types import Failed, Progress, Traffic, Train, Trained
+from archipel.executors.interface import Executor
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.training import report
 from archipel.simulation.attacks import Attackers, attack_of
 from archipel.simulation.clock import Arrives, Clock, EpochEnds, TrainingEnds
-from archipel.simulation.executors.interface import Executor
 from archipel.simulation.network import Wire
 from archipel.simulation.simulated_sites import SimulatedSites
 from archipel.simulation.site import Site

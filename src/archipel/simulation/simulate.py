@@ -18,6 +18,8 @@ from archipel.core.controller import Controller
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.data import Islands
+from archipel.executors.choice import Way, choose, executor_of
+from archipel.executors.interface import Executor
 from archipel.kernels import kernels
 from archipel.learner.learner import Loss, TrainingContext
 from archipel.privacy.noise import new_key
@@ -28,8 +30,6 @@ from archipel.simulation.checkpoint import Checkpoint
 from archipel.simulation.cluster.connection import Cluster
 from archipel.simulation.cluster.opening import open_cluster
 from archipel.simulation.divergences import ShadowRun
-from archipel.simulation.executors.choice import Way, choose, executor_of
-from archipel.simulation.executors.interface import Executor
 from archipel.simulation.fleet import Fleet
 from archipel.simulation.simulated_sites import SimulatedSites
 from archipel.simulation.simulator import Simulator

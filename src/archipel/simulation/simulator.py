@@ -24,12 +24,12 @@ from archipel.core.types import (
     Wake,
     Woke,
 )
+from archipel.executors.interface import Executor
 from archipel.learner.learner import TrainingContext
 from archipel.runs.record_log import RecordLog
 from archipel.simulation.availability import Availability
 from archipel.simulation.clock import Answered, Arrives, Clock, EpochEnds, Goes, Occurrence, Returns, TrainingEnds
 from archipel.simulation.evaluations import Evaluations
-from archipel.simulation.executors.interface import Executor
 from archipel.simulation.flights import Flights
 from archipel.simulation.network import Wire
 from archipel.simulation.simulated_sites import SimulatedSites

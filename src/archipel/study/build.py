@@ -24,8 +24,8 @@ from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.data import Islands, Source, load_split
 from archipel.data.tokenizers import BYTES
+from archipel.executors.choice import Way
 from archipel.learner.learner import Loss
-from archipel.simulation.executors.choice import Way
 from archipel.simulation.fleet import Fleet, Group
 from archipel.study.files import method_label, methods
 from archipel.study.inputs import hashes

@@ -41,8 +41,8 @@ from archipel.core.parts.server import Server
 from archipel.core.parts.weighting import Weighting
 from archipel.core.types import Role
 from archipel.data import Islands, Source, from_text_csv, own, sources
+from archipel.executors.choice import Way
 from archipel.federation.security.roles import OperatorRole
-from archipel.simulation.executors.choice import Way
 from archipel.simulation.fleet import Group
 from archipel.study.arguments import (
     Arguments,

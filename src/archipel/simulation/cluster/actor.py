@@ -16,6 +16,7 @@ from torch import Tensor
 
 from archipel.core.frozen_weights import put_together
 from archipel.core.types import ScoreTable
+from archipel.executors.choice import executor_of
 from archipel.kernels.threads import threads
 from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.probes import Parts, score_parts
@@ -30,7 +31,6 @@ from archipel.simulation.cluster.requests import (
     job_of,
     learner_of,
 )
-from archipel.simulation.executors.choice import executor_of
 
 
 class TrainingActor:

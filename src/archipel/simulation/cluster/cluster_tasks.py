@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from archipel.core.types import Score, ScoreTable
+from archipel.executors.interface import Executor
 from archipel.learner.batches import epochs_of
 from archipel.learner.learner import Job
 from archipel.learner.probes import Parts
 from archipel.simulation.cluster.actor_pool import PooledActor
 from archipel.simulation.cluster.connection import ClusterError
 from archipel.simulation.cluster.requests import JobFailure, JobReply, JobRequest, as_tensors, request_of
-from archipel.simulation.executors.interface import Executor
 
 MODELS_KEPT = 4
 """Models whose references are kept for further tasks: in a stream, several tasks carry the same version."""

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from archipel.core.checks import ArchipelWarning
 from archipel.core.types import Score, ScoreTable
+from archipel.executors.interface import Executor, PendingResult
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts
 from archipel.simulation.cluster.actor_pool import ActorPool, PooledActor
 from archipel.simulation.cluster.cluster_tasks import ClusterTask, PlacedModels, ScoreModel, TrainStacks, cost_of
 from archipel.simulation.cluster.connection import ClusterError, ClusterLost
-from archipel.simulation.executors.interface import Executor, PendingResult
 
 AT_ONCE = 2
 """Assignments that an actor has at a time: the next one travels while it works."""

@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from archipel.core.frozen_weights import frozen_parameters, taken_apart
 from archipel.core.types import Plan
+from archipel.executors.arithmetic import is_small
+from archipel.executors.choice import Way
+from archipel.executors.interface import Executor
 from archipel.learner.learner import TrainingContext
 from archipel.simulation.cluster.actor import TrainingActor
 from archipel.simulation.cluster.actor_pool import ActorPool
 from archipel.simulation.cluster.connection import Cluster, ClusterError, connected, nodes
 from archipel.simulation.cluster.executor import ClusterExecutor
 from archipel.simulation.cluster.requests import Blueprint
-from archipel.simulation.executors.arithmetic import is_small
-from archipel.simulation.executors.choice import Way
-from archipel.simulation.executors.interface import Executor
 
 SHARE = 0.5
 """Of a node's object store that the examples may take."""

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from archipel.core.layout import Layout
 from archipel.core.types import Plan, Scored
+from archipel.executors.choice import Way
 from archipel.learner.learner import Job, Learner
-from archipel.simulation.executors.choice import Way
 
 Vector = NDArray[np.float32]
 

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from archipel.core.types import Score, ScoreTable
+from archipel.executors.forking import close_all, fork, shared_numbers
+from archipel.executors.interface import KnownResult, PendingResult
 from archipel.learner.learner import TrainingContext
 from archipel.learner.probes import Parts, score_parts
-from archipel.simulation.executors.forking import close_all, fork, shared_numbers
-from archipel.simulation.executors.interface import KnownResult, PendingResult
 
 WORTH_A_PROCESS = 5_000_000
 """Multiplications of a score from which another process computes it."""

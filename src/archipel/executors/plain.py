@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager
 from torch import Tensor
 
 from archipel.core.types import Score, ScoreTable
+from archipel.executors.arithmetic import is_small
+from archipel.executors.fork_scorer import ForkScorer
+from archipel.executors.interface import KnownResult, PendingResult
 from archipel.kernels.threads import threads
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts, score_parts
 from archipel.learner.training import advance
-from archipel.simulation.executors.arithmetic import is_small
-from archipel.simulation.executors.fork_scorer import ForkScorer
-from archipel.simulation.executors.interface import KnownResult, PendingResult
 
 
 class Plain:

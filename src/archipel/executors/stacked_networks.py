@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from archipel.core.frozen_weights import copied
+from archipel.executors.arithmetic import draws
+from archipel.executors.shortcuts import watched
+from archipel.executors.stacked_layers import LearnersDraws, with_padded_norms
+from archipel.executors.stacked_recurrent import with_unrolled_layers
+from archipel.executors.stacked_steps import StackedOptimiser, StackedSgd
 from archipel.learner.learner import Loss, TrainingContext
-from archipel.simulation.executors.arithmetic import draws
-from archipel.simulation.executors.shortcuts import watched
-from archipel.simulation.executors.stacked_layers import LearnersDraws, with_padded_norms
-from archipel.simulation.executors.stacked_recurrent import with_unrolled_layers
-from archipel.simulation.executors.stacked_steps import StackedOptimiser, StackedSgd
 
 Tensors: TypeAlias = Mapping[str, Tensor]
 """Parameters by name, [learner, …]."""

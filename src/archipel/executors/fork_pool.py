@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from archipel.core.types import Plan
+from archipel.executors.forking import close_all, fork, shared_numbers
 from archipel.learner.learner import Job, Learner
-from archipel.simulation.executors.forking import close_all, fork, shared_numbers
 
 TrainStack: TypeAlias = Callable[[Sequence[Job], int | None], None]
 """Trains a stack of jobs for a number of epochs, or to their ends."""

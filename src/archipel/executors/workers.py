@@ -15,13 +15,13 @@ from torch import Tensor
 
 from archipel.core.frozen_weights import copied
 from archipel.core.types import Score, ScoreTable
+from archipel.executors.fork_pool import ForkPool
+from archipel.executors.interface import KnownResult, PendingResult
+from archipel.executors.shortcuts import with_shortcuts
 from archipel.kernels.threads import threads
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts, score_parts
 from archipel.learner.training import advance
-from archipel.simulation.executors.fork_pool import ForkPool
-from archipel.simulation.executors.interface import KnownResult, PendingResult
-from archipel.simulation.executors.shortcuts import with_shortcuts
 
 
 class Workers:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from archipel.core.binding import Binding
 from archipel.core.frozen_weights import copied
 from archipel.core.types import Plan
+from archipel.executors.arithmetic import SMALL, multiplications
+from archipel.executors.stacked_networks import Mapped, classifier_parts, network
+from archipel.executors.stacked_steps import ELEMENTWISE, Places, StackedSgd
 from archipel.kernels.threads import threads
 from archipel.learner.learner import TrainingContext
-from archipel.simulation.executors.arithmetic import SMALL, multiplications
-from archipel.simulation.executors.stacked_networks import Mapped, classifier_parts, network
-from archipel.simulation.executors.stacked_steps import ELEMENTWISE, Places, StackedSgd
 
 WIDTH = 3
 """Examples of a batch in the trial."""

@@ -9,14 +9,14 @@ from torch import nn
 
 from archipel.core.checks import one_of, require
 from archipel.core.types import Plan
+from archipel.executors.interface import Executor
+from archipel.executors.native import Native, linear_layers
+from archipel.executors.plain import Plain
+from archipel.executors.stackable import why_not_stacked
+from archipel.executors.stacked import Stacked
+from archipel.executors.stacked_steps import by_hand
+from archipel.executors.workers import Workers
 from archipel.learner.learner import TrainingContext, optimiser
-from archipel.simulation.executors.interface import Executor
-from archipel.simulation.executors.native import Native, linear_layers
-from archipel.simulation.executors.plain import Plain
-from archipel.simulation.executors.stackable import why_not_stacked
-from archipel.simulation.executors.stacked import Stacked
-from archipel.simulation.executors.stacked_steps import by_hand
-from archipel.simulation.executors.workers import Workers
 
 Way: TypeAlias = Literal["plain", "workers", "stacked", "native"]
 WAYS: dict[Way, type[Plain] | type[Workers] | type[Stacked] | type[Native]] = {

@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from archipel.core.checks import require
 from archipel.core.types import Plan, Score, ScoreTable
+from archipel.executors.interface import KnownResult, PendingResult
+from archipel.executors.stacked_networks import classifier_parts
 from archipel.kernels.native.library import library
 from archipel.kernels.native.perceptron import Linear, NativeNetwork, NativeTraining, NativeTrial, SgdOptions
 from archipel.kernels.threads import threads
 from archipel.learner.batches import epochs_of, shuffled
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts, score_parts
-from archipel.simulation.executors.interface import KnownResult, PendingResult
-from archipel.simulation.executors.stacked_networks import classifier_parts
 
 OWN = 1 << 17
 """Parts of learners that are kept as C reads them; after that all are prepared again."""

@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.core.types import Plan, Score, ScoreTable
+from archipel.executors.arithmetic import multiplications
+from archipel.executors.fork_pool import ForkPool
+from archipel.executors.fork_scorer import ForkScorer
+from archipel.executors.interface import PendingResult
+from archipel.executors.stacked_networks import Classifier, Step, network
+from archipel.executors.stacked_steps import Places, StackedOptimiser, StackedSgd, StackedTorch, by_hand
 from archipel.kernels.threads import threads
 from archipel.learner.batches import epochs_of, shuffled, steps_of_epoch
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts, empty_table, tally
 from archipel.learner.training import advance
-from archipel.simulation.executors.arithmetic import multiplications
-from archipel.simulation.executors.fork_pool import ForkPool
-from archipel.simulation.executors.fork_scorer import ForkScorer
-from archipel.simulation.executors.interface import PendingResult
-from archipel.simulation.executors.stacked_networks import Classifier, Step, network
-from archipel.simulation.executors.stacked_steps import Places, StackedOptimiser, StackedSgd, StackedTorch, by_hand
 
 NUMBERS = 1 << 26
 """Parameters of a stack at most."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from archipel.simulation.executors.shortcuts import watched
+from archipel.executors.shortcuts import watched
 
 
 class Unrolled(nn.RNNBase):
