@@ -5,7 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import archipel as ap
-from archipel.core.records import Committed, Handed, Membership, Record, Refused, Returned, Scores, Stamped
+from archipel.core.records import (
+    Committed,
+    Handed,
+    Membership,
+    PrivacySpent,
+    Record,
+    Refused,
+    Returned,
+    Scores,
+    Stamped,
+)
 from archipel.runs.run_data import Participant
 from archipel.runs.save import save_run
 from tests.made_runs import MB, written
@@ -18,7 +28,13 @@ def returned(task: int, learner: str, version: int) -> Returned:
     return Returned(task, learner, version, 10, 1.0, ("0",), (2.0, 1.0), False)
 
 
-def committed(version: int, tasks: tuple[int, int], stale: int = 0) -> Committed:
+def committed(
+    version: int,
+    tasks: tuple[int, int],
+    stale: int = 0,
+    norms: tuple[float, ...] = (),
+    clipped: tuple[bool, ...] = (),
+) -> Committed:
     traffic = {"train down bytes": 2 * version * MB, "train up bytes": version * MB, "score down bytes": 5 * MB}
     learners = ("a", HOSTILE)
     return Committed(
@@ -32,6 +48,8 @@ def committed(version: int, tasks: tuple[int, int], stale: int = 0) -> Committed
         (0, 0),
         (0,),
         traffic,
+        norms,
+        clipped,
     )
 
 
@@ -42,7 +60,8 @@ FILM: tuple[tuple[float, Record], ...] = (
     (0.0, Handed(3, "c", 0, 2)),
     (1.0, returned(1, "a", 0)),
     (2.0, returned(2, HOSTILE, 0)),
-    (2.0, committed(1, (1, 2))),
+    (2.0, committed(1, (1, 2), norms=(2.0, 2.5), clipped=(False, True))),
+    (2.0, PrivacySpent(1, 1.25, 1e-5, 2.0, 1.0)),
     (2.0, Handed(4, "a", 1, 0)),
     (2.0, Handed(5, HOSTILE, 1, 1)),
     (3.0, Scores(1, 1, {"accuracy": 0.5}, 10, 1)),
@@ -50,7 +69,8 @@ FILM: tuple[tuple[float, Record], ...] = (
     (4.0, Membership("c", False)),
     (4.0, returned(4, "a", 1)),
     (5.0, returned(5, HOSTILE, 1)),
-    (5.0, committed(2, (4, 5), stale=3)),
+    (5.0, committed(2, (4, 5), stale=3, norms=(9.0, 0.5), clipped=(True, False))),
+    (5.0, PrivacySpent(2, 2.5, 1e-5, 2.0, 1.0)),
     (5.0, Scores(2, 2, {"accuracy": 0.75}, 10, 1)),
 )
 

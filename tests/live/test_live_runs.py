@@ -108,6 +108,33 @@ def append(path: Path, lines: Sequence[object]) -> None:
         film.writelines((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
 
 
+def test_lines_of_many_runs_share_their_points_and_keep_their_last_scores(chromium: Any, tmp_path: Path) -> None:
+    places = [f"r{number:02}" for number in range(15)]
+    (tmp_path / "runs.json").write_text(json.dumps(places))
+    for number, place in enumerate(places):
+        (tmp_path / place).mkdir()
+        about = {"name": place, "seed": 0, "metric": "accuracy", "participants": []}
+        scores = [
+            {"time": version + number / 100, "record": "Scores", "version": version, "rounds": version}
+            | {"metrics": {"accuracy": (version % 97 + number) / 1000}}
+            for version in range(1, 500)
+        ]
+        append(tmp_path / place / LIVE, [{"about": about}, *scores])
+    with serving(tmp_path) as server:
+        page = chromium.new_page()
+        page.goto(server.url)
+        until(lambda: page.evaluate("page.curves.plot?.data.length") == 16, "all lines")
+        until(lambda: page.evaluate("Math.min(...page.state.feed.runs.map(run => run.curve[0].length))") == 499, "runs")
+        points = "page.curves.draw() ?? page.curves.plot.data.map(line => [line.length, line.findLast(y => y != null)])"
+        (places_of_all, _), *lines = page.evaluate(points)
+        assert 499 <= places_of_all <= 601, "one for each column at most"
+        assert [last for _, last in lines] == [(499 % 97 + number) / 1000 for number in range(15)]
+        page.evaluate("page.curves.show([100, 110])")
+        (zoomed, _), *_ = page.evaluate(points)
+        assert 100 <= zoomed <= 12 * 15, "what is in view, in detail, and a neighbour on either side"
+        page.close()
+
+
 def test_the_page_grows_with_the_run(chromium: Any, tmp_path: Path) -> None:
     records = [record_line(stamped) for stamped in film_run().records]
     about = {"name": "fedavg", "seed": 0, "metric": "accuracy", "participants": []}
@@ -120,15 +147,12 @@ def test_the_page_grows_with_the_run(chromium: Any, tmp_path: Path) -> None:
         scores = "page.state.feed.runs[0]?.curve[4] ?? []"
         until(lambda: page.evaluate("page.state.timeline.commit.time.length") == 1, "the first version")
         assert page.evaluate(scores) == []
-        append(tmp_path / LIVE, records[9:12])
+        append(tmp_path / LIVE, records[9:13])
         until(lambda: page.evaluate(scores) == [0.5], "the first score")
-        norms = {"a": [9.0, 9.0, 1], "c": [1.0, 1.0, 0], "d": [1.0, 1.0, 0]}
-        progress = {"time": 3.0, "share": 0.5, "layers": {"train up": {"fc": 2**20}}, "norms": norms}
-        append(tmp_path / LIVE, [*records[12:], {"progress": progress}])
+        progress = {"time": 3.0, "share": 0.5, "layers": {"train up": {"fc": 2**20}}}
+        append(tmp_path / LIVE, [*records[13:], {"progress": progress}])
         until(lambda: page.evaluate(scores) == [0.5, 0.75], "the second score")
         until(lambda: "0.7500" in (page.locator(".plot").get_attribute("aria-label") or ""), "the drawn score")
-        until(lambda: page.locator("#norms .warn").count() == 1, "the outlier")
-        assert "1 outlier" in page.locator("#norms").inner_text()
         until(lambda: "fc" in page.locator("#traffic").inner_text(), "traffic by layer")
         assert complaints == []
         page.close()

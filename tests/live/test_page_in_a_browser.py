@@ -100,6 +100,25 @@ def test_keys_step_from_version_to_version(page: Any) -> None:
     until(lambda: tiles(page)["version"] == "2", "version 2")
 
 
+def test_norms_of_a_finished_run_are_there_at_every_moment(page: Any) -> None:
+    go_to(page, 1)
+    assert page.locator("#norms tbody tr").count() == 0
+    go_to(page, 3)
+    rows = [row.split("\t") for row in page.locator("#norms tbody tr").all_inner_texts()]
+    assert rows == [[HOSTILE, "2.5", "1.25 ×", "1"], ["a", "2", "1 ×", "0"]]
+    go_to(page, 6)
+    rows = [row.split("\t") for row in page.locator("#norms tbody tr").all_inner_texts()]
+    assert rows == [["a", "9", "18 ×", "1"], [HOSTILE, "0.5", "1 ×", "1"]]
+    assert "0 outliers" in page.locator("#norms").inner_text(), "among two nobody is in the minority"
+
+
+def test_epsilon_is_a_tile(page: Any) -> None:
+    go_to(page, 3)
+    assert tiles(page)["epsilon"] == "1.25"
+    go_to(page, 6)
+    assert tiles(page)["epsilon"] == "2.5"
+
+
 def test_a_study_shows_its_runs_side_by_side_and_what_is_left(page: Any) -> None:
     assert page.locator("#runs-head").inner_text() == "Runs: 2 of 3 finished, 1 left"
     rows = page.locator("#runs tbody tr").all_inner_texts()

@@ -308,6 +308,7 @@ def test_a_diverged_learner_recovers_its_private_layers() -> None:
         ({"fleet": ap.Fleet(fast=2, slow=2)}, ["its data and fleet is"]),
         ({"evaluation": ap.Evaluation(every=2)}, ["its evaluation is Evaluation(every=1", "Evaluation(every=2"]),
         ({"shadow": True}, ["is of another run", "shadow"]),
+        ({"norms": True}, ["its norms is False, this one's is True"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

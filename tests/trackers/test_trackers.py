@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,11 @@ def test_a_commit_tells_who_contributed_how_stale_it_was_and_what_was_moved() ->
         "megabytes/train up": 2,
         "megabytes/score down": 4,
     }
+
+
+def test_norms_are_two_points_where_they_were_measured() -> None:
+    (row,) = rows((1, replace(committed(1, stale=(0, 0, 0)), norms=(3.0, 1.0, 20.0))))
+    assert (row.values["commit/median norm"], row.values["commit/largest norm"]) == (3.0, 20.0)
 
 
 def test_losses_of_all_learners_since_the_last_commit_are_one_point() -> None:

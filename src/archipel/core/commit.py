@@ -13,6 +13,7 @@ from torch import Tensor
 
 from archipel.core.context import ControllerContext
 from archipel.core.evidence import record_capped
+from archipel.core.parts.clipping import movement_of, norm_of
 from archipel.core.parts.merge import Proposal
 from archipel.core.parts.privacy import Privacy
 from archipel.core.parts.weighting import Weight
@@ -134,6 +135,7 @@ def _set_version(
 ) -> None:
     """Store the new version, tell the parts, and recall the tasks that have become too stale."""
     state = context.state
+    norms = proposal.norms or _norms(context, updates)
     state.version += 1
     state.vain_attempts = 0
     name, changed = f"v{state.version}", set(proposal.layers)
@@ -163,6 +165,8 @@ def _set_version(
             stale_steps=tuple(update.stale_steps for update in updates),
             layers=proposal.layers,
             traffic=dict(state.traffic),
+            norms=norms,
+            clipped=proposal.clipped,
         )
     )
     if context.account is not None:
@@ -171,6 +175,13 @@ def _set_version(
         for note in planner.notes(view):
             context.record(note)
     recall(context)
+
+
+def _norms(context: ControllerContext, updates: Sequence[Update]) -> tuple[float, ...]:
+    """Return how far each update would move the model, if the run is to measure that."""
+    if not context.measures_norms:
+        return ()
+    return tuple(norm_of(movement_of(context.view("merge"), update)) for update in updates)
 
 
 def _store_start(

@@ -34,6 +34,8 @@ class ControllerContext:
     ending: Ending
     evaluation: Evaluation | None
     state: State
+    measures_norms: bool = False
+    """Record how far each update would move the model, also where the merge does not need to know."""
     commands: list[Command] = field(default_factory=list)
     """Commands that the event has led to so far."""
 

@@ -84,6 +84,7 @@ class Controller:
         per_token: bool = False,
         most_share: float = 1.0,
         secret: str = "",
+        norms: bool = False,
         initial: Tensor | None = None,
         state: State | None = None,
     ) -> None:
@@ -92,7 +93,7 @@ class Controller:
         It waits until so many `learners` have joined before it hands out the first task. `classes` is what confusion
         matrices must have; without it the first one that comes decides. `per_token`: answers count tokens. Nobody's
         share of a merge or of a pooled score exceeds `most_share`. `secret` is a key that no learner knows, for an
-        algorithm with privacy.
+        algorithm with privacy. `norms`: measure how far each update would move the model, for the records.
         """
         at_least(1, "Controller", learners=learners)
         algorithm.check(layout)
@@ -101,6 +102,11 @@ class Controller:
             ending.epsilon is None or isinstance(algorithm.privacy, CentralNoise),
             f"Ending(epsilon={ending.epsilon}): {algorithm.name} adds no noise, so there is no epsilon. Give it "
             "privacy=CentralNoise(...).",
+        )
+        require(
+            not norms or algorithm.privacy is None,
+            f"norms: {algorithm.name} has {algorithm.privacy!r}, and the norm of a single update would tell about its "
+            "learner. Leave out norms, or privacy.",
         )
         begins = state is None
         require((initial is None) != (state is None), "Controller: give either an initial model or a saved state.")
@@ -118,7 +124,8 @@ class Controller:
         self.ending = ending
         self.evaluation = evaluation
         self.learners = learners
-        self._context = ControllerContext(algorithm, layout, models, kernels, ending, evaluation, state)
+        self.norms = norms
+        self._context = ControllerContext(algorithm, layout, models, kernels, ending, evaluation, state, norms)
         if begins and algorithm.privacy is not None:
             private = algorithm.private(layout)
             algorithm.privacy.begin(self._context.view("privacy"), algorithm, ending, learners, private)

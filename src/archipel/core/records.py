@@ -27,6 +27,10 @@ class Committed:
     """Places of the layers that changed."""
     traffic: dict[str, int]
     """Bytes and models moved so far: train down/up, evaluate down, score down."""
+    norms: tuple[float, ...] = ()
+    """How far each contribution would have moved the model that its learner starts from; empty if not measured."""
+    clipped: tuple[bool, ...] = ()
+    """Which contributions were scaled back; empty where updates are not clipped."""
 
 
 @dataclass(frozen=True, slots=True)

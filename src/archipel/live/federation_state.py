@@ -75,10 +75,7 @@ class FederationState:
         self.about["reason"] = status["stopped"]
         for one in status["learners"]:
             self.timeline.learner(one["name"], examples=one["examples"])
-        moved = {one["name"]: one["movement"] for one in status["learners"] if one["movement"]}
-        norms = {name: (one["norm"], one["medians"], one["clipped"]) for name, one in moved.items()}
         self.timeline.time = max(self.timeline.time, status["seconds"])
-        self.timeline.norms(status["seconds"], norms)
         self.timeline.layers(status["seconds"], status["moved"])
 
     def _next_records(self) -> tuple[list[Any], bool]:

@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from archipel.live.run_folder import RunStage
 from archipel.live.timeline import Timeline
 
-TICK = 0.05
-"""Seconds between two looks while somebody watches: 20 updates a second."""
+TICK = 0.03
+"""Seconds between two looks while somebody watches: with what follows them, more than 20 updates a second."""
+REST = 2.0
+"""Times as long as a look took does the follower rest before the next, so that it never takes a whole processor."""
 IDLE = 1.0
 """Seconds between two looks while nobody does."""
 
@@ -95,8 +98,10 @@ class Follower:
 
     def _follow(self) -> None:
         while not self.closed:
+            begun = time.monotonic()
             more = self.look()
-            self._closed.wait(0 if more else TICK if self.watchers else IDLE)
+            took = time.monotonic() - begun
+            self._closed.wait(0 if more else max(TICK - took, REST * took) if self.watchers else IDLE)
 
     def _describe(self) -> str:
         """Return what the page says of the whole, as JSON."""

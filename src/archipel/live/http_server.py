@@ -30,7 +30,7 @@ PATIENCE = 30.0
 """Seconds that a caller may take to say or to take something."""
 PULSE = 10.0
 """Seconds without news after which a watcher is told that the server is there."""
-PACE = 0.05
+PACE = 0.03
 """Seconds between two pieces of news for one watcher."""
 OVERVIEW_PACE = 0.5
 """Seconds between two overviews for one watcher: they are larger."""

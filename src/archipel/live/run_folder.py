@@ -87,7 +87,6 @@ class RunFolder:
         else:
             progress = line["progress"]
             self.share = progress["share"]
-            self.timeline.norms(progress["time"], progress["norms"])
             self.timeline.layers(progress["time"], progress["layers"])
 
     def _describe(self, about: dict[str, Any]) -> None:

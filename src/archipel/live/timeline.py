@@ -11,7 +11,8 @@
     d time version names values split                 divergence by layer
     k time learner what share                         a claim was cut
     b time version earlier                            the model was rolled back
-    n time learner norm medians clipped               how far its last update moved the model
+    n time learner norm clipped                       how far its update would have moved the model
+    e time version epsilon delta                      what the versions so far reveal of any learner
     y time bytes-by-kind-and-layer                    traffic so far
 
 `page/timeline.js` reads them. The curve is a second, shorter text: [time, rounds, megabytes, version, score].
@@ -48,7 +49,6 @@ class Timeline:
         self._learners: dict[str, int] = {}
         self._moved = array("d", [0.0])
         """Megabytes by version: a score may come when the next version is there already."""
-        self._norms: dict[str, tuple[float, ...]] = {}
         self._layers: object = None
 
     def flush(self) -> None:
@@ -72,13 +72,6 @@ class Timeline:
         add = getattr(self, f"_{kind.lower()}", None)
         if add is not None:
             add(round(time, 4), record)
-
-    def norms(self, time: float, norms: Mapping[str, Sequence[float]]) -> None:
-        """Add the norms of last updates (norm, medians, times clipped) that have changed."""
-        for name, norm in norms.items():
-            if self._norms.get(name) != tuple(norm):
-                self._norms[name] = tuple(norm)
-                self._add("n", round(time, 4), self.learner(name), *map(_short, norm))
 
     def layers(self, time: float, moved: Mapping[str, Mapping[str, int]]) -> None:
         """Add the bytes moved so far, by kind and layer, if they have changed."""
@@ -114,6 +107,10 @@ class Timeline:
             one = [task, self.learner(learner), _weight(weights), versions, steps]
             parts.append([*one, [self.learner(name) for name in path]] if len(path) > 1 else one)
         self._add("c", time, record["version"], record["rounds"], traffic, parts, record["layers"])
+        norms = record.get("norms", ())
+        clipped = record.get("clipped") or [False] * len(norms)
+        for learner, norm, cut in zip(record["learners"][: len(norms)], norms, clipped, strict=True):
+            self._add("n", time, self.learner(learner), _short(norm), int(cut))
 
     def _scores(self, time: float, record: Mapping[str, Any]) -> None:
         metrics, version = _numbers(record["metrics"]), record["version"]
@@ -133,6 +130,9 @@ class Timeline:
     def _divergence(self, time: float, record: Mapping[str, Any]) -> None:
         values = [_short(value) for value in record["values"]]
         self._add("d", time, record["version"], record["names"], values, record["split"])
+
+    def _privacyspent(self, time: float, record: Mapping[str, Any]) -> None:
+        self._add("e", time, record["version"], _short(record["epsilon"]), record["delta"])
 
     def _capped(self, time: float, record: Mapping[str, Any]) -> None:
         self._add("k", time, self.learner(record["learner"]), record["what"], record["most_share"])

@@ -70,6 +70,7 @@ def _identity(simulator: Simulator) -> dict[str, Any]:
         "execution": simulator.executor.name,
         "loss": getattr(context.loss, "__qualname__", repr(context.loss)),
         "shadow or other observers": [type(observer).__name__ for observer in simulator.observers],
+        "norms": controller.norms,
         "data and fleet": _data_hash(simulator),
     }
 

@@ -54,6 +54,7 @@ def simulate(
     execution: Way | None = None,
     cluster: str | Cluster | None = None,
     shadow: bool = False,
+    norms: bool = False,
     most_share: float = 1.0,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1000,
@@ -75,6 +76,7 @@ def simulate(
     `archipel.Cluster` has further settings.
     shadow: also record RADFed's divergences DC and DL and the layers' divergence between local models (D&C), at the
     cost of a centralised run beside this one.
+    norms: also record how far each update would move the model; where updates are clipped, that is recorded anyway.
     most_share: of a merge's weights and of a pooled score, that any learner may have; 1: no limit.
     checkpoint: a folder; the run is saved there every `checkpoint_every` events, and a run that was interrupted
     resumes from there to the same bits.
@@ -93,6 +95,7 @@ def simulate(
         execution=execution,
         cluster=cluster,
         shadow=shadow,
+        norms=norms,
         most_share=most_share,
     )
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint))
@@ -125,6 +128,7 @@ def prepare(
     execution: Way | None = None,
     cluster: str | Cluster | None = None,
     shadow: bool = False,
+    norms: bool = False,
     most_share: float = 1.0,
 ) -> Simulator:
     """Return a simulator that is ready to begin; `simulate` documents the settings."""
@@ -141,7 +145,7 @@ def prepare(
     trains = data.rows.has("train")
     check_learners(algorithm, evaluation, data, sites.train_sizes[trains], sites.validation_sizes[trains])
     learners = int(trains.sum())
-    controller = _controller(algorithm, data, context, ending, evaluation, learners, seed, most_share)
+    controller = _controller(algorithm, data, context, ending, evaluation, learners, seed, most_share, norms)
     simulator = Simulator(
         controller,
         context,
@@ -164,6 +168,7 @@ def _controller(
     learners: int,
     seed: int,
     most_share: float,
+    norms: bool,
 ) -> Controller:
     return Controller(
         algorithm,
@@ -178,6 +183,7 @@ def _controller(
         per_token=data.per_token,
         most_share=most_share,
         secret=_secret(algorithm),
+        norms=norms,
         initial=context.layout.vector(context.module),
     )
 

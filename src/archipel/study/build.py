@@ -46,6 +46,7 @@ class Settings(TypedDict, total=False):
     device: str
     execution: Way
     shadow: bool
+    norms: bool
     most_share: float
 
 
@@ -145,6 +146,7 @@ def build_settings(study: Study, data: Islands) -> Settings:
         validation=study.validation,
         device=study.simulation.device,
         shadow=study.simulation.shadow,
+        norms=study.simulation.norms,
         most_share=study.simulation.most_share,
     )
     if study.simulation.execution is not None:

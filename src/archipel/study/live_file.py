@@ -2,7 +2,7 @@
 
     {"about": ...}      the run: name, seed, metric, learners
     {"time": ..., "record": ...}     a record, as in records.jsonl
-    {"progress": ...}   how far it is: share of the budget, bytes by layer, norms of last updates
+    {"progress": ...}   how far it is: share of the budget, bytes by layer
 
 The run writes and never reads or waits, so its bits are the same with and without the file.
 """
@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import statistics
 from collections.abc import Mapping
 from pathlib import Path
 
-from archipel.core.parts.clipping import Movements
 from archipel.core.records import Stamped
 from archipel.live.run_folder import LIVE
 from archipel.runs.record_lines import record_line
@@ -54,8 +52,7 @@ class LiveFile:
     def look(self, share: float) -> None:
         """Write how far the run is, and let readers see everything so far."""
         simulator = self._simulator
-        norms = _norms(simulator.controller.state.memory.get("merge"))
-        progress = {"time": simulator.clock.now, "share": share, "layers": simulator.wire.moved, "norms": norms}
+        progress = {"time": simulator.clock.now, "share": share, "layers": simulator.wire.moved}
         self._write({"progress": progress})
         self._file.flush()
 
@@ -67,11 +64,3 @@ class LiveFile:
 
     def _write(self, line: Mapping[str, object]) -> None:
         self._file.write(json.dumps(line, separators=(",", ":")) + "\n")
-
-
-def _norms(memory: object) -> dict[str, tuple[float, float, int]]:
-    """Return each learner's norm, its multiple of the median, and how often it was clipped, where updates are."""
-    norms = memory.norms() if isinstance(memory, Movements) else {}
-    median = statistics.median_low(norms.values()) if norms else 0.0
-    clipped = memory.clipped if isinstance(memory, Movements) else {}
-    return {name: (norm, norm / median if median else 1.0, clipped.get(name, 0)) for name, norm in norms.items()}

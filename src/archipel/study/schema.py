@@ -260,6 +260,9 @@ class SimulationSection(StudyTable):
     shadow: bool = False
     """Also record RADFed's divergences DC and DL and the layers' divergence between local models (D&C), at the cost
     of a centralised run beside each run."""
+    norms: bool = False
+    """Also record how far each update would move the model, for the live page and reports; where updates are clipped,
+    that is recorded anyway."""
 
 
 class GuestTable(StudyTable):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from types import ModuleType
 from typing import Protocol
 
@@ -108,6 +108,8 @@ class Charts:
             "commit/stale steps": fmean(commit.stale_steps),
             "commit/refused so far": self.refused,
         }
+        if commit.norms:
+            values |= {"commit/median norm": median(commit.norms), "commit/largest norm": max(commit.norms)}
         for kind, moved in commit.traffic.items():
             if kind.endswith(" bytes"):
                 values[f"megabytes/{kind.removesuffix(' bytes')}"] = moved / 2**20

@@ -39,6 +39,14 @@ def test_a_long_update_is_cut_to_twice_the_median() -> None:
     assert memory_of(bench).clipped == {"e": 1}
 
 
+def test_the_proposal_tells_norms_and_who_was_clipped() -> None:
+    bench = Bench(layout(x=1, y=1))
+    updates = [bench.update(name, row) for name, row in zip("abcde", ROWS, strict=True)]
+    proposal = NormClipped().merge(bench.view("merge"), updates, [[1.0, 1.0]] * 5)
+    assert proposal.norms == (1.0, 1.0, 1.0, 1.0, 500.0)
+    assert proposal.clipped == (False, False, False, False, True)
+
+
 def test_movements_are_measured_from_the_current_model() -> None:
     start = [10.0, -7.0]
     moved = [[start[0] + x, start[1] + y] for x, y in ROWS]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -130,7 +130,7 @@ class NormClipped(Merge):
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         memory = self._memory(view)
-        movements = [self._movements(view, update) for update in updates]
+        movements = [movement_of(view, update) for update in updates]
         # all first: what is in one commit is judged together, whoever is first in it
         for update, norms in zip(updates, movements, strict=True):
             for layer, norm in norms.items():
@@ -140,27 +140,13 @@ class NormClipped(Merge):
             self._clipped(view, memory, update, {n: limits[n] / norm for n, norm in norms.items() if norm > limits[n]})
             for update, norms in zip(updates, movements, strict=True)
         ]
-        return self.then.merge(view.inner(0), clipped, weights)
+        proposal = self.then.merge(view.inner(0), clipped, weights)
+        scaled = tuple(one is not update for one, update in zip(clipped, updates, strict=True))
+        return replace(proposal, norms=tuple(norm_of(movement) for movement in movements), clipped=scaled)
 
     @staticmethod
     def _memory(view: View) -> Movements:
         return view.memory(Movements, lambda: Movements([{} for _ in view.layout.layers]))
-
-    def _movements(self, view: View, update: Update) -> dict[int, float]:
-        """Return how far an update would move each layer it sent."""
-        found, begun = {}, view.start(update.learner).name
-        for layer in update.layers:
-            squares = 0.0
-            for piece in chunks(view.layout.slices((layer,)), SUMMED):
-                mine, start = view.models.read(update.model.name, piece), view.models.read(begun, piece)
-                difference = mine - start
-                square = float(torch.dot(difference, difference))  # in float32: a seventh of the time
-                if not math.isfinite(square):
-                    difference = mine.double() - start
-                    square = float(torch.dot(difference, difference))
-                squares += square
-            found[layer] = math.sqrt(squares)
-        return found
 
     def _limits(self, view: View, memory: Movements, layers: Collection[int]) -> dict[int, float]:
         current = view.models.read(view.model.name)
@@ -182,6 +168,28 @@ class NormClipped(Merge):
         view.hold(name)
         memory.copies.append(name)
         return replace(update, model=Model(name, update.model.manifest))
+
+
+def movement_of(view: View, update: Update) -> dict[int, float]:
+    """Return how far an update would move each layer it sent."""
+    found, begun = {}, view.start(update.learner).name
+    for layer in update.layers:
+        squares = 0.0
+        for piece in chunks(view.layout.slices((layer,)), SUMMED):
+            mine, start = view.models.read(update.model.name, piece), view.models.read(begun, piece)
+            difference = mine - start
+            square = float(torch.dot(difference, difference))  # in float32: a seventh of the time
+            if not math.isfinite(square):
+                difference = mine.double() - start
+                square = float(torch.dot(difference, difference))
+            squares += square
+        found[layer] = math.sqrt(squares)
+    return found
+
+
+def norm_of(movement: Mapping[int, float]) -> float:
+    """Return how far the whole model is moved, from what each layer is moved by."""
+    return math.sqrt(math.fsum(norm * norm for norm in movement.values()))
 
 
 def clipped(merge: Merge, multiple: float) -> Merge:

@@ -38,6 +38,10 @@ class Proposal:
     """Learners whose earlier models count for less from now on: they had more than the largest share allowed."""
     starts: Mapping[str, Tensor] = field(default_factory=dict)
     """Models that contributors start their next task from, by learner; everybody else starts from the new version."""
+    norms: tuple[float, ...] = ()
+    """How far each update would have moved the model, where the merge has measured it."""
+    clipped: tuple[bool, ...] = ()
+    """Which updates were scaled back, where the merge does so."""
 
 
 class Merge(Part):

@@ -2,6 +2,8 @@
 
 const AXES = [["time", "time (s)"], ["rounds", "local rounds"], ["megabytes", "moved (MB)"]];
 const POINTS = 4000;  // points of all lines together: more than a screen has columns
+const MANY = 12;      // lines that keep points of their own; more share the columns of a grid
+const COLUMNS = 600;
 const DASHES = [[], [6, 4], [2, 3], [9, 3, 2, 3]];
 
 // Keep the first, the last, the lowest and the highest point of equal pieces of the first `end` points.
@@ -18,6 +20,18 @@ const thinned = (xs, ys, end, most) => {
     kept.push(...new Set([from, low, high, to - 1].sort((a, b) => a - b)));
   }
   return [kept.map(place => xs[place]), kept.map(place => ys[place])];
+};
+
+// Keep the last point of each column of a window, and one on either side of it: many lines then share their places.
+const gridded = (xs, ys, end, [from, to]) => {
+  const x = [], y = [], step = (to - from) / COLUMNS;
+  const last = Math.min(end, upTo(xs, to) + 1);
+  for (let place = Math.max(0, upTo(xs, from) - 1); place < last; place += 1) {
+    if (ys[place] == null) continue;
+    const at = from + step * Math.round((xs[place] - from) / step);
+    if (at === x[x.length - 1]) y[y.length - 1] = ys[place]; else { x.push(at); y.push(ys[place]); }
+  }
+  return [x, y];
 };
 
 const methodOf = run => {
@@ -77,25 +91,25 @@ class Curves {
   }
 
   draw() {
-    const { metric, methods, found } = this.lines(), t = this.state.time;
+    const { metric, methods, found } = this.lines();
+    const t = this.state.moment ?? Infinity;  // the newest of every run, which may be later than the chosen one's
     document.getElementById("curves-head").textContent = metric ? capital(metric) : "Score";
     const most = Math.max(200, Math.floor(POINTS / Math.max(1, found.length)));
-    const tables = [];
-    this.range = [0, 1e-9];
-    for (const { curve } of found) {
-      const xs = curve[this.axis];
-      this.range[1] = Math.max(this.range[1], xs[xs.length - 1]);
-      tables.push(thinned(xs, curve[4], upTo(curve[0], t), most));
-    }
+    const ends = found.map(({ curve }) => curve[this.axis][curve[0].length - 1]);
+    this.range = [0, Math.max(1e-9, ...ends)];
+    const [from, to] = this.zoom ?? this.range;
+    const tables = found.map(({ curve }) => {
+      const xs = curve[this.axis], end = upTo(curve[0], t);
+      return found.length > MANY ? gridded(xs, curve[4], end, [from, to]) : thinned(xs, curve[4], end, most);
+    });
     const shape = JSON.stringify([this.axis, metric, found.map(({ number }) => number), methods]);
     if (shape !== this.shape) this.build(shape, metric, methods, found);
     if (!this.plot) return;
     const data = tables.length ? uPlot.join(tables.map(([x, y]) => unique(x, y))) : [[], []];
     found.forEach(({ method }, place) => { this.plot.series[place + 1].show = !this.hidden.has(method); });
     this.plot.setData(data, false);
-    const [from, to] = this.zoom ?? this.range;
     this.plot.batch(() => this.plot.setScale("x", { min: from, max: to }));
-    this.describe(found);
+    this.describe(found, t);
   }
 
   build(shape, metric, methods, found) {
@@ -157,9 +171,9 @@ class Curves {
   }
 
   // What a screen reader says of the picture.
-  describe(found) {
+  describe(found, t) {
     const last = found.map(({ run, curve }) => {
-      const place = upTo(curve[0], this.state.time) - 1;
+      const place = upTo(curve[0], t) - 1;
       return `${methodOf(run)} ${score(curve[4][place])}`;
     });
     this.place.setAttribute("aria-label", `Score against ${AXES[this.axis][0]}. Last scores: ${last.join("; ")}.`);

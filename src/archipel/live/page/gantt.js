@@ -155,11 +155,12 @@ class Gantt {
       context.fillText(text, Math.min(width - wide, Math.max(0, x(time) - wide / 2)), 11);
     }
     context.fillStyle = tone("ink");
-    let last = -1;
-    for (let place = upTo(commit.time, from); place < upTo(commit.time, Math.min(to, this.state.time)); place += 1) {
+    // from pixel to pixel, not from version to version: many share a pixel
+    const end = upTo(commit.time, Math.min(to, this.state.time));
+    for (let place = upTo(commit.time, from); place < end;) {
       const at = Math.round(x(commit.time[place]));
-      if (at !== last) context.fillRect(at, 17, 1, 7);
-      last = at;
+      context.fillRect(at, 17, 1, 7);
+      place = Math.max(place + 1, upTo(commit.time, from + ((at + 0.5) / width) * (to - from)));
     }
   }
 

@@ -1,6 +1,6 @@
 // The page: the moment it shows, what is drawn when something changes, and the keys.
 
-const FRAME = 40;      // milliseconds between two drawings, and up to 16 more until the screen is ready: 20 a second
+const FRAME = 25;      // milliseconds between two drawings, and up to 16 more until the screen is ready: above 20 a second
 const REPLAY = 20;     // seconds that a replay of a whole run takes
 
 const page = (() => {

@@ -31,7 +31,7 @@ const drawTiles = state => {
   const traffic = timeline.commit.traffic[place] ?? [0, 0, 0, 0];
   const metrics = timeline.score.metrics[scored] ?? {};
   const tile = (name, value, more) => h("div", {}, h("dt", {}, name), h("dd", {}, value, more && [" ", h("small", {}, more)]));
-  const run = feed.overview?.runs[feed.chosen];
+  const run = feed.overview?.runs[feed.chosen], spent = upTo(timeline.privacy.time, time) - 1;
   // at the newest moment a controller knows more than its records
   const told = (state.moment == null && feed.overview?.federation?.tasks != null) ? feed.overview.federation : null;
   document.getElementById("now-head").textContent = `State of ${run ? methodOf(run) : "the run"} at ${seconds(time)}`;
@@ -46,7 +46,7 @@ const drawTiles = state => {
     tile("tasks out", number(told ? told.tasks : timeline.tasksOut(time))),
     tile("queue", number(told ? told["updates waiting"] : timeline.queue(time)), "updates"),
     tile("evidence", number(told ? told.evidence : timeline.evidence(time)), "awaited"),
-    metrics.epsilon != null && tile("epsilon", number(metrics.epsilon))));
+    spent >= 0 && tile("epsilon", number(timeline.privacy.epsilon[spent]), `delta ${timeline.privacy.delta[spent]}`)));
 };
 
 // The shares of a version's weights by learner, the largest first.
@@ -118,15 +118,29 @@ const drawNorms = (state, openLearner) => {
   const { timeline, time } = state;
   document.getElementById("norms").hidden = !timeline.anyNorms;
   if (!timeline.anyNorms) return;
-  const found = timeline.learners.map(learner => ({ learner, last: learner.norms[upTo(learner.normTimes, time) - 1] }))
-    .filter(({ last }) => last).sort((a, b) => Math.abs(Math.log(b.last[1] || 1)) - Math.abs(Math.log(a.last[1] || 1)));
-  const rows = found.slice(0, SHOWN).map(({ learner, last: [norm, medians, clipped] }) => h("tr", {},
+  const found = lastNorms(timeline, time);
+  const rows = found.slice(0, SHOWN).map(({ learner, norm, medians, clipped }) => h("tr", {},
     h("td", { class: "left" }, link(learner.name, `norm ${learner.name}`, () => openLearner(learner))),
     h("td", {}, number(norm)), h("td", {}, isOutlier(medians, found.length) ? h("span", { class: "warn" }, `${number(medians)} ×`) : `${number(medians)} ×`),
     h("td", {}, number(clipped))));
-  const outliers = found.filter(({ last }) => isOutlier(last[1], found.length)).length;
+  const outliers = found.filter(({ medians }) => isOutlier(medians, found.length)).length;
   fill(part("norms"), table([["learner", "left"], ["norm of the last update", ""], ["of the median", ""], ["clipped", ""]], rows, "Norms of last updates"),
     h("p", { class: "note" }, `${plural(outliers, "outlier")}: three times the median or more, or a third or less. The furthest from it first.`));
+};
+
+// The norm of each learner's last update, and how many medians of all of them that is; the furthest from it first.
+const lastNorms = (timeline, time) => {
+  const found = [];
+  for (const learner of timeline.learners) {
+    const last = learner.norms[upTo(learner.normTimes, time) - 1];
+    if (last?.[0] != null) found.push({ learner, norm: last[0], clipped: last[1] });
+  }
+  const norms = found.map(one => one.norm).sort((a, b) => a - b), median = norms[(norms.length - 1) >> 1];
+  for (const one of found) {
+    one.medians = median ? one.norm / median : one.norm ? Infinity : 1;
+    one.far = one.medians ? Math.abs(Math.log(one.medians)) : Infinity;
+  }
+  return found.sort((a, b) => b.far - a.far || 0);
 };
 const isOutlier = (medians, count) => count > 2 && (medians >= 3 || medians <= 1 / 3);
 

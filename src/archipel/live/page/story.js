@@ -41,10 +41,12 @@ class Story {
     const facts = [learner.group && `group ${learner.group}`, learner.examples != null && plural(learner.examples, "example"),
       `${state} since ${seconds(since)}`, `${plural(begun, "task")}, ${returned.length} returned`,
       begun > 0 && `${percent(time ? busy / time : 0)} of the time at work`].filter(Boolean);
+    const norm = lastNorms(timeline, time).find(one => one.learner.place === learner.place);
     const changes = learner.member.slice(0, upTo(learner.member, time)).map((at, place) => `${learner.there[place] ? "joined" : "left"} at ${seconds(at)}`);
     const refusals = learner.refusals.filter(place => timeline.refusal.time[place] <= time).slice(-10).reverse();
     return [learner.name, h("p", {}, `${facts.join("; ")}.`),
       counted.versions > 0 && h("p", {}, `It contributed to ${plural(counted.versions, "version")}, with ${percent(counted.share)} of their weights, ${number(counted.stale)} versions stale on average.`),
+      norm && h("p", {}, `The norm of its last update is ${number(norm.norm)}, ${number(norm.medians)} times the median of all; ${number(norm.clipped)} were clipped.`),
       changes.length > 0 && h("p", {}, `It ${changes.slice(-6).join(", ")}.`),
       this.commands(learner),
       h("h3", {}, "Tasks"), table([["task", ""], ["version", ""], ["given", ""], ["took", ""], ["steps", ""], ["loss", ""], ["outcome", "left"]], rows, "Tasks"),

@@ -31,6 +31,7 @@ class Timeline {
     this.divergence = { time: [], version: [], names: [], values: [], split: [] };
     this.notes = { time: [], text: [] };
     this.anyNorms = false;
+    this.privacy = { time: [], epsilon: [], delta: [] };
   }
 
   add(lines) {
@@ -111,11 +112,13 @@ class Timeline {
   _k([, time, learner, what, share]) { this._note(time, `${this.learners[learner].name} claims more than ${percent(share)} of the ${what}; it is cut to that`); }
   _b([, time, version, earlier]) { this._note(time, `version ${version} has the numbers of version ${earlier}: the model was rolled back`); }
   _note(time, text) { this.notes.time.push(time); this.notes.text.push(text); }
-  _n([, time, learner, norm, medians, clipped]) {
+  _n([, time, learner, norm, clipped]) {
+    const { norms, normTimes } = this.learners[learner];
     this.anyNorms = true;
-    this.learners[learner].normTimes.push(time);
-    this.learners[learner].norms.push([norm, medians, clipped]);
+    normTimes.push(time);
+    norms.push([norm, (norms[norms.length - 1]?.[1] ?? 0) + clipped]);
   }
+  _e([, time, , epsilon, delta]) { this.privacy.time.push(time); this.privacy.epsilon.push(epsilon); this.privacy.delta.push(delta); }
   _y([, time, moved]) { this._tick(time); this.layers.time.push(time); this.layers.moved.push(moved); }
 
   // ---------------------------------------------------------------------------------------- the state at a moment
