@@ -98,16 +98,7 @@ class Controller:
         at_least(1, "Controller", learners=learners)
         algorithm.check(layout)
         ending.check(algorithm.name, layout, algorithm.private(layout))
-        require(
-            ending.epsilon is None or isinstance(algorithm.privacy, CentralNoise),
-            f"Ending(epsilon={ending.epsilon}): {algorithm.name} adds no noise, so there is no epsilon. Give it "
-            "privacy=CentralNoise(...).",
-        )
-        require(
-            not norms or algorithm.privacy is None,
-            f"norms: {algorithm.name} has {algorithm.privacy!r}, and the norm of a single update would tell about its "
-            "learner. Leave out norms, or privacy.",
-        )
+        _check_privacy(algorithm, ending, norms)
         begins = state is None
         require((initial is None) != (state is None), "Controller: give either an initial model or a saved state.")
         if state is None and initial is not None:
@@ -369,6 +360,20 @@ class Controller:
         if not any(inquiry.update is None for inquiry in state.inquiries.values()):
             state.stopped = state.ending
             context.issue(Stop(state.stopped))
+
+
+def _check_privacy(algorithm: Algorithm, ending: Ending, norms: bool) -> None:
+    """Refuse settings that need noise, or that noise would be spoilt by."""
+    require(
+        ending.epsilon is None or isinstance(algorithm.privacy, CentralNoise),
+        f"Ending(epsilon={ending.epsilon}): {algorithm.name} adds no noise, so there is no epsilon. Give it "
+        "privacy=CentralNoise(...).",
+    )
+    require(
+        not norms or algorithm.privacy is None,
+        f"norms: {algorithm.name} has {algorithm.privacy!r}, and the norm of a single update would tell about its "
+        "learner. Leave out norms, or privacy.",
+    )
 
 
 def _check_vectors(state: State, models: Models, layout: Layout) -> None:
