@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from archipel.study import read_study, run_study
+from tests.measured_example import EXAMPLES, load_measure
 
-ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "examples" / "attacks"
+FOLDER = EXAMPLES / "attacks"
 
 
 @pytest.fixture(scope="module")
 def measure() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("measure_attacks", FOLDER / "measure.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclass looks itself up
-    spec.loader.exec_module(module)
-    return module
+    return load_measure("attacks")
 
 
 def test_the_page_is_what_was_measured(measure: ModuleType) -> None:
