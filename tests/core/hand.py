@@ -153,6 +153,7 @@ class Hand:
         evaluation: Evaluation | None = None,
         initial: float = 0.0,
         seed: int = 0,
+        secret: str = "",
         state: State | None = None,
         models: MemoryModels | None = None,
     ) -> None:
@@ -165,6 +166,7 @@ class Hand:
             evaluation=evaluation,
             learners=learners,
             seed=seed,
+            secret=secret,
             kernels=kernels(),
             initial=None if state is not None else torch.full((LAYOUT.size,), initial),
             state=state,

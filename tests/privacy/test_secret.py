@@ -13,6 +13,8 @@ import pytest
 from archipel.algorithms import fedavg
 from archipel.core.parts import CentralNoise, Ending, NormClipped
 from archipel.core.records import PrivacySpent
+from archipel.core.state import Update
+from archipel.core.types import Metrics, Model
 from archipel.data import digits
 from archipel.federation.security.names import Identity
 from archipel.federation.storage.durable_controller import CODEC
@@ -70,6 +72,22 @@ def test_no_message_or_record_holds_the_secret(tmp_path: Path) -> None:
     assert held.hosting.secret not in json.dumps(status)
     spent = held.run.of(PrivacySpent)[-1][1]
     assert status["epsilon"] == {"spent": spent.epsilon, "delta": 1e-5, "noise": 1.0}
+
+
+def test_a_learner_is_not_told_how_many_take_part(tmp_path: Path) -> None:
+    federation = hold(noised(), tmp_path).federation
+    queue = federation.log.state.queue
+    queue[99] = federation_update = Update(99, "learner-1", Model("t99", ()), (), 0, 0, 1, 1, 0, Metrics())
+    for who, waiting in (("operator", 1), ("learner", 0)):
+        assert federation.status.report(Identity(who, "learner-0"))["updates waiting"] == waiting
+    assert federation.status.report(Identity("learner", federation_update.learner))["updates waiting"] == 1
+
+
+def test_statistics_of_all_rows_are_refused() -> None:
+    raw = noised()
+    raw["data"]["standardise"] = "global"
+    with pytest.raises(ValueError, match=r"CentralNoise does not account for that. Use 'none' or 'local'"):
+        host(study_of(raw))
 
 
 def test_a_checkpoint_repeats_the_noise_and_nobody_else_may_read_it(tmp_path: Path) -> None:

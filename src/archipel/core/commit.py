@@ -71,8 +71,8 @@ def _merge_privately(
 
 def _round_layers(context: ControllerContext) -> list[str]:
     """Return the layers that this round changes, whoever takes part: all its tasks ask for the same."""
-    members, unused = context.state.members, unwanted(context)
-    plan = planned(context, members[context.view("protocol").active()[0]])
+    unused = unwanted(context)
+    plan = planned(context, next(iter(context.state.members.values())))  # of whoever: all may have left meanwhile
     return [name for name in plan.sends(context.layout.names) if name not in unused]
 
 
@@ -171,9 +171,11 @@ def _set_version(
     )
     if context.account is not None:
         context.record(context.account.spent(state.version))
-    for view, planner in context.planners:
-        for note in planner.notes(view):
-            context.record(note)
+    privacy = context.algorithm.privacy
+    if privacy is None or not privacy.hides_updates:  # what planners note is of single updates
+        for view, planner in context.planners:
+            for note in planner.notes(view):
+                context.record(note)
     recall(context)
 
 

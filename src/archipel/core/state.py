@@ -8,15 +8,17 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.core.layout import Layout
 from archipel.core.members import Members, SortedNames
-from archipel.core.randomness import generator
+from archipel.core.randomness import draw_some, generator
 from archipel.core.scored import ScoreTable
 from archipel.core.types import Metrics, Model, Plan, Probe, Result, Role, Score, SiteAnswers
 from archipel.core.vector_uses import VectorUses
 from archipel.kernels.interface import Kernels, Rows
+from archipel.privacy.noise import uniform
 
 
 class Models(Protocol):
@@ -318,6 +320,22 @@ class View:
 
     def generator(self, *key: int | str) -> np.random.Generator:
         return generator(self.state.secret or self.state.seed, self.role, *key)
+
+    def draw_some(self, count: int, among: int, draw: str) -> list[int]:
+        """Draw numbers below `among` without replacement; with the secret, if there is one."""
+        if not self.state.secret:
+            return draw_some(self.generator(draw), count, among)
+        order = np.argsort(self._secret_numbers(draw, among), kind="stable")
+        return [int(number) for number in order[:count]]
+
+    def draw_each(self, chance: float, among: int, draw: str) -> list[int]:
+        """Draw each number below `among` on its own with this chance; with the secret, if there is one."""
+        secret = self.state.secret
+        numbers = self._secret_numbers(draw, among) if secret else self.generator(draw).random(among)
+        return [int(number) for number in np.flatnonzero(numbers < chance)]
+
+    def _secret_numbers(self, draw: str, count: int) -> NDArray[np.float64]:
+        return uniform(self.state.secret, f"{self.role} {draw}", count)
 
     def active(self, role: Role = "train") -> SortedNames:
         """Return the learners of this role that are there, by name."""

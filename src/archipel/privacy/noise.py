@@ -1,6 +1,8 @@
-"""Noise that only who has the key can compute: normal numbers from SHAKE-256 of a key and a place.
+"""Noise and draws that only who has the key can compute: SHAKE-256 of a key and a place.
 
-The study's seed will not do: every learner knows it, and could subtract the noise.
+The study's seed will not do: every learner knows it, and could subtract the noise. What is added to numbers depends on
+these numbers too: a state that is restored from a copy, or a caller who repeats a question in another form, gets
+independent noise, never the same noise on something else, whose difference would be exact.
 """
 
 from __future__ import annotations
@@ -12,8 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 KEY_BYTES = 32
-BITS = 53
-"""Of a float64 between 0 and 1."""
+DIGEST_BYTES = 16
+SIGN, MAGNITUDE = np.uint64(63), np.uint64((1 << 63) - 1)
+"""Of 64 random bits, the place of the sign and the bits of the rest."""
+ROUNDING = 2.0**-52
+"""Of float64: twice what a number is off by at most, relative to itself."""
 
 
 def new_key() -> str:
@@ -21,12 +26,47 @@ def new_key() -> str:
     return os.urandom(KEY_BYTES).hex()
 
 
+def derived_key(key: str, purpose: str) -> str:
+    """Return a key for one purpose; it tells nothing of the others or of the key that it is derived from."""
+    return hashlib.shake_256(bytes.fromhex(key) + b"key " + purpose.encode()).digest(KEY_BYTES).hex()
+
+
 def normal(key: str, place: str, count: int) -> npt.NDArray[np.float64]:
-    """Return independent normal numbers with deviation 1; the same key and place give the same ones."""
+    """Return independent normal numbers with deviation 1; the same key and place give the same ones.
+
+    A bit is the sign and 63 are the tail probability, so that the tails are as finely drawn as the middle and end at
+    9.2 deviations, which are exceeded once in 2^64 numbers.
+    """
     from scipy.special import ndtri  # imported late: it takes long
 
-    stream = hashlib.shake_256(bytes.fromhex(key) + place.encode()).digest(8 * count)
-    whole = np.frombuffer(stream, dtype="<u8") >> np.uint64(64 - BITS)
-    uniform = (whole.astype(np.float64) + 0.5) * 2.0**-BITS  # never 0 or 1, whose normal numbers are infinite
-    numbers: npt.NDArray[np.float64] = ndtri(np.minimum(uniform, 1 - 2.0**-BITS))
+    whole = _random_words(key, place, count)
+    tail = ((whole & MAGNITUDE).astype(np.float64) + 0.5) * 2.0**-64  # above 0, at most 1/2
+    numbers: npt.NDArray[np.float64] = ndtri(tail)
+    return np.where(whole >> SIGN, numbers, -numbers)
+
+
+def uniform(key: str, place: str, count: int) -> npt.NDArray[np.float64]:
+    """Return independent numbers, at least 0 and below 1; the same key and place give the same ones."""
+    numbers: npt.NDArray[np.float64] = (_random_words(key, place, count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
     return numbers
+
+
+def noised(key: str, place: str, numbers: npt.NDArray[np.float64], deviation: float) -> npt.NDArray[np.float64]:
+    """Add normal noise of this deviation; other numbers at the same place get other noise."""
+    digest = hashlib.blake2b(np.ascontiguousarray(numbers).data, digest_size=DIGEST_BYTES).hexdigest()
+    noisy: npt.NDArray[np.float64] = numbers + deviation * normal(key, f"{place} of {digest}", numbers.size)
+    return noisy
+
+
+def limit(clip: float, count: int, size: int) -> float:
+    """Return a norm just below the clip, so that rounding does not lead a sum beyond it.
+
+    The norm of a vector of so many numbers is off by a factor of at most 1 + size x 2^-53, and leaving out one of so
+    many vectors within the clip changes what the others' sum is rounded by, by at most count^2 x 2^-52 clips.
+    """
+    return clip / (1 + (size + count * count) * ROUNDING)
+
+
+def _random_words(key: str, place: str, count: int) -> npt.NDArray[np.uint64]:
+    stream = hashlib.shake_256(bytes.fromhex(key) + place.encode()).digest(8 * count)
+    return np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)

@@ -73,7 +73,21 @@ def build_algorithm(study: Study) -> Algorithm:
     more = parts.pop("more_planners", ())
     parts["planners"] = (*parts.get("planners", algorithm.planners), *more)
     label = method.beside.get("label") or (algorithm.name if not is_own(method.name) else method_label(entry))
-    return replace(algorithm, name=label, **parts)
+    algorithm = replace(algorithm, name=label, **parts)
+    _check_statistics(algorithm, study.data.standardise)
+    return algorithm
+
+
+def _check_statistics(algorithm: Algorithm, standardise: str) -> None:
+    """Refuse features that are standardised by sums which the account of a method's privacy does not cover."""
+    privacy = algorithm.privacy
+    if privacy is not None:
+        require(
+            standardise in privacy.statistics,
+            f"data.standardise = {standardise!r} tells what is computed from all rows, and {type(privacy).__name__} "
+            f"does not account for that. Use {' or '.join(map(repr, privacy.statistics))}; normalise images by given "
+            "means.",
+        )
 
 
 def _accepted(method: ConstructorCall, training: Mapping[str, Any]) -> dict[str, Any]:

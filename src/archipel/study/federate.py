@@ -295,7 +295,7 @@ def host(study: Study) -> Hosting:
         not isinstance(algorithm.privacy, SecureSum),
         "SecureSum works in simulation; a federation cannot exchange its keys and shares yet. Use `archipel run`.",
     )
-    secret = "" if algorithm.privacy is None else new_key()
+    secret = new_key() if algorithm.privacy is not None and algorithm.privacy.keyed else ""
     home = work if at_home else None
     return Hosting(study, algorithm, layout, terms, ending, evaluation, seed, secret, initial, data, home)
 

@@ -5,12 +5,13 @@ Private Learning with Adaptive Clipping, 2021.
 
 Implemented: w <- w' + (sum_k p_k clip(w_k - w'_k) + noise x clip x N(0, I)) / n, w'_k being the model that a task
 carried. A change is clipped in the Euclidean norm over all layers that are sent, and p_k is at most 1, so no learner
-moves the sum by more than `clip`. n is the number of updates; where each learner takes part by its own chance
-(`Poisson`), it is the number expected, and a round with nobody in it is noised like any other. Adaptive clipping is
-algorithm 1 of Andrew et al.: the share of changes within the clip is noised too and moves the clip.
+moves the sum by more than `clip`. n is the number of learners that a round asks, whoever answers; where each takes part
+by its own chance (`Poisson`), it is the number expected, and a round with nobody in it is noised like any other. Under
+a stream n is the number of updates. Adaptive clipping is algorithm 1 of Andrew et al.: the share of changes within the
+clip is noised too and moves the clip.
 
 Noise and draws of learners come from the controller's secret key, never from the study's seed, which all learners know.
-Read so (docs/decisions/0085): what a release costs is stated in `archipel.privacy.accounting`.
+Read so (docs/decisions/0085 and 0125): what a release costs is stated in `archipel.privacy.accounting`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +32,7 @@ from archipel.core.parts.changes import MeanChange
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.merge import Mean, Merge, Proposal
 from archipel.core.parts.part import Composition
+from archipel.core.parts.planning import ValidationCycle
 from archipel.core.parts.privacy import Privacy, planned_by_updates
 from archipel.core.parts.privacy_account import PrivacyAccount
 from archipel.core.parts.protocol import Relay, Rounds
@@ -37,7 +40,7 @@ from archipel.core.parts.selection import Everyone, Poisson, Uniform
 from archipel.core.parts.weighting import ByFreshness, Equally, Product
 from archipel.core.state import Update, View
 from archipel.privacy.accounting import Draws, Sampling, noise_for, rounds_for
-from archipel.privacy.noise import normal
+from archipel.privacy.noise import limit, noised
 
 BLOCK = 1 << 20
 """Numbers that are worked on at a time: models may lie on a disk."""
@@ -65,6 +68,7 @@ class CentralNoise(Privacy):
     """How fast an adaptive clip moves."""
 
     keyed = True
+    statistics = ("none", "local")
 
     def __post_init__(self) -> None:
         require(
@@ -95,7 +99,7 @@ class CentralNoise(Privacy):
                 "CentralNoise needs weights that tell nothing of the data and are at most 1, and "
                 f"{algorithm.weighting!r} gives others. Use weighting=Equally(), or ByFreshness(...) under Stream."
             )
-        if not isinstance(algorithm.merge, Mean | MeanChange):
+        if type(algorithm.merge) not in (Mean, MeanChange):  # what derives from them merges otherwise
             return f"CentralNoise adds noise to a sum of updates, and {algorithm.merge!r} is none. Use merge=Mean()."
         if isinstance(algorithm.protocol, Relay):
             return (
@@ -113,7 +117,7 @@ class CentralNoise(Privacy):
                 f"CentralNoise covers what the model reveals, and {planner!r} plans by single updates or losses. "
                 "Leave it out; DivideAndConquer goes with a given split."
             )
-        return None
+        return _order_of_answers(algorithm)
 
     def begin(self, view: View, algorithm: Composition, ending: Ending, learners: int, private: Sequence[str]) -> None:
         """Open the account of a run; find the noise that its rounds need, where it is not given."""
@@ -148,6 +152,8 @@ class CentralNoise(Privacy):
             budget=min(budgets, default=math.inf),
             sampled=sampled,
             among=among,
+            divides=isinstance(algorithm.protocol, Rounds) and not algorithm.protocol.extra,
+            asked=sampled if sampling == "poisson" else 0,
         )
         account.look_ahead()
         require(
@@ -187,6 +193,8 @@ class CentralNoise(Privacy):
         account = view.memory(PrivacyAccount)
         if account.sampling != "counted":
             account.sampled, account.among = sampled, among
+        if account.divides:
+            account.asked = sampled if account.sampling == "poisson" else len(chosen)
 
     def refusal(self, view: View, updates: Sequence[Update]) -> str | None:
         """Refuse a commit that would exceed the budget; the run ends then."""
@@ -207,27 +215,28 @@ class CentralNoise(Privacy):
     ) -> Proposal:
         account = view.memory(PrivacyAccount)
         account.spend(update.learner for update in updates)
-        norms = [_norm(view, update) for update in updates]
-        expected = account.sampled if account.sampling == "poisson" else None
-        noise, count_noise = self._noises(account.noise, expected or len(updates))
-        proposal, covered = view.kernels.empty(view.layout.size), list[int]()
+        norms, size = [_norm(view, update) for update in updates], view.layout.size
+        count = account.asked or len(updates)
+        noise, count_noise = self._noises(account.noise, count)
+        most = limit(account.clip, max(len(view.state.members), len(updates)), size)
+        proposal, covered = view.kernels.empty(size), list[int]()
         for layer in layers:
             terms = [
-                ClippedTerm(update, weight[layer], account.clip / norm if norm > account.clip else 1.0)
+                ClippedTerm(update, weight[layer], most / norm if norm > most else 1.0)
                 for update, weight, norm in zip(updates, weights, norms, strict=True)
                 if layer in update.layers and weight[layer] > 0
             ]
-            if not terms and expected is None:
+            if not terms and account.sampling != "poisson":
                 continue
             covered.append(layer)
-            divisor = expected or _divisor(merge, terms)
+            divisor = _divisor(merge, terms, account.asked)
             for piece in chunks(view.layout.slices((layer,)), BLOCK):
                 place = f"noise {account.releases} {piece.start}"
-                numbers = torch.from_numpy(normal(view.state.secret, place, piece.stop - piece.start))
-                noised = clipped_sum(view, terms, piece) + noise * account.clip * numbers
-                proposal[piece] = _base(view, merge, terms, piece) + noised / divisor
+                whole = clipped_sum(view, terms, piece).numpy()
+                noisy = torch.from_numpy(noised(view.state.secret, place, whole, noise * account.clip))
+                proposal[piece] = _base(view, merge, terms, piece) + noisy / divisor
         if isinstance(self.clip, str):
-            self._adapt(view, account, norms, expected or len(updates), count_noise)
+            self._adapt(view, account, norms, count, count_noise)
         return Proposal(proposal, tuple(covered))
 
     def _noises(self, noise: float, count: int) -> tuple[float, float]:
@@ -239,9 +248,9 @@ class CentralNoise(Privacy):
 
     def _adapt(self, view: View, account: PrivacyAccount, norms: Sequence[float], count: int, noise: float) -> None:
         """Move the clip towards the quantile: C <- C exp(-rate (b - quantile)), b the noised share within it."""
-        within = math.fsum((norm <= account.clip) - 0.5 for norm in norms)
-        (number,) = normal(view.state.secret, f"clip {account.releases}", 1)
-        share = (within + noise * float(number)) / max(count, 1) + 0.5
+        within = np.array([math.fsum((norm <= account.clip) - 0.5 for norm in norms)])
+        (noisy,) = noised(view.state.secret, f"clip {account.releases}", within, noise)
+        share = min(max(float(noisy) / count + 0.5, -1.0), 2.0)  # with few learners noise alone could lead it astray
         account.clip *= math.exp(-self.clip_rate * (share - self.quantile))
 
 
@@ -286,9 +295,14 @@ def _base(view: View, merge: Merge, terms: Sequence[ClippedTerm], piece: slice) 
     return whole / math.fsum(term.weight for term in terms)
 
 
-def _divisor(merge: Merge, terms: Sequence[ClippedTerm]) -> float:
-    """Return what the merge divides a sum by: the number of updates, or their weights."""
-    return len(terms) if isinstance(merge, MeanChange) else math.fsum(term.weight for term in terms)
+def _divisor(merge: Merge, terms: Sequence[ClippedTerm], asked: int) -> float:
+    """Return what the merge divides a sum by: the number of updates, or their weights.
+
+    In a round it is that of all who were asked: who has not answered, or not with finite numbers, adds nothing, and how
+    many these are is not told by the divisor.
+    """
+    weights = 1.0 if isinstance(merge, MeanChange) or not terms else math.fsum(t.weight for t in terms) / len(terms)
+    return weights * (asked or len(terms))
 
 
 def _public(weighting: object) -> bool:
@@ -296,6 +310,27 @@ def _public(weighting: object) -> bool:
     if isinstance(weighting, Product):
         return all(map(_public, weighting.factors))
     return isinstance(weighting, Equally | ByFreshness)
+
+
+def _order_of_answers(algorithm: Composition) -> str | None:
+    """Return why the answers of some learners would decide whose others count, or None."""
+    protocol = algorithm.protocol
+    extra = isinstance(protocol, Rounds) and protocol.extra > 0
+    if extra and _sampling(algorithm) != "fixed":
+        return (
+            f"CentralNoise bounds what one learner adds to a sum, and with {protocol!r} its update also takes another "
+            "one's place. Leave extra out, or draw a fixed number with selection=Uniform()."
+        )
+    cycle = next((planner for planner in algorithm.planners if isinstance(planner, ValidationCycle)), None)
+    how_long = cycle or algorithm.plan.cycle
+    closes = isinstance(protocol, Rounds) and (extra or protocol.deadline is not None)
+    if how_long is not None and (closes or protocol.commits_while_training):
+        return (
+            f"CentralNoise takes the order of answers to tell nothing of the data, and with {how_long!r} a learner "
+            f"trains as long as its data call for, which under {protocol!r} decides whose updates make a version. "
+            "Leave it out, or use rounds that wait for all."
+        )
+    return None
 
 
 def _sampling(algorithm: Composition) -> Sampling:

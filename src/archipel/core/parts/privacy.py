@@ -28,6 +28,10 @@ class Privacy(Part):
 
     keyed = False
     """Whether the controller needs a key that no learner knows."""
+    statistics: tuple[str, ...] = ("none", "global", "local")
+    """Whose statistics features may be standardised by, where the account covers no sums of features."""
+    hides_updates = True
+    """Whether records must tell nothing that is computed from single updates."""
 
     def begin(self, view: View, algorithm: Composition, ending: Ending, learners: int, private: Sequence[str]) -> None:
         """Prepare a run of so many learners; refuse what cannot be had."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -26,6 +27,10 @@ class PrivacyAccount:
     """Learners drawn for the open round; for Poisson, the number expected."""
     among: int = 1
     """Learners that they are drawn from."""
+    divides: bool = False
+    """A sum is divided by the number of learners that its round asks, and not by how many answer."""
+    asked: int = 0
+    """That number for the open round; for Poisson, the number expected. 0: by how many have answered."""
     rounds: dict[tuple[int, int], int] = field(default_factory=dict)
     """Commits so far by (sampled, among)."""
     times: dict[str, int] = field(default_factory=dict)
@@ -39,7 +44,7 @@ class PrivacyAccount:
     def cost(self, learners: Iterable[str]) -> float:
         """Return epsilon after a commit of these learners."""
         if self.sampling == "counted":
-            most = max((self.times.get(learner, 0) + 1 for learner in learners), default=0)
+            most = max((self.times.get(learner, 0) + n for learner, n in Counter(learners).items()), default=0)
             return max(self.epsilon, self._epsilon({(1, 1): most}))
         drawn = (self.sampled, self.among)
         return self._epsilon({**self.rounds, drawn: self.rounds.get(drawn, 0) + 1})

@@ -10,7 +10,6 @@ import numpy as np
 
 from archipel.core.checks import one_of, require
 from archipel.core.parts.part import Composition, Needs, Part
-from archipel.core.randomness import draw_some
 from archipel.core.state import Update, View
 
 
@@ -42,7 +41,7 @@ class Uniform(Selection):
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
         if len(candidates) == 1:  # as a rule under Stream
             return list(candidates)
-        return [candidates[i] for i in draw_some(view.generator(draw), count, len(candidates))]
+        return [candidates[i] for i in view.draw_some(count, len(candidates), draw)]
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,7 @@ class Poisson(Selection):
         return f"Poisson draws the learners of a round, and {algorithm.protocol!r} has none. Use Rounds(fraction)."
 
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
-        drawn = view.generator(draw).random(len(candidates)) < count / len(candidates)
-        return [candidates[i] for i in np.flatnonzero(drawn).tolist()]
+        return [candidates[i] for i in view.draw_each(count / len(candidates), len(candidates), draw)]
 
 
 @dataclass(slots=True)

@@ -126,12 +126,17 @@ class StatusBoard:
             "metric": controller.evaluation.metric if controller.evaluation else None,
             "stopped": self._log.stopped,
             "waiting for": None if state.begun else f"{controller.learners} learners",
-            "updates waiting": len(state.queue),
+            "updates waiting": self._waiting(who),
             "restarts": self.restarts,
             "certificates": self._expiring(who),
             "versions": list(self._commits) if who.kind == "operator" else [],
             "learners": self._learners(who),
         }
+
+    def _waiting(self, who: Identity) -> int:
+        """Return how many updates wait for their commit; to a learner, its own: others' tell who takes part."""
+        queue = self._log.state.queue.values()
+        return len(queue) if who.kind == "operator" else sum(update.learner == who.name for update in queue)
 
     def _epsilon(self) -> dict[str, float] | None:
         """Return what the versions so far reveal, where the method adds noise."""
