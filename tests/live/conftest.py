@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from archipel.live.follower import Followed
 from archipel.live.http_server import LiveServer
 from archipel.live.serving import followed_in, open_page
 from tests.live.scenes import save_film
@@ -37,9 +38,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[LiveServer]:
-    """Serve a folder from a thread of this process."""
-    server = open_page(followed_in(folder), "localhost:0")
+def serving(what: Path | Followed) -> Iterator[LiveServer]:
+    """Serve a folder, or what is followed, from a thread of this process."""
+    server = open_page(followed_in(what) if isinstance(what, Path) else what, "localhost:0")
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:

@@ -124,7 +124,7 @@ const drawNorms = (state, openLearner) => {
     h("td", {}, number(norm)), h("td", {}, isOutlier(medians, found.length) ? h("span", { class: "warn" }, `${number(medians)} ×`) : `${number(medians)} ×`),
     h("td", {}, number(clipped))));
   const outliers = found.filter(({ medians }) => isOutlier(medians, found.length)).length;
-  fill(part("norms"), table([["learner", "left"], ["norm of the last update", ""], ["of the median", ""], ["clipped", ""]], rows, "Norms of last updates"),
+  fill(part("norms"), table([["learner", "left"], ["last norm", ""], ["of the median", ""], ["clipped", ""]], rows, "Norms of last updates"),
     h("p", { class: "note" }, `${plural(outliers, "outlier")}: three times the median or more, or a third or less. The furthest from it first.`));
 };
 
