@@ -31,9 +31,10 @@ class Held:
 
 
 def study(**sections: Any) -> dict[str, Any]:
-    """Three learners on digits, with changes."""
+    """Three learners on digits, with changes; they train one step after the other, as a task is defined."""
     raw: dict[str, Any] = {
         "algorithms": "fedavg",
+        "simulation": {"execution": "plain"},
         "data": {"source": "digits", "split": {"learners": 3}},
         "ending": {"rounds": 3},
         "federation": {"operators": ["alice"], "keep_updates": True, "heartbeat": 0.5, "silence": 5 * LIMIT},

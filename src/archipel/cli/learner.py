@@ -47,6 +47,12 @@ Site = Annotated[
     Path | None,
     typer.Option("--site", help="The site's own rules, such as site.toml; they narrow what the study allows."),
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Threads for a large network; default: simulation.threads of the study. A small one has one."
+    ),
+]
 ShowLog = Annotated[
     bool, typer.Option("--log", help="Print the record of all orders and answers, one JSON object a line, and end.")
 ]
@@ -63,6 +69,7 @@ def learner(
     log: ShowLog = False,
     refuse: Refuse = None,
     site: Site = None,
+    threads: Threads = None,
     algorithm: Method = None,
     change: Changes = None,
     allow_code: AllowCode = False,
@@ -77,7 +84,7 @@ def learner(
     from archipel.federation.learner.policy import Probes
     from archipel.federation.logs import say_on_stderr
     from archipel.federation.processes import run_learner
-    from archipel.kernels.threads import threads
+    from archipel.kernels.threads import threads as torch_threads
     from archipel.storage.lock import alone_in, closed
     from archipel.study.federate import hashes_of, layout_hash
     from archipel.study.files import read_study
@@ -97,11 +104,12 @@ def learner(
     code: Code = demands.code or ("any" if allow_code else "none" if dry_run else "beside")
     chosen = read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code)
     island, narrowed = take_part(chosen, who.name, data, demands.rules)
+    count = threads or narrowed.simulation.threads
     if dry_run:
-        _print_lines(try_out(narrowed, island))
+        _print_lines(try_out(narrowed, island, count))
         return
     refuses: frozenset[Probes] = frozenset(part.value for part in refuse or ())
-    with alone_in(closed(place)), threads(narrowed.simulation.threads), on_the_line(controller):
+    with alone_in(closed(place)), torch_threads(count), on_the_line(controller):
         own = (StateFolder(place), hashes_of(narrowed), layout_hash(island.work.layout), refuses)
         _finish(run_learner(lambda: Agent(link(controller, papers, insecure), island, *own)), place)
 

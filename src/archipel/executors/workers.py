@@ -1,5 +1,7 @@
 """Execution on workers: learner by learner, in forked processes that compute with one thread each.
 
+A learner that has a machine to itself is one process with as many threads as it wants.
+
 Processes, not threads: small steps would wait for the interpreter's lock, and dropout draws from a generator that all
 threads share.
 """
@@ -31,8 +33,8 @@ class Workers:
     reason = ""
     early = False
 
-    def __init__(self, context: TrainingContext, count: int | None = None) -> None:
-        self.context = context
+    def __init__(self, context: TrainingContext, count: int | None = None, threads_each: int = 1) -> None:
+        self.context, self._threads_each = context, threads_each
         on_cpu = context.x.device.type == "cpu"
         self.pool = ForkPool(count or torch.get_num_threads() if on_cpu else 1, context.layout.size)
         self._faster = replace(context, module=with_shortcuts(copied(context.module)))
@@ -52,7 +54,7 @@ class Workers:
         self.pool.submit([[job] for job in ordered], epochs, self._train)
 
     def _train(self, jobs: Sequence[Job], epochs: int | None) -> None:
-        with threads(1):
+        with threads(self._threads_each):
             for job in jobs:
                 advance(self._faster, job, epochs)
 

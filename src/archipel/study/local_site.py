@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from archipel.core.checks import require
 from archipel.core.parts.ending import Ending
 from archipel.data import Island, Islands
 from archipel.data.standardise import Moments, moments, standardised_by
+from archipel.executors.arithmetic import is_small
+from archipel.executors.choice import executor_alone
 from archipel.federation.learner.policy import Policy, SiteRules
 from archipel.federation.learner.site_data import LocalSite
 from archipel.kernels import kernels
@@ -58,14 +61,15 @@ def take_part(
     ending = settings.get("ending") or Ending(rounds=20)
     policy = Policy.of(algorithm, work.layout, evaluation, ending, listed, rules)
     policy.check_site(len(learner.train) or len(learner.test))
+    execution = study.simulation.execution
     if not everybodys:
-        return LocalSite(work, learner, policy), study
+        return LocalSite(work, learner, policy, execution=execution), study
     x = data.x
 
     def standardise(by: Moments) -> TrainingContext:
         return replace(work, x=standardised_by(x, by).to(work.x.device))
 
-    return LocalSite(work, learner, policy, moments(x, part.train), standardise), study
+    return LocalSite(work, learner, policy, moments(x, part.train), standardise, execution), study
 
 
 def _own_table(study: Study, name: str, table: Path, seed: int) -> tuple[Islands, Island]:
@@ -114,8 +118,8 @@ def _own_part(study: Study, name: str) -> tuple[Islands, Island]:
     return data, data.learners[names.index(name)]
 
 
-def try_out(study: Study, island: LocalSite) -> list[str]:
-    """Describe a learner's data and train one step; nothing leaves this process."""
+def try_out(study: Study, island: LocalSite, threads: int = 1) -> list[str]:
+    """Describe a learner's data and how it trains, and train one step; nothing leaves this process."""
     work, learner = island.work, island.learner
     told = [
         f"data: {len(learner.train)} examples to train on, {len(learner.validation)} to validate, "
@@ -131,6 +135,7 @@ def try_out(study: Study, island: LocalSite) -> list[str]:
         work = island.standardise(island.moments)  # as if everybody were like this learner
         still = int((island.moments.deviation == 0).sum())
         told.append(f"features: {still} of {island.moments.sum.numel()} do not vary here")
+    told.append(_executor(island, work, threads))
     plan = replace(build_algorithm(study).plan, epochs=1, steps=1)
     job = Job.begin(learner, work.layout, work.layout.vector(work.module), plan)
     before = score(work, job.vector, learner.train).loss
@@ -143,6 +148,16 @@ def try_out(study: Study, island: LocalSite) -> list[str]:
     told.append(f"training: one step took the loss from {before / count:.4f} to {after / count:.4f}")
     told.append("nothing was sent; leave --dry-run out to take part")
     return told
+
+
+def _executor(island: LocalSite, work: TrainingContext, threads: int) -> str:
+    """Return a line on how the learner trains, and what would make a large network faster."""
+    executor = executor_alone(work, island.policy.plans[0], island.execution, threads)
+    executor.close()
+    told = f"executor: {executor.name}{f', {executor.reason}' if executor.reason else ''}"
+    if is_small(work):
+        return told
+    return f"{told}; a large network, on {threads} of this machine's {os.cpu_count()} cores (--threads)"
 
 
 def save_model(island: LocalSite, model: Tensor, path: Path) -> None:

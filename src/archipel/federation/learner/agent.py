@@ -21,6 +21,7 @@ from archipel.core.frozen_weights import copied
 from archipel.core.types import Plan
 from archipel.federation.learner.link import Link, TurnedAway, bounded
 from archipel.federation.learner.local_state import Memory, Owed, StateFolder
+from archipel.federation.learner.local_trainer import LocalTrainer
 from archipel.federation.learner.order_record import OrderRecord
 from archipel.federation.learner.policy import Probes, Questions, Refusal, failure_reason, without_validation
 from archipel.federation.learner.received_vectors import digest_of_numbers, receive_shift, unpack
@@ -31,9 +32,10 @@ from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import messages
 from archipel.federation.wire.body import Bodies, fingerprint
+from archipel.kernels.threads import threads
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import score
-from archipel.learner.training import advance, report
+from archipel.learner.training import report
 
 GOODBYE = 60.0
 """Seconds in which the last model has to come."""
@@ -77,6 +79,8 @@ class Agent:
         self.bodies = Bodies(self.island.work.layout)
         self.island.learner.private = self.memory.private
         self._trainer = ThreadPoolExecutor(1, "trainer")
+        self._threads = torch.get_num_threads()  # a new thread of Python would ask for as many as there are now
+        self.trainer = LocalTrainer(self.island, self._threads)
         self._evaluator = ThreadPoolExecutor(1, "evaluator")
         self._bench = self._a_bench()
         self._heartbeat, self._silence = 5.0, 30.0
@@ -109,6 +113,7 @@ class Agent:
             await asyncio.gather(beats, *self._errands, return_exceptions=True)
             for pool in (self._trainer, self._evaluator):
                 pool.shutdown(wait=True, cancel_futures=True)
+            self.trainer.close()
             await self.link.close()
 
     async def _join(self) -> None:
@@ -291,7 +296,7 @@ class Agent:
         carried = carried.to(device)
         job = Job.begin(self.island.learner, work.layout, carried, training.plan, key, shift, work.objective)
         while not job.done and not training.cancelled:
-            advance(work, job, 1)
+            self.trainer.advance(job)
             training.steps = job.steps
             if training.finishing:
                 break
@@ -391,7 +396,8 @@ class Agent:
         learner, work = self.island.learner, self._bench
         part = learner.validation if order.part == "validation" else learner.test
         own = work.layout.with_layers(vector, private).to(work.x.device)
-        return messages.encode_scored(score(work, own, part, order.bins))
+        with threads(self._threads):
+            return messages.encode_scored(score(work, own, part, order.bins))
 
     # -------------------------------------------------------------------------------------------------------- models
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from archipel.data.standardise import Moments
+from archipel.executors.choice import Way
 from archipel.federation.learner.policy import Policy, Probes
 from archipel.learner.learner import Learner, TrainingContext
 
@@ -20,6 +21,8 @@ class LocalSite:
     moments: Moments | None = None
     """Of its training part, where the study standardises features by everybody's statistics."""
     standardise: Callable[[Moments], TrainingContext] | None = None
+    execution: Way | None = None
+    """How to train; None: as suits the network."""
 
     @property
     def refuses(self) -> frozenset[Probes]:
