@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import resource
 import signal
@@ -49,10 +50,10 @@ def machines(nodes: int, cpus: int = 1) -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
         cluster.archipel_nodes = [cluster.add_node(num_cpus=cpus) for _ in range(nodes)]
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+        ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         yield cluster
     finally:
         ray.shutdown()

@@ -40,17 +40,17 @@ def measure(line: Line, name: str) -> float:
     ends = line["rounds"]
     match name:
         case "first second":
-            return line["updates"] / (ends[-1] - line["ready"])
+            return float(line["updates"] / (ends[-1] - line["ready"]))
         case "warm":
             left_out = len(ends) // 5
             began = ends[left_out - 1] if left_out else line["ready"]
-            return line["updates"] * (len(ends) - left_out) / len(ends) / (ends[-1] - began)
+            return float(line["updates"] * (len(ends) - left_out) / len(ends) / (ends[-1] - began))
         case "whole":
-            return line["whole"]
+            return float(line["whole"])
         case "start-up":
-            return line["ready"]
+            return float(line["ready"])
         case "memory":
-            return line["peak_mb"]
+            return float(line["peak_mb"])
     raise ValueError(f"measure: no measure {name!r}.")
 
 

@@ -63,7 +63,7 @@ def lap(entry: Entry, workload: str, rounds: int | None = None) -> dict[str, Any
                 return {"failed": f"it was not done after {PATIENCE:.0f} s"}
     exited = time.monotonic() - spawned
     if process.returncode != 0:
-        return {"failed": _last_line(errors) or f"it ended with code {process.returncode}"}
+        return {"failed": _last_line(errors or "") or f"it ended with code {process.returncode}"}
     try:
         line: dict[str, Any] = json.loads(_last_line(output))
     except json.JSONDecodeError:

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from archipel.core.layout import Entry, Layer, Layout
+from archipel.core.layout import Layer, Layout, TensorSlot
 from archipel.core.parts import Krum, Median, Merge, TrimmedMean
 from archipel.core.state import State, Update, View
 from archipel.core.types import Metrics, Model
@@ -37,8 +37,8 @@ SHARE = 0.2
 def ours(merge: Merge, rows: np.ndarray, examples: np.ndarray) -> np.ndarray:
     """Merge the rows as a commit would."""
     size = rows.shape[1]
-    entry = Entry("w.weight", (size,), torch.float32, 0, size)
-    layout, models = Layout((Layer("w", "Linear", "w", False, (entry,)),)), MemoryModels()
+    slot = TensorSlot("w.weight", (size,), torch.float32, 0, size)
+    layout, models = Layout((Layer("w", "Linear", "w", False, (slot,)),)), MemoryModels()
     models.write("v0", torch.zeros(size))
     updates = []
     for k, row in enumerate(rows):

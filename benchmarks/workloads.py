@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,11 +50,26 @@ class Workload:
         return self.epochs * -(-self.examples // self.batch)
 
 
-_MLP = {"shape": (54,), "classes": 7, "convolutions": (), "hidden": (64, 64), "learners": 100, "examples": 500}
-_W2 = {**_MLP, "batch": 50, "per_round": 10, "rate": 0.1}
-_IMAGES = {"shape": (3, 32, 32), "classes": 10, "convolutions": (64, 64), "hidden": (384, 192)}
-_MILLION = {"shape": (100,), "classes": 10, "convolutions": (), "hidden": (950, 950)}
-_TINY = {"shape": (6,), "classes": 3, "convolutions": (), "hidden": (8,), "examples": 20, "batch": 5, "rate": 0.1}
+_MLP: dict[str, Any] = {
+    "shape": (54,),
+    "classes": 7,
+    "convolutions": (),
+    "hidden": (64, 64),
+    "learners": 100,
+    "examples": 500,
+}
+_W2: dict[str, Any] = {**_MLP, "batch": 50, "per_round": 10, "rate": 0.1}
+_IMAGES: dict[str, Any] = {"shape": (3, 32, 32), "classes": 10, "convolutions": (64, 64), "hidden": (384, 192)}
+_MILLION: dict[str, Any] = {"shape": (100,), "classes": 10, "convolutions": (), "hidden": (950, 950)}
+_TINY: dict[str, Any] = {
+    "shape": (6,),
+    "classes": 3,
+    "convolutions": (),
+    "hidden": (8,),
+    "examples": 20,
+    "batch": 5,
+    "rate": 0.1,
+}
 
 WORKLOADS = {
     workload.name: workload

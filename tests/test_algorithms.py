@@ -252,12 +252,21 @@ def test_options_of_the_constructors() -> None:
     assert algorithms.radfed_m(alpha=0.3).server == Replace(0.3)
     assert algorithms.radfed_i(gamma=0.8, score="batch").selection == ByImportance(0.8, "batch")
     # D&C's epochs are those of the pre-pass and of feature learning
-    assert algorithms.divide_and_conquer(epochs=3).planners[0].epochs == 3
+    (part, *_) = algorithms.divide_and_conquer(epochs=3).planners
+    assert isinstance(part, DivideAndConquer)
+    assert part.epochs == 3
 
 
 @pytest.mark.parametrize("name", sorted(LINES))
 def test_every_constructor_takes_the_settings_of_local_training(name: str) -> None:
-    local = {"epochs": 3, "batch": 7, "rate": 0.2, "optimiser": "RMSprop", "momentum": 0.1, "options": {"eps": 1e-6}}
+    local: dict[str, Any] = {
+        "epochs": 3,
+        "batch": 7,
+        "rate": 0.2,
+        "optimiser": "RMSprop",
+        "momentum": 0.1,
+        "options": {"eps": 1e-6},
+    }
     if name in ("fednova", "scaffold", "fedcm"):  # they have to know what steps add up to
         local |= {"optimiser": "SGD", "momentum": 0.1 if name == "fednova" else 0.0}
     algorithm = getattr(algorithms, name)(**local)
@@ -383,7 +392,7 @@ def test_mixtures_that_no_paper_tried_are_not_refused(parts: Any) -> None:
     [
         (lambda: algorithms.fedavg(0), "Rounds: fraction should be above 0 and at most 1, got 0"),
         (lambda: algorithms.fedavg(1.2), r"Rounds: fraction should be above 0 and at most 1, got 1\.2"),
-        (lambda: algorithms.fedavg("half"), "Rounds: fraction should be above 0 and at most 1, got 'half'"),
+        (lambda: algorithms.fedavg("half"), "Rounds: fraction should be above 0 and at most 1, got 'half'"),  # type: ignore[arg-type]
         (lambda: algorithms.fedavg(deadline=0), "Rounds: deadline should be more than 0, got 0"),
         (lambda: algorithms.fedavg(epochs=0), "Plan: epochs should be at least 1, got 0"),
         (lambda: algorithms.fedavg(steps=0), "Plan: steps should be at least 1, got 0"),
@@ -400,12 +409,12 @@ def test_mixtures_that_no_paper_tried_are_not_refused(parts: Any) -> None:
         (lambda: algorithms.fedprox(-1), "Proximal: mu should be at least 0, got -1"),
         (lambda: algorithms.fedasync(0), "Mix: alpha should be above 0 and at most 1, got 0"),
         (lambda: algorithms.fedasync(1.5), r"Mix: alpha should be above 0 and at most 1, got 1\.5"),
-        (lambda: algorithms.fedasync(curve="hing"), r"got 'hing'\. Did you mean 'hinge'"),
+        (lambda: algorithms.fedasync(curve="hing"), r"got 'hing'\. Did you mean 'hinge'"),  # type: ignore[arg-type]
         (lambda: algorithms.fedasync(concurrency=0), "Stream: concurrency should be at least 1, got 0"),
         (lambda: algorithms.fed2a(0), "Stream: buffer should be at least 1, got 0"),
         (lambda: algorithms.fed2a(max_wait=0), "Stream: max_wait should be more than 0, got 0"),
         (lambda: algorithms.fed2a(period=5, last=7), r"last \(D\) should be between 0 and the period 5, got 7"),
-        (lambda: algorithms.fed2a(distance="cosin"), r"got 'cosin'\. Did you mean 'cosine'"),
+        (lambda: algorithms.fed2a(distance="cosin"), r"got 'cosin'\. Did you mean 'cosine'"),  # type: ignore[arg-type]
         (lambda: algorithms.async_dvw(tombstones=-1), "Cycle: tombstones should be at least 0, got -1"),
         (lambda: algorithms.async_dvw(metric="f1"), "metric should be one of accuracy, micro_f1, macro_f1"),
         (lambda: algorithms.async_dvw(recall_after=0), "MedianStaleness: after should be at least 1, got 0"),
@@ -465,6 +474,6 @@ def test_the_nearest_keyword_may_be_the_methods_own() -> None:
 def test_an_algorithm_cannot_be_changed_after_it_was_checked() -> None:
     algorithm = algorithms.fedavg()
     with pytest.raises(AttributeError):
-        algorithm.merge = Mix()
+        algorithm.merge = Mix()  # type: ignore[misc]
     with pytest.raises(ValueError, match="gives weights above 1"):
         replace(algorithm, merge=Mix())

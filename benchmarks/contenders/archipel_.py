@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from benchmarks.contenders.networks import mean_loss, network
 from benchmarks.contenders.protocol import Lap
 from benchmarks.workloads import Workload, data, mine, selections
 
-ALGORITHMS = {
+ALGORITHMS: dict[str, Callable[[Workload], ap.Algorithm]] = {
     "fedavg": lambda workload: ap.fedavg(workload.per_round / workload.learners, **_local(workload)),
     "async_fedavg": lambda workload: ap.async_fedavg(**_local(workload)),
     # every update one pass, as in W2: with cycles an update would be several
@@ -46,7 +47,7 @@ def main() -> None:
     algorithm = replace(ALGORITHMS[name](workload), selection=noted)
     islands = _islands(workload)
     module = network(workload)
-    where = {name: lap.options[name] for name in ("execution", "cluster") if lap.options[name]}
+    where: dict[str, Any] = {name: lap.options[name] for name in ("execution", "cluster") if lap.options[name]}
     simulate = ap.simulate  # loaded when it is asked for
     lap.ready()
 
@@ -72,7 +73,7 @@ def main() -> None:
     )
 
 
-def _local(workload: Workload) -> dict[str, float]:
+def _local(workload: Workload) -> dict[str, Any]:
     return {
         "epochs": workload.epochs,
         "batch": workload.batch,

@@ -19,7 +19,7 @@ def main() -> None:
     torch.manual_seed(SEED)
     x, y = map(torch.from_numpy, data(workload))
     module = network(workload)
-    local = list(module.parameters())
+    local: list[torch.Tensor] = list(module.parameters())
     model = [parameter.detach().clone() for parameter in local]
     lap.ready()
 

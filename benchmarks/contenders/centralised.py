@@ -22,7 +22,8 @@ def main() -> None:
     x, y = map(torch.from_numpy, data(workload))
     module = network(workload)
     if workload.convolutions:
-        x, module = x.to(memory_format=torch.channels_last), module.to(memory_format=torch.channels_last)
+        x = x.to(memory_format=torch.channels_last)
+        module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     lap.ready()
 
     optimiser = torch.optim.SGD(module.parameters(), lr=workload.rate, momentum=workload.momentum)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from itertools import count
+from typing import Any
 
 import torch
 from fedlab.contrib.algorithm.fedavg import FedAvgSerialClientTrainer, FedAvgServerHandler
@@ -25,7 +26,7 @@ class Islands(FedDataset):
         own = [mine(workload, learner) for learner in range(workload.learners)]
         self.parts = [TensorDataset(x[examples], y[examples]) for examples in own]
 
-    def get_dataloader(self, id: int, batch_size: int) -> DataLoader:
+    def get_dataloader(self, id: int, batch_size: int) -> DataLoader[Any]:
         part = self.parts[id]
         return DataLoader(part, batch_size=None, sampler=BatchSampler(RandomSampler(part), batch_size, drop_last=False))
 
@@ -39,7 +40,7 @@ class Trainer(FedAvgSerialClientTrainer):
         super().setup_optim(epochs, batch_size, lr)
         self.momentum = momentum
 
-    def train(self, model_parameters: Tensor, train_loader: DataLoader) -> list[Tensor]:
+    def train(self, model_parameters: Tensor, train_loader: DataLoader[Any]) -> list[Tensor]:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=self.lr, momentum=self.momentum)
         self.updates += 1
         return super().train(model_parameters, train_loader)
@@ -76,7 +77,11 @@ def main() -> None:
     torch.set_num_threads(int(lap.options["threads"] or (2 if workload.convolutions else 1)))
     torch.manual_seed(SEED)
     steps = count()
-    register_optimizer_step_post_hook(lambda *_: next(steps))
+
+    def step_made(*_: Any) -> None:
+        next(steps)
+
+    register_optimizer_step_post_hook(step_made)
     x, y = map(torch.from_numpy, data(workload))
     handler = Handler(workload)
     trainer = Trainer(handler.model, workload.learners)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import count
+from typing import Any
 
 import torch
 from fluke import DDict, FlukeENV
@@ -67,7 +68,11 @@ def main() -> None:
     # of 1 and 2: a step of the perceptron is too small to share
     torch.set_num_threads(int(lap.options["threads"] or (2 if workload.convolutions else 1)))
     steps = count()
-    register_optimizer_step_post_hook(lambda *_: next(steps))
+
+    def step_made(*_: Any) -> None:
+        next(steps)
+
+    register_optimizer_step_post_hook(step_made)
     environment = FlukeENV()
     environment.set_seed(SEED)
     environment.set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=False)

@@ -22,8 +22,8 @@ def network(workload: Workload) -> nn.Module:
             layers += [nn.Linear(weight.shape[1], weight.shape[0]), nn.ReLU()]
             layer = layers[-2]
         with torch.no_grad():
-            layer.weight.copy_(weight)
-            layer.bias.copy_(bias)
+            layer.get_parameter("weight").copy_(weight)
+            layer.get_parameter("bias").copy_(bias)
     return nn.Sequential(*layers[:-1])  # no ReLU behind the last layer
 
 

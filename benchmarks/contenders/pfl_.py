@@ -13,6 +13,7 @@ import sys
 from importlib.metadata import version
 from itertools import chain, count, cycle
 from socket import create_server
+from typing import Any
 
 PROCESSES = 2
 RANK = "PFL_WORKER_RANK"
@@ -95,9 +96,12 @@ def main() -> None:
     x, y = map(torch.from_numpy, data(workload))
     module = Network(workload)
 
+    def step_made(*_: Any) -> None:
+        next(steps)
+
     def optimiser(parameters: list[Tensor], lr: float) -> torch.optim.Optimizer:
         made = torch.optim.SGD(parameters, lr=lr, momentum=workload.momentum)
-        made.register_step_post_hook(lambda *_: next(steps))
+        made.register_step_post_hook(step_made)
         return made
 
     def shuffled(learner: int) -> PyTorchTensorDataset:

@@ -58,7 +58,7 @@ def prepare(name: str) -> Path:
 
     venv.create(home, clear=True, with_pip=True)
     (ENVIRONMENTS / ".gitignore").write_text("*\n")
-    pip = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "install", "--no-deps", "--requirement", requirements], check=True)
     if stand_in:
         (site_packages,) = home.glob("lib/python*/site-packages")

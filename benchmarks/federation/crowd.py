@@ -185,7 +185,8 @@ def echoed() -> Callable[[np.ndarray, int], np.ndarray]:
     spare: dict[int, Tensor] = {}
 
     def make(carried: np.ndarray, _: int) -> np.ndarray:
-        return np.multiply(carried, np.float32(1.0000001), out=empty(len(carried), spare).numpy())
+        out: np.ndarray = np.multiply(carried, np.float32(1.0000001), out=empty(len(carried), spare).numpy())
+        return out
 
     return make
 

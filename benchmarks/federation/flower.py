@@ -22,6 +22,7 @@ from pathlib import Path
 import tomlkit
 
 from archipel.federation.security import authority
+from archipel.federation.security.key_files import AUTHORITY, CERTIFICATE, KEY
 from benchmarks.environments.prepare import prepare
 from benchmarks.federation.crowd import free_port
 
@@ -70,7 +71,7 @@ def _write_project(folder: Path, port: int, papers: Path, **config: object) -> N
         },
     }
     (folder / "app" / "pyproject.toml").write_text(tomlkit.dumps(project))
-    link = {"address": f"127.0.0.1:{port}", "root-certificates": str(papers / authority.AUTHORITY)}
+    link = {"address": f"127.0.0.1:{port}", "root-certificates": str(papers / AUTHORITY)}
     (folder / "config.toml").write_text(tomlkit.dumps({"superlink": {"default": "here", "here": link}}))
 
 
@@ -94,14 +95,14 @@ def _run(folder: Path, log: Path, port: int, papers: Path) -> None:
         superlink = start(
             "flower-superlink",
             *("--port", str(port), "--disable-runtime-dependency-installation"),
-            *("--ssl-certfile", str(papers / authority.CERTIFICATE), "--ssl-keyfile", str(papers / authority.KEY)),
-            *("--ssl-ca-certfile", str(papers / authority.AUTHORITY)),
+            *("--ssl-certfile", str(papers / CERTIFICATE), "--ssl-keyfile", str(papers / KEY)),
+            *("--ssl-ca-certfile", str(papers / AUTHORITY)),
         )
         _wait_for(superlink, port, log)
         for number in range(NODES):
             start(
                 "flower-supernode",
-                *("--superlink", f"127.0.0.1:{port}", "--root-certificates", str(papers / authority.AUTHORITY)),
+                *("--superlink", f"127.0.0.1:{port}", "--root-certificates", str(papers / AUTHORITY)),
                 *("--port", str(free_port()), "--node-config", f"number={number}"),
             )
         with suppress(subprocess.TimeoutExpired):

@@ -30,6 +30,7 @@ from archipel.core.types import (
     Joined,
     Metrics,
     Score,
+    Scored,
     ScoreTable,
     Traffic,
     Train,
@@ -38,7 +39,6 @@ from archipel.core.types import (
 from archipel.federation.storage.durable_controller import DurableController, IncomingEvent, Note
 from archipel.federation.storage.journal import Answer
 from archipel.federation.storage.stored_models import Delivery, as_bytes
-from archipel.learner.probes import Scored
 from archipel.study.federate import Hosting, host
 from archipel.study.files import study_of
 
@@ -86,7 +86,7 @@ class Answers:
 
     def answer(self, most: int) -> None:
         """Answer the oldest commands, in one batch."""
-        entries = []
+        entries: list[IncomingEvent] = []
         while self.waiting and len(entries) < most:
             match self.waiting.popleft():
                 case Train() as order:

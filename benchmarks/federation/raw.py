@@ -59,7 +59,7 @@ def _serve(papers: Path, folder: Path, size: int, ports: Any) -> None:
 
     async def serve() -> None:
         server = grpc.aio.server(options=LIMITS)
-        handlers = {
+        handlers: dict[str, Any] = {
             "Down": grpc.unary_stream_rpc_method_handler(down),
             "Up": grpc.stream_unary_rpc_method_handler(up),
         }
@@ -82,7 +82,9 @@ def _keep(file: int, path: Path) -> None:
 def _call(papers: Path, names: list[str], port: int, size: int, count: int, times: Any) -> None:
     async def one(channel: grpc.aio.Channel) -> None:
         model = bytearray()
-        async for piece in channel.unary_stream("/raw/Down")(b""):
+        down: Any = channel.unary_stream("/raw/Down")
+        up: Any = channel.stream_unary("/raw/Up")
+        async for piece in down(b""):
             model.extend(piece)
         assert len(model) == size
         view = memoryview(model)
@@ -91,7 +93,7 @@ def _call(papers: Path, names: list[str], port: int, size: int, count: int, time
             for place in range(0, size, CHUNK):
                 yield bytes(view[place : place + CHUNK])
 
-        assert await channel.stream_unary("/raw/Up")(pieces()) == b"kept"
+        assert await up(pieces()) == b"kept"
 
     async def call() -> None:
         channels = [

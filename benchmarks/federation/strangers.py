@@ -150,7 +150,7 @@ def share(under: Sequence[Window], calm: Sequence[Window], unit: str) -> float:
     fast, slow = (
         sum(one.updates for one in windows) / sum(getattr(one, unit) for one in windows) for windows in (calm, under)
     )
-    return round(slow / fast, 3)
+    return float(round(slow / fast, 3))
 
 
 def measure(crowd: Crowd, process: Process, attack: Callable[[], Any]) -> dict[str, Any]:

@@ -114,10 +114,10 @@ def test_fedbuff() -> None:
         client(0.0, k)
     staleness = []
     while t < COMMITS:
-        buffer = []
+        buffer: list[tuple[str, Tensor, Tensor, int]] = []
         while len(buffer) < K:
-            now, _, *update = heappop(heap)
-            buffer.append(update)
+            now, _, k, y, received, version = heappop(heap)
+            buffer.append((k, y, received, version))
         buffer.sort()
         following = w.clone()
         for _, y, received, version in buffer:  # delta <- delta + s(tau) (y - w')

@@ -105,6 +105,7 @@ CASES = {  # divergence, threshold, split as given -> the first class-specific l
 
 @pytest.mark.parametrize("case", list(CASES))
 def test_divide_and_conquer(case: str) -> None:
+    kind: Any
     kind, w_d, threshold, split, first = CASES[case]
     expected = divide_and_conquer(w_d, threshold, None if split is None else first)
     assert expected.split == first

@@ -161,7 +161,7 @@ def by_examples(net: Net, w: Tensor, received: list[Received], t: int) -> list[l
 
 
 @pytest.mark.parametrize("by", ["arrival", "hand-out"])
-def test_plu(by: str) -> None:
+def test_plu(by: Any) -> None:
     expected = two_stages(by_examples, periodic_layers(period=3, last=1), by=by)
     found = assert_same(ap.plu(K, period=3, last=1, by=by, epochs=EPOCHS, **LOCAL), expected)
     whole = 4 * found.layout.size * sum(len(commit.learners) for _, commit in found.commits)
@@ -193,7 +193,7 @@ def time_weights(curve: str) -> Weigh:
 
 
 @pytest.mark.parametrize("curve", list(CURVES))
-def test_tvw(curve: str) -> None:
+def test_tvw(curve: Any) -> None:
     expected = two_stages(time_weights(curve))
     assert_same(ap.tvw(curve, K, epochs=EPOCHS, **LOCAL), expected)
     assert max(s for entry in expected[1] for s in entry["staleness"]) >= 2
@@ -211,7 +211,7 @@ def test_tvw_where_the_waiting_time_is_up_before_the_buffer_is_full() -> None:
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
     """Formula 7."""
     a, b = a - a.mean(), b - b.mean()
-    return 1 - (a * b).mean() / (math.sqrt((a * a).mean()) * math.sqrt((b * b).mean()))
+    return float(1 - (a * b).mean() / (math.sqrt((a * a).mean()) * math.sqrt((b * b).mean())))
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
@@ -250,7 +250,7 @@ def consistency(distance: str) -> Weigh:
 
 
 @pytest.mark.parametrize("distance", list(DISTANCES))
-def test_rce(distance: str) -> None:
+def test_rce(distance: Any) -> None:
     expected = two_stages(consistency(distance))
     assert_same(ap.rce(distance, K, epochs=EPOCHS, **LOCAL), expected)
     assert all(0 < rc <= 1 for entry in expected[1] for weight in entry["weights"] for rc in weight)
@@ -261,7 +261,7 @@ def test_rce(distance: str) -> None:
 
 @pytest.mark.parametrize("by", ["arrival", "hand-out"])
 @pytest.mark.parametrize("curve", ["inv", "exp"])
-def test_fed2a(curve: str, by: str) -> None:
+def test_fed2a(curve: Any, by: Any) -> None:
     def weigh(net: Net, w: Tensor, received: list[Received], t: int) -> list[list[float]]:
         tw = time_weights(curve)(net, w, received, t)  # 4
         rc = consistency("cosine")(net, w, received, t)  # 7

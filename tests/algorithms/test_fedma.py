@@ -21,12 +21,13 @@ from archipel.core.randomness import generator
 from archipel.core.records import Record
 from archipel.core.types import Command, Metrics, Train
 from archipel.simulation.simulate import prepare
-from archipel.simulation.simulator import Observer, Simulator
+from archipel.simulation.simulator import Simulator
 from tests.algorithms.straight import SEED, Net, clients, islands, run
 from tests.core.parts.by_hand import Bench
+from tests.watching import Watching
 
 
-class Watch(Observer):
+class Watch(Watching):
     """What learners were given, and every version."""
 
     def __init__(self) -> None:
@@ -381,7 +382,7 @@ def test_a_learner_begins_the_next_sweep_with_as_many_neurons_as_it_had() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", ["plain", "workers", "stacked", "native"])
-def test_empty_neurons_stay_empty_under_every_executor(execution: str) -> None:
+def test_empty_neurons_stay_empty_under_every_executor(execution: Any) -> None:
     if execution == "native":
         from tests.ways import NATIVE
 
@@ -394,8 +395,8 @@ def test_empty_neurons_stay_empty_under_every_executor(execution: str) -> None:
     }
     data = ap.data.digits().split(1, test=0.5, seed=SEED)  # alone, so that nobody brings a new neuron
     algorithm = ap.fedma(epochs=1, batch=BATCH, rate=0.01)
-    found = ap.simulate(algorithm, data, execution=execution, **settings)  # type: ignore[arg-type]
-    plain = ap.simulate(algorithm, data, execution="plain", **settings)  # type: ignore[arg-type]
+    found = ap.simulate(algorithm, data, execution=execution, **settings)
+    plain = ap.simulate(algorithm, data, execution="plain", **settings)
     assert found.execution == execution
     for neurons, begun in zip(hidden_neurons("here", found.layout), (16, 12), strict=True):
         own = neurons.used(found.model)
@@ -426,7 +427,7 @@ def test_clipping_measures_from_what_a_learner_started_from() -> None:
     plain = ap.fedma(iterations=0, **LOCAL)  # a part inside another draws other numbers
     clipped = replace(plain, merge=NormClipped(plain.merge, 1e6))
     data = islands()
-    assert torch.equal(ap.simulate(plain, data, **settings).model, ap.simulate(clipped, data, **settings).model)  # type: ignore[arg-type]
+    assert torch.equal(ap.simulate(plain, data, **settings).model, ap.simulate(clipped, data, **settings).model)
 
 
 # -------------------------------------------------------------------------------------------------- what is refused
@@ -452,7 +453,7 @@ def test_clipping_measures_from_what_a_learner_started_from() -> None:
 )
 def test_a_mixture_that_cannot_be_matched_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        replace(ap.fedma(), **change)  # type: ignore[arg-type]
+        replace(ap.fedma(), **change)
 
 
 def test_a_mixture_that_can_be_matched() -> None:

@@ -182,6 +182,7 @@ def test_fedasync_with_which_it_compares(own: bool) -> None:
     net, data = Net(*WIDTHS), islands(5)
     learners = clients(net, data)
     w, version = net.initial(), 0
+    heap: list[Any]
     counter, heap, log = count(), [], []
 
     def send(now: float, k: str) -> None:

@@ -69,7 +69,7 @@ def test_relay_with_weights_by_distributed_validation() -> None:
     assert len(found.commits) == 4
     for _, commit in found.commits:
         travelled = [watch.trained[task] for task in commit.tasks]
-        weights = [micro_f1(sum(learner.confusion(w) for learner in learners.values())) for w in travelled]
+        weights = [micro_f1(np.sum([learner.confusion(w) for learner in learners.values()], axis=0)) for w in travelled]
         assert [spread[0] for spread in commit.weights] == weights
         assert all(0 < weight <= 1 for weight in weights)
         assert torch.equal(watch.versions[commit.version], mean(travelled, weights))

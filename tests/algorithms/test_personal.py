@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -14,7 +16,7 @@ from tests.algorithms.straight import SEED, Net, clients, islands, mean, run, se
 
 WIDTHS = (64, 32, 10)
 ROUNDS, EPOCHS = 5, 2
-LOCAL = {"batch": 16, "rate": 0.1}
+LOCAL: dict[str, Any] = {"batch": 16, "rate": 0.1}
 
 
 @pytest.mark.slow

@@ -150,8 +150,8 @@ class ByImportance:
 
 @pytest.mark.parametrize("first", ["mean", "measured"])
 @pytest.mark.parametrize("score", ["sample", "batch"])
-def test_radfedi(score: str, first: str) -> None:
-    sampling = ByImportance(0.7, None if score == "sample" else LOCAL["batch"], first)
+def test_radfedi(score: Any, first: Any) -> None:
+    sampling: Any = ByImportance(0.7, None if score == "sample" else LOCAL["batch"], first)
     expected = radfed(sampling=sampling)
     assert_same(ap.radfed_i(C, S, 0.7, score, first, epochs=E, **LOCAL), expected)
     assert expected[1] != radfed()[1]  # others are visited than by a uniform draw

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 WIDTHS = (64, 32, 10)
 EPOCHS, ROUNDS, M = 2, 9, 3
-LOCAL = {"batch": 16, "rate": 0.1}
+LOCAL: dict[str, Any] = {"batch": 16, "rate": 0.1}
 Losses = dict[str, tuple[float, float]]
 """Of each learner that has trained: the mean loss and the mean squared loss of the model it received."""
 Choose = Callable[[dict[str, Client], Losses, dict[str, int], int], list[str]]

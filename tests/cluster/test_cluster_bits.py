@@ -285,9 +285,9 @@ class Locked(nn.Module):
         self.inner = nn.Linear(64, 10)
         self.inner.register_forward_hook(self._hook())
 
-    def _hook(self) -> Callable[..., None]:
+    def _hook(self) -> Callable[..., object]:
         lock = threading.Lock()
-        return lambda *_: lock.acquire(blocking=False) and lock.release()  # type: ignore[func-returns-value]
+        return lambda *_: lock.locked()
 
     def __deepcopy__(self, memo: Any) -> nn.Module:
         return self

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -39,7 +40,8 @@ from tests.core.replay import Log, logged
 
 Make = Callable[[], Algorithm]
 
-SETTINGS: dict[str, dict[str, object]] = {
+SETTINGS: dict[str, dict[str, Any]] = {
+    **{name: {"fraction": 0.5, "hops": 2} for name in algorithms.__all__ if name.startswith("radfed")},
     "async_dvw": {"at_most": 4, "recall_after": 1},
     "async_fedavg": {"epochs": 1},
     "divide_and_conquer": {"prepass": 2, "epochs": 2, "tuning_epochs": 1, "rate": 0.1},
@@ -59,7 +61,7 @@ SETTINGS: dict[str, dict[str, object]] = {
     "sync_dvw": {"epochs": 1, "evaluators": 3},
     "tifl": {"fraction": 0.5, "credits": 2},
     "tvw": {"buffer": 3},
-} | {name: {"fraction": 0.5, "hops": 2} for name in algorithms.__all__ if name.startswith("radfed")}
+}
 
 ALGORITHMS: dict[str, Make] = {
     name: partial(getattr(algorithms, name), batch=8, **SETTINGS.get(name, {}))
@@ -109,19 +111,24 @@ def network() -> nn.Module:
 
 def fleet(lost: float = 0.0, up: float | None = None) -> Fleet:
     """Three fast and three slow learners, which lose tasks and go away if asked to."""
-    slow = {"train_seconds": 0.05, "evaluate_seconds": 0.01, "latency": 0.01}
+    slow: dict[str, Any] = {"train_seconds": 0.05, "evaluate_seconds": 0.01, "latency": 0.01}
     return Fleet(
         Group("fast", 3, drop_rate=lost, up=up, down=0.1), Group("slow", 3, drop_rate=lost, up=up, down=0.1, **slow)
     )
 
 
-def simulator(algorithm: Algorithm, lost: float = 0.0, data: Islands | None = None, **settings: object) -> Simulator:
-    usual = {"model": network, "fleet": fleet(lost), "ending": Ending(rounds=4, commits=10), "validation": 0.2}
+def simulator(algorithm: Algorithm, lost: float = 0.0, data: Islands | None = None, **settings: Any) -> Simulator:
+    usual: dict[str, Any] = {
+        "model": network,
+        "fleet": fleet(lost),
+        "ending": Ending(rounds=4, commits=10),
+        "validation": 0.2,
+    }
     with mock.patch("archipel.simulation.simulate.new_key", return_value="5a" * 32):  # the same noise in all runs
         return prepare(algorithm, data or islands(), **(usual | settings))
 
 
-def settings_of(name: str, lost: float) -> dict[str, object]:
+def settings_of(name: str, lost: float) -> dict[str, Any]:
     model = normalised if name == "fedbn" else network
     return {"fleet": fleet(lost, up=0.5 if "forgets" in name else None), "model": model}
 
@@ -135,7 +142,7 @@ both = pytest.mark.parametrize("lost", [0.0, 0.2], ids=["nothing lost", "a fifth
 every = pytest.mark.parametrize("name", ALGORITHMS)
 
 
-def resumed(make: Make, saves: Path, at: int, **settings: object) -> Simulator:
+def resumed(make: Make, saves: Path, at: int, **settings: Any) -> Simulator:
     """A new simulator that goes on from a checkpoint to the end."""
     again = simulator(make(), **settings)
     Checkpoint(saves / str(at)).load(again)

@@ -6,6 +6,7 @@ would prove nothing here.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from archipel.core.parts import (
     Stream,
 )
 from archipel.core.types import Cancel, Failed, Finish, Left, Progress
-from archipel.storage import dataclass_codec as codec
 from tests.core.crash_cases import (
     ALGORITHMS,
     both,
@@ -27,7 +27,7 @@ from tests.core.replay import crash, crash_at_every_event, other_arrivals
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec.os, "fsync", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.mark.slow

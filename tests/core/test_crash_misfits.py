@@ -42,7 +42,7 @@ from tests.waiting import until
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec.os, "fsync", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def saved_run(folder: Path, **settings: Any) -> Checkpoint:
@@ -110,7 +110,7 @@ def test_a_checkpoint_of_another_run_is_refused(what: str, tmp_path: Path) -> No
     checkpoint = saved_run(tmp_path, execution="plain")
     settings: dict[str, Any] = dict(NOT_IN_THE_ALGORITHM[what])
     if "data" in settings:
-        settings["data"] = settings["data"]()  # type: ignore[operator]
+        settings["data"] = settings["data"]()
     with pytest.raises(ValueError, match="is of another run"):
         checkpoint.load(simulator(fedavg(batch=8), execution="plain", **settings))
 
@@ -173,7 +173,7 @@ def test_a_save_that_was_cut_off_leaves_the_last_one_whole(tmp_path: Path, monke
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(codec.os, "replace", full)
+        patched.setattr(os, "replace", full)
         with pytest.raises(OSError, match="no space"):
             checkpoint.save(run)
     assert checkpoint.path.read_bytes() == before

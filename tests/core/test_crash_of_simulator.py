@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ from archipel.simulation.checkpoint import Checkpoint
 from archipel.simulation.fleet import Fleet, Group
 from archipel.simulation.simulate import finished, simulate
 from archipel.simulation.simulator import Simulator
-from archipel.storage import dataclass_codec as codec
 from tests.core.crash_cases import (
     ALGORITHMS,
     UNSTACKED,
@@ -38,7 +39,7 @@ from tests.ways import NATIVE
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec.os, "fsync", lambda _: None)
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def checkpointed(make: Make, saves: Path, *points: int, **settings: Any) -> Simulator:
@@ -138,7 +139,7 @@ def test_with_learners_that_come_and_go(make: Make, tmp_path: Path) -> None:
         assert_same(whole, resumed(make, tmp_path, point, **settings))
 
 
-OUT = {
+OUT: dict[str, Callable[[Any, Any], bool]] = {
     "several questions at once": lambda run, asked: len(asked) > 2,
     "one that was lost": lambda run, asked: any(
         one.missing and all(run.controller.state.members[name].active for name in one.sites) for one in asked

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from archipel.core.records import Committed, Record
+from archipel.core.records import Committed
 from archipel.core.types import Event, Trained
 from archipel.federation.controller.engine import Federation
 from archipel.federation.controller.service import serve
@@ -168,7 +168,7 @@ class Scene:
     async def updates(self, learner: str) -> list[Trained]:
         return [event for event in await self.events(learner) if isinstance(event, Trained)]
 
-    async def records(self, kind: type[Record]) -> list[tuple[float, Any]]:
+    async def records(self, kind: type[object]) -> list[tuple[float, Any]]:
         found = await self.federation.log.in_writer(lambda: [*self.federation.durable.records()])
         return [(stamped.time, stamped.record) for stamped in found if isinstance(stamped.record, kind)]
 

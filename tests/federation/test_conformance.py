@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from archipel.core.records import Probed
-from archipel.core.types import Trained
+from archipel.core.types import Train, Trained
 from archipel.federation.controller import orders
 from archipel.federation.storage.durable_controller import CODEC, DurableController, IncomingEvent, replay
 from archipel.federation.storage.journal import Answer, Journal
@@ -68,7 +68,8 @@ ASYNCHRONOUS: dict[str, dict[str, Any]] = {
 def simulated(raw: dict[str, Any]) -> Run:
     one = one_run(study_of(raw))
     islands = build_data(one).islands
-    return simulate(build_algorithm(one), islands, **{**build_settings(one, islands), "execution": "plain"})
+    settings: dict[str, Any] = {**build_settings(one, islands), "execution": "plain"}
+    return simulate(build_algorithm(one), islands, **settings)
 
 
 @pytest.mark.parametrize("method", SYNCHRONOUS)
@@ -127,7 +128,7 @@ def test_a_federations_events_told_to_a_simulators_controller(method: str, tmp_p
     assert controller.state.version == replayed.controller.state.version > 0
 
 
-def received(hosting: Any, folder: Path, delivery: Delivery, controller: Any, event: Trained) -> torch.Tensor:
+def received(hosting: Any, folder: Path, delivery: Delivery, controller: Any, event: Trained) -> Any:
     """An update as a simulator would have put it into its store."""
     layout = hosting.layout
     vector = controller.models.read(controller.state.out[event.task].model.name).clone()
@@ -153,7 +154,8 @@ def test_a_simulators_events_told_to_a_federations_book(method: str, tmp_path: P
     raw = study(algorithms=[{**SYNCHRONOUS, **ASYNCHRONOUS}[method]], ending={"rounds": 6})
     one = one_run(study_of(raw))
     islands = build_data(one).islands
-    simulator = prepare(build_algorithm(one), islands, **{**build_settings(one, islands), "execution": "plain"})
+    settings: dict[str, Any] = {**build_settings(one, islands), "execution": "plain"}
+    simulator = prepare(build_algorithm(one), islands, **settings)
     hosting = host(study_of(raw))
     layout = hosting.layout
     durable = opened(hosting, tmp_path)
@@ -166,6 +168,7 @@ def test_a_simulators_events_told_to_a_federations_book(method: str, tmp_path: P
             entry = IncomingEvent(event)
             if isinstance(event, Trained):
                 task = durable.out[event.task].command
+                assert isinstance(task, Train)
                 vector = simulator.controller.models.read(event.model)
                 inside = layout.indices(event.layers)
                 pieces = [vector[layout.layers[at].start : layout.layers[at].stop] for at in inside]

@@ -7,6 +7,7 @@ import hashlib
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import torch
 
 from archipel.cli.replay import replay
 from archipel.core.controller import Controller
-from archipel.core.types import HOME, Evaluate, Joined, Left, Model, Score
+from archipel.core.types import HOME, Evaluate, Joined, Left, Model, Score, Scored
 from archipel.data.standardise import Moments
 from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.storage.durable_controller import CannotBeTold, IncomingEvent, ReplayDiffers
@@ -116,6 +117,11 @@ def test_moments_that_would_not_be_finite_together_are_refused_alone() -> None:
         decode_moments(encode_moments(Moments(1, far, torch.zeros(2, dtype=torch.float64))), (2,))
 
 
+def loss_of(answer: object) -> float:
+    assert isinstance(answer, Scored)
+    return answer.loss
+
+
 def test_models_tried_at_home_do_not_mix(tmp_path: Path) -> None:
     """Each takes the network for itself: asked all at once, they say what they say one by one."""
     hosting = host(study_of(study()))
@@ -129,11 +135,11 @@ def test_models_tried_at_home_do_not_mix(tmp_path: Path) -> None:
         questions = [Evaluate(number, (HOME,), Model(f"v{100 + number}", ()), Score("test")) for number in range(12)]
         home = federation.evaluations._home
         assert home is not None
-        alone = [home.answer(question).loss for question in questions]
+        alone = [loss_of(home.answer(question)) for question in questions]
         together = await asyncio.gather(
             *(federation.workers.run_at_home(partial(home.answer, question)) for question in questions)
         )
-        assert [answer.loss for answer in together] == alone
+        assert [loss_of(answer) for answer in together] == alone
         await federation.close()
 
     asyncio.run(go())
@@ -186,10 +192,10 @@ def test_layers_at_hand_are_taken_before_others_are_fetched(tmp_path: Path) -> N
         digests = {name: hashlib.sha256(as_bytes(numbers[name])).hexdigest() for name in layout.names}
         one._layers = {digests[first]: numbers[first]}
 
-        async def fetch(task: int, layers: list[str], size: int) -> bytearray:
+        async def fetch(task: int, layers: Sequence[str], size: int, *, shift: bool = False) -> memoryview:
             one._layers = {}  # a task has come meanwhile
             header = one.bodies.header(layout.indices(layers))
-            return bytearray(header + b"".join(bytes(as_bytes(numbers[name])) for name in layers))
+            return memoryview(bytearray(header + b"".join(bytes(as_bytes(numbers[name])) for name in layers)))
 
         one.link.fetch = fetch  # type: ignore[method-assign]
         model = encode_layers(layout.names, [digests[name] for name in layout.names])

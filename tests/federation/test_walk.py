@@ -86,7 +86,7 @@ def test_a_walk_of_one_update_opens_at_most_twenty_files(tmp_path: Path, monkeyp
         hold(study(data=one_learner, evaluation={"every": 100, "at": "home"}), tmp_path)
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     assert walk.updates == 3
     assert not walk.open, "the walk came to its end"
     opened = "\n".join(f"{count:5} calls  {file}" for file, count in sorted(walk.files.items()))

@@ -288,7 +288,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no noise": (lambda: CentralNoise(noise=0.0), "noise should be at least 0.05 (less protects nobody), got 0.0"),
     "delta": (lambda: CentralNoise(noise=1.0, delta=1.0), "delta should be between 0 and 1, such as 1e-5, got 1.0"),
     "clip": (lambda: CentralNoise(noise=1.0, clip=0.0), "clip should be more than 0, got 0.0"),
-    "clip by name": (lambda: CentralNoise(noise=1.0, clip="median"), "clip should be a norm such as 1.0"),
+    "clip by name": (lambda: CentralNoise(noise=1.0, clip="median"), "clip should be a norm such as 1.0"),  # type: ignore[arg-type]
     "by examples": (lambda: replace(fedavg(), privacy=noise), "Use weighting=Equally()"),
     "tvw": (lambda: replace(tvw(), privacy=noise), "ByFreshness(...) under Stream"),
     "dvw": (lambda: replace(sync_dvw(), privacy=noise), "weights that tell nothing of the data"),
@@ -335,7 +335,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         "costs epsilon 4.38 for a single commit, and the budget is 0.1",
     ),
     "no key": (lambda: Release(algorithm(noise), key=""), "the engine gave the controller no secret key"),
-    "not a part": (lambda: replace(fedavg(), privacy="strong"), "privacy should be, for example, CentralNoise"),
+    "not a part": (
+        lambda: replace(fedavg(), privacy="strong"),  # type: ignore[arg-type]
+        "privacy should be, for example, CentralNoise",
+    ),
 }
 
 

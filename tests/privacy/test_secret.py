@@ -6,7 +6,7 @@ import json
 import stat
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -78,7 +78,8 @@ def test_a_learner_is_not_told_how_many_take_part(tmp_path: Path) -> None:
     federation = hold(noised(), tmp_path).federation
     queue = federation.log.state.queue
     queue[99] = federation_update = Update(99, "learner-1", Model("t99", ()), (), 0, 0, 1, 1, 0, Metrics())
-    for who, waiting in (("operator", 1), ("learner", 0)):
+    asked: tuple[tuple[Literal["operator", "learner"], int], ...] = (("operator", 1), ("learner", 0))
+    for who, waiting in asked:
         assert federation.status.report(Identity(who, "learner-0"))["updates waiting"] == waiting
     assert federation.status.report(Identity("learner", federation_update.learner))["updates waiting"] == 1
 

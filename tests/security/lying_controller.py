@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from archipel.core.algorithm import Algorithm
 from archipel.core.types import Plan
 from archipel.federation.learner.agent import Agent
 from archipel.federation.learner.local_state import StateFolder
@@ -69,7 +70,7 @@ class Site:
         self.honest = self._honest(build_algorithm(self.study))
         self.numbers = 0
 
-    def _honest(self, algorithm: Any) -> Plan:
+    def _honest(self, algorithm: Algorithm) -> Plan:
         private = algorithm.private(self.layout)
         uploads = tuple(name for name in self.layout.names if name not in private)
         return replace(algorithm.plan, reports=algorithm.reports, private=private, uploads=uploads)

@@ -11,6 +11,7 @@ import pytest
 from archipel.core.types import Joined
 from archipel.federation.learner.link import TurnedAway
 from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire import messages
 from archipel.study.federate import host
 from archipel.study.files import study_of
 from tests.federation.hand_made import NAMES, hello, moments, study
@@ -95,7 +96,7 @@ def test_what_does_not_go_together_is_looked_at_before_it_is_written(
     async def go() -> None:
         async with scene(GLOBAL, tmp_path) as one:
             with monkeypatch.context() as patched:
-                bad = joining.messages.decode_moments(moments(100), (6,))
+                bad = messages.decode_moments(moments(100), (6,))
                 object.__setattr__(bad, "count", 2**50)
                 patched.setattr(joining, "combine", lambda parts: bad)
                 for name in NAMES[:2]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -185,7 +185,7 @@ def standardised(tmp_path: Path) -> Site:
     return Site(study(data=data, evaluation={"at": "home"}), tmp_path / "learner")
 
 
-def joins(one: Site, **changes: Tensor | int) -> Awaitable[None]:
+def joins(one: Site, **changes: Tensor | int) -> Coroutine[Any, Any, None]:
     mine = one.agent.island.moments
     assert mine is not None
     everybodys = replace(mine, **changes)  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ def test_statistics_that_set_examples_apart_are_refused(tmp_path: Path) -> None:
     assert mine is not None
     for changes in ({"squares": mine.squares / 1e8}, {"sum": mine.sum + 1e6}, {"count": 9}):
         with pytest.raises(ValueError, match="everybody's statistics are of"):
-            asyncio.run(joins(one, **changes))  # type: ignore[arg-type]
+            asyncio.run(joins(one, **changes))
     asyncio.run(joins(one))
 
 

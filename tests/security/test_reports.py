@@ -22,7 +22,7 @@ COUNTS = pb.Scored(count=20, loss=1.0, classes=2, confusion=[20, 0, 0, 0])
 def tells(**fields: Any) -> Act:
     async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
-        update.head.trained.MergeFrom(pb.Trained(**fields))  # type: ignore[arg-type]
+        update.head.trained.MergeFrom(pb.Trained(**fields))
         await bad.send(update.head, update.sign())
 
     return act

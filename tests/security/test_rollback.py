@@ -93,7 +93,7 @@ def test_a_rollback_survives_the_end_of_the_process(snapshot_every: int, tmp_pat
             await one.until(lambda: one.version >= 5)
             for light in lights:  # nobody answers any more: the version that is restored stays the current one
                 light._train = asyncio.Event().wait  # type: ignore[assignment, method-assign]
-                light.link.answer = lambda *_: asyncio.Event().wait()  # type: ignore[assignment, method-assign, return-value]
+                light.link.answer = lambda *_: asyncio.Event().wait()  # type: ignore[assignment, method-assign]
             target = one.federation.durable.models.earlier()[-2]
             numbers = await vector_of(one.federation, target)
             await steer(one, "operator/alice", target)

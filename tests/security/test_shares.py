@@ -15,6 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from archipel.core.metrics import metric, pooled
 from archipel.core.parts.merge import CommunityMemory
@@ -138,6 +139,7 @@ def test_nobodys_share_of_a_community_is_above_it(first: bool, tmp_path: Path) -
         )
         / memory.weight[0]
     )
+    assert isinstance(expected, Tensor)
     assert torch.allclose(left.model.double(), expected, atol=1e-6)
     assert (BAD, "weight") in capped(left)
 

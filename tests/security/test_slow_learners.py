@@ -85,7 +85,7 @@ def test_a_failing_learner_gets_no_task_while_it_rests_and_is_asked_again(tmp_pa
             await one.until(lambda: session.failures >= 3)  # it has rested once, and was asked again
             await rounds_of_the_others(one, 5)
             resting, handed = False, list[int]()
-            for _, record in await one.records(object):  # type: ignore[arg-type]
+            for _, record in await one.records(object):
                 if isinstance(record, Membership) and record.learner == BAD:
                     resting = not record.there
                 if isinstance(record, Handed) and record.learner == BAD and resting:

@@ -34,20 +34,15 @@ def model() -> torch.nn.Module:
         return small_mlp()
 
 
-def run(name: str, way: str, **settings: object) -> ap.Run:
-    return ap.simulate(
-        ALGORITHMS[name],
-        islands(6, sizes=(40, 30, 25, 20, 15, 10), classes=3),
-        **{
-            "model": model(),
-            "fleet": ap.Fleet(
-                ap.Group("fast", 3, drop_rate=0.1), ap.Group("slow", 3, train_seconds=0.1, up=5.0, down=1.0)
-            ),
-            "ending": ap.Ending(rounds=3),
-            "execution": way,
-            **settings,
-        },
-    )
+def run(name: str, way: str, **settings: Any) -> ap.Run:
+    usual: dict[str, Any] = {
+        "model": model(),
+        "fleet": ap.Fleet(ap.Group("fast", 3, drop_rate=0.1), ap.Group("slow", 3, train_seconds=0.1, up=5.0, down=1.0)),
+        "ending": ap.Ending(rounds=3),
+        "execution": way,
+    }
+    data = islands(6, sizes=(40, 30, 25, 20, 15, 10), classes=3)
+    return ap.simulate(ALGORITHMS[name], data, **(usual | settings))
 
 
 @cache
@@ -101,7 +96,7 @@ def test_another_seed_is_another_run(name: str, way: Any) -> None:
 
 
 def test_the_seed_draws_the_first_model_too() -> None:
-    settings = {"ending": ap.Ending(rounds=1), "evaluation": ap.Evaluation(metric="loss")}
+    settings: dict[str, Any] = {"ending": ap.Ending(rounds=1), "evaluation": ap.Evaluation(metric="loss")}
     losses = {
         ap.simulate(ap.fedavg(batch=16), small_islands(2), seed=seed, **settings).scores[0][1].metrics["loss"]
         for seed in (0, 0, 1, 2)

@@ -46,7 +46,7 @@ class Residual(nn.Sequential):
     """A sequence that is more than its parts."""
 
     def forward(self, x: Tensor) -> Tensor:
-        change: Tensor = super().forward(x)
+        change: Tensor = super().forward(x)  # type: ignore[no-untyped-call]
         return x + change
 
 
@@ -211,9 +211,9 @@ class Halves(nn.Module):
 
 def test_a_network_trains_in_training_mode_though_it_is_scored_in_between() -> None:
     data = small_islands()
+    ways: tuple[Any, ...] = (None, "plain")
     chosen, plain = (
-        ap.simulate(ap.fedavg(batch=8), data, model=Halves, ending=ap.Ending(rounds=2), **way)
-        for way in ({}, {"execution": "plain"})
+        ap.simulate(ap.fedavg(batch=8), data, model=Halves, ending=ap.Ending(rounds=2), execution=way) for way in ways
     )
     torch.testing.assert_close(chosen.model, plain.model, atol=1e-4, rtol=1e-3)
 

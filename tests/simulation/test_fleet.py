@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import archipel as ap
+from archipel.core.records import Returned
 from archipel.executors.plain import Plain
 from archipel.learner.learner import Job
 from archipel.simulation.fleet import Fleet, Group
@@ -222,9 +223,8 @@ def test_a_task_called_back_finishes_its_epoch() -> None:
     arrives = ends + looks  # the epoch with its validation loss, then its own score
     while flight.train.task in simulator.flights.out:
         simulator.run(events=1)
-    (time, record) = next(
-        (s.time, s.record) for s in simulator.records if getattr(s.record, "losses", None) and s.record.learner == "01"
-    )
+    returned = [(s.time, s.record) for s in simulator.records if isinstance(s.record, Returned)]
+    time, record = next((time, record) for time, record in returned if record.losses and record.learner == "01")
     assert time == pytest.approx(arrives)
     assert (record.epochs, record.steps) == (2, by_hand.steps)
     assert record.losses == pytest.approx(by_hand.losses, abs=0)

@@ -22,6 +22,7 @@ from archipel.simulation.simulate import finished
 from archipel.simulation.simulator import Simulator
 from tests.simulation.engine_cases import begun, islands, small_islands
 from tests.simulation.test_fleet import BYTES, times
+from tests.watching import Watching
 
 # ------------------------------------------------------------------------------------------------- what goes wrong
 
@@ -54,7 +55,7 @@ def test_lost_opinions_do_not_hold_up_a_commit() -> None:
     assert len(run.commits) == 10
 
 
-class Heard:
+class Heard(Watching):
     """Notes when the answers to questions about updates came, and what they were."""
 
     def __init__(self, simulator: Simulator) -> None:
@@ -254,8 +255,8 @@ class Counted:
     """An executor that counts its calls and their jobs."""
 
     def __init__(self, inner: Executor, *, early: bool = False) -> None:
-        self.inner, self.name, self.early = inner, inner.name, early
-        self.running, self.score, self.close = inner.running, inner.score, inner.close
+        self.inner, self.name, self.reason, self.early = inner, inner.name, inner.reason, early
+        self.running, self.score, self.close, self.divide = inner.running, inner.score, inner.close, inner.divide
         self.calls: list[int] = []
 
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
@@ -274,7 +275,8 @@ def test_tasks_that_are_out_are_built_together() -> None:
         fleet=Fleet(fast=5, slow=5),
         ending=ap.Ending(rounds=20),
     )
-    simulator.flights.executor = counted = Counted(simulator.executor)
+    counted = Counted(simulator.executor)
+    simulator.flights.executor = counted
     simulator.run()
     run = finished(simulator)
     tasks = len(run.of(Handed))
@@ -295,7 +297,8 @@ def test_an_executor_that_gains_by_it_gets_tasks_as_they_are_handed_out() -> Non
             ending=ap.Ending(rounds=5),
             execution="plain",
         )
-        simulator.flights.executor = counted = Counted(simulator.executor, early=early)
+        counted = Counted(simulator.executor, early=early)
+        simulator.flights.executor = counted
         simulator.run()
         runs.append(finished(simulator))
     assert torch.equal(runs[0].model, runs[1].model)
@@ -314,7 +317,8 @@ def test_adaptive_tasks_go_ahead_epoch_by_epoch_together() -> None:
         fleet=Fleet(fast=5, slow=5),
         ending=ap.Ending(rounds=6),
     )
-    simulator.flights.executor = counted = Counted(simulator.executor)
+    counted = Counted(simulator.executor)
+    simulator.flights.executor = counted
     simulator.run()
     epochs = sum(record.epochs for _, record in finished(simulator).cycles)
     assert epochs > 100

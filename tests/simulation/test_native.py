@@ -295,8 +295,9 @@ def test_models_are_tried_on_their_learners_own_validation_parts(reports: tuple[
         alone, told = score(at_hand, mine.vector, mine.learner.validation), mine.validation
         assert report(at_hand, mine, mine.vector, mine.epochs).validation is told
         assert told is not None
-        assert (told.count, told.loss) == (alone.count, pytest.approx(alone.loss, rel=1e-5))
-        assert np.array_equal(told.confusion, alone.confusion)
+        assert told.count == alone.count
+        assert told.loss == pytest.approx(alone.loss, rel=1e-5)
+        np.testing.assert_array_equal(told.confusion, alone.confusion)
 
 
 def test_no_model_is_tried_before_its_end() -> None:

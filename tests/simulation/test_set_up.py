@@ -28,14 +28,16 @@ class Centred(nn.Module):
         self.head = nn.Linear(64, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(x - x.mean(dim=0))
+        out: Tensor = self.head(x - x.mean(dim=0))
+        return out
 
 
 class Looking(Centred):
     """Its forward looks at its numbers, which vmap cannot."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(x * 2 if float(x.max()) > 1 else x)
+        out: Tensor = self.head(x * 2 if float(x.max()) > 1 else x)
+        return out
 
 
 @pytest.mark.parametrize("network", [Centred, Looking])
@@ -53,7 +55,8 @@ def test_a_loss_may_look_at_its_numbers() -> None:
         return loss if loss.item() < 100 else loss * 0.5
 
     run = ap.simulate(ap.fedavg(batch=16), small_islands(3), loss=capped, ending=ap.Ending(rounds=2))
-    same = ap.simulate(ap.fedavg(batch=16), small_islands(3), ending=ap.Ending(rounds=2), execution=run.execution)
+    way: Any = run.execution
+    same = ap.simulate(ap.fedavg(batch=16), small_islands(3), ending=ap.Ending(rounds=2), execution=way)
     assert torch.allclose(run.model, same.model, atol=1e-6)
 
 
@@ -67,8 +70,9 @@ def test_float_buffers_of_another_type_are_not_rounded() -> None:
     module = Scaled()
     layout = Layout.of(module)
     Binding(layout, module).bind(layout.vector(module))
-    assert module.scale.dtype == torch.float64
-    assert module.scale.item() == pytest.approx(0.4)
+    scale = module.get_buffer("scale")
+    assert scale.dtype == torch.float64
+    assert scale.item() == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(

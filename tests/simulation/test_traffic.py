@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -21,6 +21,7 @@ from archipel.simulation.network import Wire
 from archipel.simulation.simulate import finished
 from archipel.simulation.simulator import Simulator
 from tests.simulation.engine_cases import begun, islands, small_islands
+from tests.watching import Watching
 
 FC1, FC2, HEAD = 4 * (64 * 20 + 20), 4 * (20 * 12 + 12), 4 * (12 * 10 + 10)
 """Bytes of the layers of `network`."""
@@ -39,12 +40,12 @@ class Ledger:
         self.up: dict[str, list[int]] = {}
         deliver, send = simulator.wire.deliver, simulator.wire.send
 
-        def delivered(learner: str, model: Model, own: Iterable[str]) -> int:
+        def delivered(learner: str, model: Model, own: Collection[str]) -> int:
             self.down.setdefault(learner, []).append(deliver(learner, model, own))
             return self.down[learner][-1]
 
-        def sent(learner: str, name: str, layers: Iterable[str]) -> int:
-            self.up.setdefault(learner, []).append(send(learner, name, layers))
+        def sent(learner: str, name: str, sent: Iterable[str]) -> int:
+            self.up.setdefault(learner, []).append(send(learner, name, sent))
             return self.up[learner][-1]
 
         simulator.wire.deliver, simulator.wire.send = delivered, sent  # type: ignore[method-assign]
@@ -163,7 +164,7 @@ def test_fewer_evaluators_move_fewer_models() -> None:
     assert models(run) == (2 + 3) * 20
 
 
-class Shown:
+class Shown(Watching):
     """Notes the bytes and models of every answer to a question about an update, and of every score."""
 
     def __init__(self, simulator: Simulator) -> None:

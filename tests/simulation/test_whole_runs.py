@@ -43,7 +43,7 @@ def events(run: ap.Run) -> list[object]:
 
 
 @cache
-def run(name: str, way: str) -> ap.Run:
+def run(name: str, way: Any) -> ap.Run:
     data = islands(6, sizes=(160, 100, 60, 40, 25, 15), classes=3)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -60,7 +60,7 @@ def test_whole_runs_agree(way: Any, name: str) -> None:
     assert events(mine) == events(theirs)
     for (_, a), (_, b) in zip(mine.cycles, theirs.cycles, strict=True):
         assert a.losses == pytest.approx(b.losses, rel=1e-3, nan_ok=True)
-    for (_, a), (_, b) in zip(mine.commits, theirs.commits, strict=True):
-        torch.testing.assert_close(torch.tensor(a.weights), torch.tensor(b.weights), atol=0.02, rtol=1e-3)
+    for (_, one), (_, other) in zip(mine.commits, theirs.commits, strict=True):
+        torch.testing.assert_close(torch.tensor(one.weights), torch.tensor(other.weights), atol=0.02, rtol=1e-3)
     torch.testing.assert_close(mine.model, theirs.model, atol=1e-3, rtol=1e-3)
     assert mine.score == pytest.approx(theirs.score, abs=0.01)

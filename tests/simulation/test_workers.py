@@ -143,6 +143,7 @@ def test_frozen_layers_keep_every_bit(network: Any) -> None:
 @pytest.mark.slow
 def test_a_whole_run_on_workers_is_the_plain_one() -> None:
     data = images(small_islands(6, each=60))
+    both: tuple[Any, ...] = ("workers", "plain")
     runs = [
         ap.simulate(
             ap.async_fedavg(batch=16, epochs=1),
@@ -150,9 +151,9 @@ def test_a_whole_run_on_workers_is_the_plain_one() -> None:
             model=lambda: models.small_resnet(10, in_channels=1),
             fleet=ap.Fleet(fast=3, slow=3),
             ending=ap.Ending(rounds=2),
-            **way,
+            execution=way,
         )
-        for way in ({"execution": "workers"}, {"execution": "plain"})
+        for way in both
     ]
     assert [run.execution for run in runs] == ["workers", "plain"]
     assert runs[0].fingerprint() == runs[1].fingerprint()

@@ -20,7 +20,7 @@ from tests.transformers.small_transformers import BERT, LLAMA, needs_peft, spoke
 
 pytestmark = [needs_peft, pytest.mark.slow]
 
-SGD = {"rate": 0.5, "batch": 4}
+SGD: dict[str, Any] = {"rate": 0.5, "batch": 4}
 
 
 def made(base: Any = LLAMA, task: Any = "causal-lm", **settings: Any) -> nn.Module:
@@ -72,7 +72,8 @@ def test_the_loss_is_that_of_transformers() -> None:
     module, source = made(lora=2), spoken()
     x, y = source.x[:5], source.y[:5]
     ids, mask = x.unbind(1)
-    theirs = module.network(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss
+    network: Any = module.network
+    theirs = network(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss
     torch.testing.assert_close(token_cross_entropy(module(x), y), theirs)
 
 
@@ -119,7 +120,8 @@ def test_a_folder_of_weights_is_mapped(tmp_path: Path) -> None:
     saved = AutoModelForCausalLM.from_config(LlamaConfig(**{**LLAMA, "hidden_size": 64}))
     saved.save_pretrained(tmp_path / "base")
     module = made(tmp_path / "base", lora=2)
-    weight = module.network.base_model.model.model.layers[0].mlp.up_proj.weight
+    network: Any = module.network
+    weight = network.base_model.model.model.layers[0].mlp.up_proj.weight
     assert torch.equal(weight, saved.model.layers[0].mlp.up_proj.weight)
     for line in Path("/proc/self/maps").read_text().splitlines():
         first, last = (int(end, 16) for end in line.split(" ")[0].split("-"))

@@ -27,7 +27,7 @@ from archipel.study.federate import layout_hash
 from tests.simulation.engine_cases import PLAN, agree, jobs, learners, small_islands, work
 
 
-def frozen_base() -> nn.Module:
+def frozen_base() -> nn.Sequential:
     """Two layers, of which the first is frozen."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 10))
@@ -93,8 +93,8 @@ def test_a_trainable_parameter_in_half_precision_is_refused() -> None:
 def test_the_hash_depends_on_every_number_name_and_type() -> None:
     module = frozen_base()
     digests = [digest(module)]
-    changes: list[Callable[[nn.Module], object]] = [
-        lambda m: m[0].weight.data[3, 4].add_(1e-6),
+    changes: list[Callable[[nn.Sequential], object]] = [
+        lambda m: m.get_parameter("0.weight").data[3, 4].add_(1e-6),
         lambda m: setattr(m, "0", m[0].bfloat16()),
         lambda m: m[2].requires_grad_(False),
     ]
@@ -103,7 +103,7 @@ def test_the_hash_depends_on_every_number_name_and_type() -> None:
         change(other)
         digests.append(digest(other))
     other = copy.deepcopy(module)
-    other[2].weight.data.add_(1)  # it trains
+    other.get_parameter("2.weight").data.add_(1)  # it trains
     assert digest(other) == digests[0]
     assert len(set(digests)) == 4
 
@@ -129,7 +129,7 @@ def test_a_frozen_last_layer_is_no_head() -> None:
 def test_both_sides_of_a_federation_compare_the_hash() -> None:
     one, other = frozen_base(), frozen_base()
     assert layout_hash(Layout.of(one)) == layout_hash(Layout.of(other))
-    other[0].bias.data[0] += 1
+    other.get_parameter("0.bias").data[0] += 1
     mine, theirs = (layout_hash(Layout.of(module)).split(" ") for module in (one, other))
     assert mine[0] == theirs[0]
     assert mine[1] != theirs[1]
@@ -179,10 +179,12 @@ def context_of(module: nn.Module) -> TrainingContext:
 def test_weights_of_a_file_are_mapped_and_not_read(tmp_path: Path) -> None:
     save_file(frozen_base().state_dict(), tmp_path / "base.safetensors")
     module = frozen_base()
-    module[0].weight.data.zero_()
+    weight = module.get_parameter("0.weight")
+    weight.data.zero_()
     _load_weights(module, tmp_path / "base.safetensors")
-    assert torch.equal(module[0].weight, frozen_base()[0].weight)
-    start = module[0].weight.data_ptr()
+    weight = module.get_parameter("0.weight")
+    assert torch.equal(weight, frozen_base().get_parameter("0.weight"))
+    start = weight.data_ptr()
     for line in Path("/proc/self/maps").read_text().splitlines():
         first, last = (int(end, 16) for end in line.split(" ")[0].split("-"))
         if first <= start < last:

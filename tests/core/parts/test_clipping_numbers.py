@@ -159,7 +159,7 @@ def test_a_refused_commit_gives_a_community_its_clipped_model_back() -> None:
     ("make", "words"),
     [
         (lambda: NormClipped(NormClipped()), "`then` should be another merge such as Mean"),
-        (lambda: NormClipped(ap.Equally()), "`then` should be another merge such as Mean"),
+        (lambda: NormClipped(ap.Equally()), "`then` should be another merge such as Mean"),  # type: ignore[arg-type]
         (lambda: NormClipped(multiple=0.5), "NormClipped: multiple should be at least 1"),
         (lambda: NormClipped(multiple=float("nan")), "NormClipped: multiple should be at least 1"),
         (lambda: replace(ap.fedavg(), merge=NormClipped(Median())), "takes no weights"),

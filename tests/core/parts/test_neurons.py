@@ -117,7 +117,8 @@ class Around(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.first(x.flatten(1)).relu()
-        return self.head(hidden + self.second(hidden).relu())
+        out: Tensor = self.head(hidden + self.second(hidden).relu())
+        return out
 
 
 class Tied(nn.Module):
@@ -127,7 +128,8 @@ class Tied(nn.Module):
         self.head.weight = self.embedding.weight
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.embedding(x).mean(dim=1))
+        out: Tensor = self.head(self.embedding(x).mean(dim=1))
+        return out
 
 
 class TimeMajor(nn.Module):
@@ -138,7 +140,8 @@ class TimeMajor(nn.Module):
         self.embedding, self.lstm, self.head = nn.Embedding(12, 5), nn.LSTM(5, 6, batch_first=True), nn.Linear(42, 12)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.lstm(self.embedding(x))[0].flatten(1))
+        out: Tensor = self.head(self.lstm(self.embedding(x))[0].flatten(1))
+        return out
 
 
 class Bidirectional(nn.Module):
@@ -148,7 +151,8 @@ class Bidirectional(nn.Module):
         self.lstm = nn.LSTM(5, 6, batch_first=True, bidirectional=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.lstm(self.embedding(x))[0][:, -1])
+        out: Tensor = self.head(self.lstm(self.embedding(x))[0][:, -1])
+        return out
 
 
 def row(*layers: nn.Module) -> Callable[[], nn.Module]:

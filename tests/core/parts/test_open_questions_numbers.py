@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -59,11 +60,12 @@ def test_losses_of_everybodys_validation_parts_are_pooled() -> None:
 
 def test_plateau_refuses_nonsense_and_needs_validation() -> None:
     assert ap.Plateau().needs.validation
-    for make, message in (
+    refused: tuple[tuple[Callable[[], object], str], ...] = (
         (lambda: ap.Plateau(factor=0), "Plateau: factor should be above 0 and at most 1, got 0"),
         (lambda: ap.Plateau(patience=0), "Plateau: patience should be at least 1, got 0"),
         (lambda: ap.Plateau(threshold=1), "Plateau: threshold should be below 1, got 1"),
-    ):
+    )
+    for make, message in refused:
         with pytest.raises(ValueError, match=message):
             make()
 

@@ -18,7 +18,7 @@ from archipel.core.controller import Controller
 from archipel.core.parts import Recall
 from archipel.core.records import Committed
 from archipel.core.state import Assignment
-from archipel.core.types import Command, Finish, Joined, Keep, Plan, Progress, Train, Trained
+from archipel.core.types import Command, Finish, Joined, Keep, Model, Plan, Progress, Train, Trained
 from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
 from tests.core.parts.by_hand import Bench, layout
@@ -95,7 +95,7 @@ def test_a_commit_of_others_makes_it_stale_too() -> None:
 
 
 def assignment(learner: str, committed: int, steps: int) -> Assignment:
-    return Assignment(0, learner, None, Plan(), 0, committed, 0, False, steps)
+    return Assignment(0, learner, Model("v0", ()), Plan(), 0, committed, 0, False, steps)
 
 
 def remember(bench: Bench, part: MedianStaleness, learner: str, values: list[int]) -> None:

@@ -183,7 +183,7 @@ def test_an_update_without_weight_is_left_out() -> None:
 )
 def test_what_makes_no_sense_is_refused_with_the_way_out(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        make()  # type: ignore[operator]
+        make()
 
 
 # ------------------------------------------------------------------------------------------------------- whole runs
