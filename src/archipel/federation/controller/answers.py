@@ -40,6 +40,8 @@ log = logging.getLogger("archipel.federation")
 VERDICTS = {"kept": pb.Receipt.KEPT, "late": pb.Receipt.LATE}
 LATE_ANSWERS = 100
 """Late answers a minute that are written to the journal, for each learner."""
+UNASKED = 600
+"""Answers a minute to tasks that a learner does not have, or has no longer."""
 LARGEST = 2**63 - 1
 """The largest number that a journal can hold."""
 
@@ -71,7 +73,7 @@ class Answers:
         self._backlog = backlog
         self._deadline = deadline
         self._layout = bodies.layout
-        self._late = Quota(LATE_ANSWERS)
+        self._late, self._unasked = Quota(LATE_ANSWERS), Quota(UNASKED)
 
     async def stored(self, name: str, parcel: pb.Parcel) -> pb.Offset:
         """Tell where to resume an upload that broke off."""
@@ -185,6 +187,8 @@ class Answers:
 
     async def _unexpected(self, name: str, head: pb.Head) -> pb.Receipt:
         """Take an answer to a task that is not open: it was answered before, is late, or was never given."""
+        if not self._unasked.admit(name, self._log.now):
+            raise RetryLater(f"{name} has answered {UNASKED} tasks in a minute that it does not have.")
         if head.WhichOneof("result") == "scored":
             return pb.Receipt(verdict=pb.Receipt.LATE)  # opinions are not in the journal one by one
         owner = await self._log.in_writer(lambda: self._log.durable.journal.handed_to(head.task))

@@ -12,6 +12,12 @@ from archipel.federation.security.names import Identity
 MOST_CALLS = 100
 """Calls that one caller may have open: as many as one connection may, so that an honest one is never refused."""
 
+CALLS_A_MINUTE, FAILURES_A_MINUTE = 6_000, 300
+"""Calls that bring no update, and calls that fail, after which each further one of that caller is held back."""
+PAUSE, MOST_PAUSED = 1.0, 1000
+"""Seconds that it is held back, so that a loop takes little of the controller's time; and how many calls are held back
+at once, since each takes memory."""
+
 MOST_CALLERS = 10_000
 """Callers that a quota tells apart."""
 
@@ -151,6 +157,18 @@ class Calls:
         self._ended: dict[asyncio.Task[object], str] = {}
         """Calls that were ended here, and why."""
         self._listening: dict[Identity, asyncio.Task[object]] = {}
+        self._made, self._failed = Quota(CALLS_A_MINUTE), Quota(FAILURES_A_MINUTE)
+        self._paused = 0
+
+    async def pace(self, caller: Identity, now: float, *, failed: bool = False) -> None:
+        """Count a call, and hold it back if its caller has made many lately."""
+        if (self._failed if failed else self._made).admit(str(caller), now) or self._paused >= MOST_PAUSED:
+            return
+        self._paused += 1
+        try:
+            await asyncio.sleep(PAUSE)
+        finally:
+            self._paused -= 1
 
     def begin(self, caller: Identity) -> None:
         """Count the current task as a call until it ends."""

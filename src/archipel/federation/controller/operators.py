@@ -9,15 +9,18 @@ from archipel.core.types import Event, Left, RolledBack
 from archipel.federation.controller.admissions import Admissions
 from archipel.federation.controller.departures import Departures
 from archipel.federation.controller.event_log import EventLog
-from archipel.federation.controller.limiter import Calls
+from archipel.federation.controller.limiter import Calls, Quota
 from archipel.federation.controller.sessions import LearnerSession
-from archipel.federation.controller.terms import Rejected, Terms
+from archipel.federation.controller.terms import Rejected, RetryLater, Terms
 from archipel.federation.security import roles
 from archipel.federation.security.names import Identity
 from archipel.federation.storage.durable_controller import Note
 from archipel.federation.wire import federation_pb2 as pb
 
 log = logging.getLogger("archipel.federation")
+
+WISHES = 30
+"""Decisions a minute of a learner for itself: each is a row of the audit, and some are rows of the journal."""
 
 
 class Operators:
@@ -38,6 +41,7 @@ class Operators:
         self._departures = departures
         self._calls = calls
         self._listed = terms.operators
+        self._wishes = Quota(WISHES)
 
     async def steer(self, who: Identity, wish: pb.Wish) -> pb.Done:
         """Carry out a wish, and say what was done."""
@@ -48,6 +52,8 @@ class Operators:
             forbidden = roles.objection(who.name, self._listed[who.name], wish.action)
             if forbidden is not None:
                 raise Rejected(forbidden)
+        elif not self._wishes.admit(who.name, self._log.now):
+            raise RetryLater(f"{who.name} has been paused, resumed or withdrawn {WISHES} times in a minute.")
         if wish.action == "rollback":
             return await self._roll_back(who, wish.version)
         if name not in self._sessions:

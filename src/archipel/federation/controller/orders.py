@@ -13,7 +13,7 @@ from archipel.core.types import Evaluate, Score, Train
 from archipel.federation.controller.event_log import EventLog
 from archipel.federation.controller.limiter import Backlog, Limiter
 from archipel.federation.controller.outbox import LAST_MODEL, Outbox
-from archipel.federation.controller.sessions import LearnerSession, Notice
+from archipel.federation.controller.sessions import FETCHED, LearnerSession, Notice
 from archipel.federation.controller.terms import Missing, Rejected
 from archipel.federation.controller.thread_pools import ThreadPools
 from archipel.federation.wire import federation_pb2 as pb
@@ -30,6 +30,7 @@ LONGEST = 1.0
 """Seconds after which an order no longer counts among them: a learner that does not read must not hold up others."""
 REMEMBERED = 8
 """Enclosed models that are kept: a round's orders share one."""
+NO_MORE: tuple[int, bytes | None] = (0, None)
 PING = pb.Order(ping=pb.Ping()).SerializeToString()
 
 
@@ -195,18 +196,21 @@ class Orders:
             if not model:
                 raise Rejected(f"Task {want.task} adds no vector to gradients.")
         layers = self._layout.indices(want.layers)
-        pieces = map(encode_piece, self._body(model, layers, want.offset))
+        pieces = ((len(part), encode_piece(part)) for part in self._body(model, layers, want.offset))
+        whole = self._bodies.size(self._layout.indices(None))
         session.fetching += 1
         try:
             async with session.fetches:
                 while True:
                     async with self._large_pieces.slot(name):
                         if self._models.in_memory(model):  # no disk to wait for
-                            piece = next(pieces, None)
+                            size, piece = next(pieces, NO_MORE)
                         else:
-                            piece = await self._workers.run(lambda: next(pieces, None))
+                            size, piece = await self._workers.run(lambda: next(pieces, NO_MORE))
                         if piece is None:
                             break
+                        if not session.count_fetched(want.task, size, whole):
+                            raise Rejected(f"{name} has fetched task {want.task}'s model {FETCHED} times.")
                         session.seen = self._log.now
                         yield piece
                         del piece  # keep none in memory while waiting for a slot

@@ -61,6 +61,8 @@ WRITING = 60.0
 """Seconds in which a caller must have taken a message."""
 HANDLING = 60.0
 """Seconds that an answer may take, beside the time for reading."""
+BRING_UPDATES = ("Reply", "Answer", "Fetch")
+"""Calls that a learner makes once or so for each order; how many of the others it makes is its own affair."""
 SMALL = 1 << 16
 """Bytes of a message that carries neither a model nor statistics of features."""
 
@@ -152,6 +154,8 @@ class Service:
             caller = CALLER.get()
             try:
                 self._calls.begin(caller)
+                if name not in BRING_UPDATES:
+                    await self._calls.pace(caller, self._federation.log.now)
                 return await method(context)
             except asyncio.CancelledError:
                 reason = self._calls.why_ended()
@@ -164,6 +168,7 @@ class Service:
             except tuple(CODES) as error:
                 if not isinstance(error, BLAMELESS):
                     self._federation.status.refused(caller.name, name, str(error))
+                await self._calls.pace(caller, self._federation.log.now, failed=True)
                 kind = next(kind for kind in CODES if isinstance(error, kind))
                 await context.abort(CODES[kind], str(error) or "The call took too long.")
                 raise

@@ -16,6 +16,9 @@ SHORTEST_REST, LONGEST_REST = 0.5, 300.0
 FETCHES = 4
 """Models that one learner is sent at a time; its further calls wait, so that unread models fill no memory."""
 
+FETCHED = 20
+"""Times its model's size that a learner may fetch for a task: lines break, and a loop has no end."""
+
 
 @dataclass(eq=False)
 class LearnerSession:
@@ -37,6 +40,8 @@ class LearnerSession:
     fetching: int = 0
     """Models that it is fetching now, or waits to fetch."""
     fetches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES))
+    fetched: dict[int, int] = field(default_factory=dict)
+    """Bytes that it fetched for a task."""
     failures: int = 0
     """Training tasks in a row without an update."""
     failed: int | None = None
@@ -65,6 +70,14 @@ class LearnerSession:
         rest = max(SHORTEST_REST, seconds) * 2.0 ** min(self.failures, 20)
         self.rests_until = now + min(rest, max(LONGEST_REST, 10 * seconds))
         return True
+
+    def count_fetched(self, task: int, more: int, size: int) -> bool:
+        """Count bytes that were fetched for a task; return whether they are few enough for a model of that size."""
+        if task not in self.fetched:
+            for over in [one for one in self.fetched if one not in self.orders]:
+                del self.fetched[over]
+        self.fetched[task] = self.fetched.get(task, 0) + more
+        return self.fetched[task] <= FETCHED * size
 
     def tell(self, what: Notice, task: int) -> None:
         """Queue a notice, if the learner is listening."""

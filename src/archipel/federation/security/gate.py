@@ -96,6 +96,8 @@ class Gate(grpc.aio.ServerInterceptor):
         """The serial number that each caller was last seen with."""
         self._held_back = 0
         """Refusals that are being held back."""
+        self._unknown: Any = grpc.stream_unary_rpc_method_handler(self._guarded(self._refuse_unknown))
+        """Stands in for a method that does not exist: whoever calls one in a loop is counted like others."""
         self._nobody = (
             f"in the insecure mode a caller says who it is by the metadata {METADATA}: learner/NAME"
             if insecure
@@ -108,8 +110,8 @@ class Gate(grpc.aio.ServerInterceptor):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None:  # there is no such method
-            return None
+        if handler is None:
+            return self._unknown
         if handler not in self._handlers:
             directions = (handler.request_streaming, handler.response_streaming)
             kind = "_".join("stream" if streaming else "unary" for streaming in directions)
@@ -148,6 +150,10 @@ class Gate(grpc.aio.ServerInterceptor):
                     await self._refuse(context, grpc.StatusCode.PERMISSION_DENIED, Turned(peer, self._ended[task]))
 
         return answer
+
+    async def _refuse_unknown(self, _: object, context: grpc.aio.ServicerContext[Any, Any]) -> NoReturn:
+        turned = Turned(self._peer(context), "there is no such call; are both sides of the same version?")
+        await self._refuse(context, grpc.StatusCode.UNIMPLEMENTED, turned)
 
     @contextmanager
     def _running(self, task: asyncio.Task[Any], peer: Peer) -> Iterator[None]:
