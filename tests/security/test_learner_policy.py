@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from archipel.core.types import Phase
-from archipel.federation.learner.agent import Training
+from archipel.core.types import Cycle, Phase, Plan
+from archipel.federation.learner import agent as agent_module
+from archipel.federation.learner.agent import MODELS, Training
 from archipel.federation.learner.link import TurnedAway
+from archipel.federation.learner.policy import LONGEST, Refusal
 from archipel.federation.logs import Lines
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import messages
 from archipel.study.files import study_of
 from archipel.study.local_site import take_part, try_out
 from tests.security.lying_controller import Site, study
+from tests.waiting import LIMIT, reached
 
 
 @pytest.fixture
@@ -67,6 +71,76 @@ def test_other_plans_are_refused_by_name(
     assert words in head.failed
     assert [record.reason for record in caplog.records if record.message == "refused"] == [head.failed]  # type: ignore[attr-defined]
     assert one.agent.memory.trained == 0
+
+
+OTHER: dict[str, Any] = {
+    "epochs": 2,
+    "steps": 3,
+    "batch": 7,
+    "rate": 0.5,
+    "momentum": 0.5,
+    "optimiser": "Adam",
+    "options": {"weight_decay": 0.5},
+    "accumulate": 2,
+    "all_data": True,
+    "cycle": Cycle(0.1, 1, 5),
+    "trains": (),
+    "phases": (Phase(1, ("head",)),),
+    "uploads": (),
+    "private": ("head",),
+    "proximal": 0.5,
+    "shift": "any",
+    "reports": ("class counts",),
+}
+
+
+def test_every_field_of_a_plan_is_looked_at(site: Callable[..., Site]) -> None:
+    """A field that is added to plans, and not to the policy, would be the controller's to choose."""
+    one = site()
+    policy = one.agent.island.policy
+    policy.check_plan(one.honest)
+    assert OTHER.keys() == {entry.name for entry in fields(Plan)}
+    for name, value in OTHER.items():
+        with pytest.raises(Refusal, match="this task is not of the study"):
+            policy.check_plan(replace(one.honest, **{name: value}))
+
+
+def test_a_refusal_of_a_long_order_is_short(site: Callable[..., Site]) -> None:
+    one = site()
+    head = one.train(replace(one.honest, uploads=tuple(f"{number:01000}" for number in range(500))))
+    assert len(head.failed) <= LONGEST
+
+
+def test_orders_that_wait_hold_no_models(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that repeats a question has it answered; a learner with a model for each would run out of memory."""
+    monkeypatch.setattr(agent_module, "MOST_ERRANDS", 30)
+    one = site()
+    agent, held, models = one.agent, threading.Event(), 0
+    fetch, scored = agent._model, agent._score
+
+    async def counted(*given: Any, **named: Any) -> Tensor:
+        nonlocal models
+        models += 1
+        return await fetch(*given, **named)
+
+    def waits(*given: Any) -> pb.Scored:
+        held.wait(LIMIT)
+        return scored(*given)
+
+    agent._model, agent._score = counted, waits  # type: ignore[method-assign]
+    model = one._model(one._vector())
+
+    async def go() -> None:
+        for task in range(50):
+            await agent._obey(pb.Order(evaluate=pb.Evaluate(task=task, part="test", **model)))
+        await reached(lambda: models >= MODELS, "the first questions")
+        await asyncio.sleep(0)
+        assert models == MODELS
+        held.set()
+        await asyncio.gather(*agent._errands)
+
+    asyncio.run(go())
+    assert [head.WhichOneof("result") for head in one.told] == ["scored"] * 30
 
 
 def test_private_layers_are_not_to_be_had(site: Callable[..., Site]) -> None:

@@ -42,9 +42,25 @@ def test_signs_of_life_are_left_out_and_a_lie_cannot_forge_a_line(tmp_path: Path
 
 def test_a_large_record_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(order_record, "LARGEST", 100)
-    record = OrderRecord(tmp_path)
-    for task in range(6):
-        record.order(pb.Order(cancel=pb.Task(task=task)))
-    assert (tmp_path / OLDER).exists()
+    for task in range(12):
+        OrderRecord(tmp_path).order(pb.Order(cancel=pb.Task(task=task)))
+    assert (tmp_path / OLDER.format(1)).exists()
     assert (tmp_path / FILE).stat().st_size < 300
-    assert [json.loads(line)["task"] for line in read_record(tmp_path)][-1] == 5
+    assert [json.loads(line)["task"] for line in read_record(tmp_path)] == list(range(12))
+
+
+def test_of_a_record_without_end_the_latest_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before there was one file beside the last: 32 MB of orders were enough to hide what was asked first."""
+    monkeypatch.setattr(order_record, "LARGEST", 0)
+    monkeypatch.setattr(order_record, "KEPT", 3)
+    for task in range(10):
+        OrderRecord(tmp_path).order(pb.Order(cancel=pb.Task(task=task)))
+    assert [json.loads(line)["task"] for line in read_record(tmp_path)] == [6, 7, 8, 9]
+
+
+def test_an_order_of_any_size_is_a_line_of_a_bounded_one(tmp_path: Path) -> None:
+    plan = pb.Plan(reports=["x" * 10_000] * 300, private=["y"] * 100_000)
+    layers = [pb.Layer(name="z", sha256=b"0" * 32)] * 50_000
+    OrderRecord(tmp_path).order(pb.Order(train=pb.Train(task=1, plan=plan, model=layers)))
+    OrderRecord(tmp_path).order(pb.Order(evaluate=pb.Evaluate(task=1, part="p" * 4_000_000)))
+    assert [len(line) < 100_000 for line in read_record(tmp_path)] == [True, True]

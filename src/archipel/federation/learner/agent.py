@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import grpc
 import torch
@@ -39,6 +40,11 @@ from archipel.learner.training import report
 
 GOODBYE = 60.0
 """Seconds in which the last model has to come."""
+
+MODELS, MOST_ERRANDS = 8, 10_000
+"""Models in memory for training tasks, and for questions, at a time; and orders that are waiting or carried out."""
+LONGEST = 1000
+"""Characters of the controller's words that are shown."""
 
 log = logging.getLogger("archipel.learner")
 
@@ -84,6 +90,7 @@ class Agent:
         self._evaluator = ThreadPoolExecutor(1, "evaluator")
         self._bench = self._a_bench()
         self._heartbeat, self._silence = 5.0, 30.0
+        self._trainings, self._evaluations = asyncio.Semaphore(MODELS), asyncio.Semaphore(MODELS)
         self._lost = asyncio.Event()
         """The controller has taken it for gone."""
         self._questions = Questions(self.island.policy, self.memory)
@@ -208,19 +215,22 @@ class Agent:
 
     async def _obey(self, order: pb.Order) -> None:
         self.record.order(order)
+        if len(self._errands) >= MOST_ERRANDS and order.WhichOneof("what") != "stop":
+            log.warning("the controller gives too many orders at a time; this one is left out")
+            return
         match order.WhichOneof("what"):
             case "train":
                 if self.training is None or self.training.order.task != order.train.task:
-                    self._later(self._train(order.train))
+                    self._later(_in_turn(self._trainings, partial(self._train, order.train)))
             case "evaluate":
-                self._later(self._evaluate(order.evaluate))
+                self._later(_in_turn(self._evaluations, partial(self._evaluate, order.evaluate)))
             case "finish" if self.training is not None and self.training.order.task == order.finish.task:
                 self.training.finishing = self.island.policy.recalls
             case "cancel" if self.training is not None and self.training.order.task == order.cancel.task:
                 self.training.cancelled = True
             case "stop":
                 await self._keep_last(order.stop)
-                self.ended = printable(order.stop.reason)
+                self.ended = printable(order.stop.reason[:LONGEST])
 
     def _later(self, work: Awaitable[None]) -> None:
         async def guarded() -> None:
@@ -430,3 +440,9 @@ class Agent:
             log.warning("the last model did not come", extra={"reason": str(error)})
             return
         self.last_model = self.island.learner.with_private(self.island.work.layout, vector)
+
+
+async def _in_turn(turns: asyncio.Semaphore, work: Callable[[], Awaitable[None]]) -> None:
+    """Wait for a turn: orders that are waiting hold no model."""
+    async with turns:
+        await work()

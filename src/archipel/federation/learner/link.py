@@ -51,7 +51,7 @@ class TurnedAway(Exception):
     """The controller does not want this learner, or this call of it, and says why."""
 
     def __init__(self, code: grpc.StatusCode, reason: str) -> None:
-        super().__init__(printable(reason))
+        super().__init__(printable(reason[:1000]))
         self.code = code
 
     @property

@@ -32,6 +32,8 @@ IN_VAIN = 2
 """Questions asked for each one that leads to something: updates are lost, and rounds come to nothing."""
 REMEMBERED = 1000
 """Questions that are known again: the answer to one that is asked twice tells nothing new."""
+LONGEST = 2000
+"""Characters of a refusal."""
 ON_VALIDATION: tuple[Reports, ...] = ("validation", "validation scores", "losses")
 """Reports that tell of the validation part."""
 ALIKE = (
@@ -252,7 +254,8 @@ def _scores(evaluation: Evaluation | None) -> list[Score]:
 def failure_reason(error: Exception, task: int) -> str:
     """Log an error; return what others may know of it, since its words may tell of the data."""
     if isinstance(error, Refusal):
-        log.warning("refused", extra={"task": task, "reason": str(error)})
-        return str(error)
+        told = str(error)[:LONGEST]  # it quotes what was asked, which has any length
+        log.warning("refused", extra={"task": task, "reason": told})
+        return told
     log.error("a task failed", exc_info=error, extra={"task": task})
     return f"{type(error).__name__}; the learner's log tells more"
