@@ -127,7 +127,8 @@ def test_orders_that_wait_hold_no_models(site: Callable[..., Site], monkeypatch:
         held.wait(LIMIT)
         return scored(*given)
 
-    agent._model, agent._score = counted, waits  # type: ignore[method-assign]
+    monkeypatch.setattr(agent, "_model", counted)
+    monkeypatch.setattr(agent, "_score", waits)
     model = one._model(one._vector())
 
     async def go() -> None:
