@@ -68,7 +68,9 @@ def _adapter(module: nn.Module) -> tuple[str, str]:
     for path, part in module.named_modules():
         configs = getattr(part, "peft_config", None)
         if isinstance(configs, dict) and configs:
-            config = next(iter(configs.values())).to_dict()
+            config, *further = (own.to_dict() for own in configs.values())
+            for block in further:  # of an adapter whose ranks differ between learners
+                config |= {name: config[name] + block[name] for name in ("r", "lora_alpha")}
             return path, json.dumps(config, default=lambda v: sorted(v) if isinstance(v, set) else str(v))
     return "", ""
 

@@ -43,11 +43,11 @@ def send(context: ControllerContext, decision: Send, *, measures: bool = False) 
         plan = plan.untrained()
     key = derive(state.seed, "training", member.name, member.given)
     member.given += 1
-    task = context.next_task()
+    task, model = context.next_task(), carried(context, member, decision.model)
     assignment = Assignment(
         task,
         decision.learner,
-        decision.model,
+        model,
         plan,
         state.version,
         state.committed,
@@ -59,7 +59,7 @@ def send(context: ControllerContext, decision: Send, *, measures: bool = False) 
     if context.algorithm.recall is not None:
         context.algorithm.recall.watch(context.view("recall"), assignment)
     context.record(Handed(task, decision.learner, state.version, decision.slot))
-    context.issue(Train(task, decision.learner, decision.model, plan, key))
+    context.issue(Train(task, decision.learner, model, plan, key))
 
 
 def planned(context: ControllerContext, member: Member) -> Plan:
@@ -68,6 +68,13 @@ def planned(context: ControllerContext, member: Member) -> Plan:
     for view, planner in context.planners:
         plan = planner.plan(view, member, plan)
     return plan
+
+
+def carried(context: ControllerContext, member: Member, model: Model) -> Model:
+    """Return the model that the planners let a learner's next task carry."""
+    for view, planner in context.planners:
+        model = planner.carried(view, member, model)
+    return model
 
 
 def receive(context: ControllerContext, assignment: Assignment, event: Trained) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -47,7 +48,8 @@ def from_hf(
     base: a folder that `save_pretrained` made; or a config such as {"model_type": "llama", "hidden_size": 64}, whose
     weights are drawn at random. Nothing is downloaded.
     task: causal-lm, masked-lm, sequence-classification or token-classification.
-    lora: the rank of LoRA adapters, or the arguments of `peft.LoraConfig`; None: no LoRA.
+    lora: the rank of LoRA adapters, or the arguments of `peft.LoraConfig`; with "ranks" such as [4, 8] instead of "r",
+    learners may have any of these ranks (`LoraRanks`). None: no LoRA.
     adapter: any other adapter of PEFT: its peft_type, such as "IA3", and the arguments of its config.
     classes: labels of a classification.
     precision: type of the frozen weights: float32, bfloat16 or float16. What trains is float32.
@@ -149,9 +151,12 @@ def _adapted(network: Any, task: str, settings: dict[str, Any]) -> Any:
     peft = _package("peft")
     known = sorted(kind.value for kind in peft.PeftType)
     one_of("from_hf", "peft_type", str(settings.get("peft_type")), known)
+    first, further = _blocks(settings)
     try:
-        config = peft.get_peft_config({"task_type": PEFT_TASKS[task], **settings})
-        adapted = peft.get_peft_model(network, config)
+        adapted = peft.get_peft_model(network, peft.get_peft_config({"task_type": PEFT_TASKS[task], **first}))
+        for rank, block in further:
+            adapted.add_adapter(f"rank{rank}", peft.get_peft_config({"task_type": PEFT_TASKS[task], **block}))
+        _use_blocks(adapted, ["default", *(f"rank{rank}" for rank, _ in further)])
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"from_hf: the adapter {settings} does not fit this model: {str(error).rstrip('.')}."
@@ -164,6 +169,45 @@ def _adapted(network: Any, task: str, settings: dict[str, Any]) -> Any:
         if own and not hasattr(part, "adapter_layer_names"):
             part.register_forward_pre_hook(_in_float32)
     return adapted
+
+
+def _blocks(settings: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, dict[str, Any]]]]:
+    """Return the settings of an adapter; of one with several ranks, those of the first block and of each further one.
+
+    A block is an adapter of its own, and all are active at once. They have one scale, so together they are the adapter
+    of the highest rank.
+    """
+    if "ranks" not in settings:
+        return settings, []
+    others = {name: value for name, value in settings.items() if name != "ranks"}
+    ranks = settings["ranks"]
+    clear = isinstance(ranks, Sequence) and len(ranks) > 1 and all(type(rank) is int for rank in ranks)
+    require(
+        clear and ranks[0] > 0 and all(low < high for low, high in pairwise(ranks)),
+        f"from_hf: lora ranks should be two or more in ascending order, such as [4, 8], got {ranks!r}.",
+    )
+    strange = [name for name in ("r", "use_dora", "use_rslora", "rank_pattern", "alpha_pattern") if others.get(name)]
+    require(
+        settings["peft_type"] == "LORA" and not strange,
+        f"from_hf: lora with ranks={list(ranks)} goes with plain LoRA, without {', '.join(strange) or 'another type'}.",
+    )
+    scale = others.pop("lora_alpha", 2 * ranks[-1]) / ranks[-1]
+    sizes = [high - low for low, high in pairwise([0, *ranks])]
+    made = [{**others, "r": size, "lora_alpha": scale * size} for size in sizes]
+    return made[0], list(zip(ranks[1:], made[1:], strict=True))
+
+
+def _use_blocks(adapted: Any, names: list[str]) -> None:
+    """Make all blocks of an adapter active; what is trained beside them, such as a head, is there once."""
+    if len(names) == 1:
+        return
+    for part in adapted.modules():
+        copies = getattr(part, "modules_to_save", None)
+        if isinstance(copies, nn.ModuleDict):
+            for name in names[1:]:
+                copies.pop(name)
+        elif hasattr(part, "adapter_layer_names"):
+            part.set_adapter(names)
 
 
 def _in_float32(part: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

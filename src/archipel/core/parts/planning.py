@@ -13,7 +13,7 @@ from archipel.core.parts.divergence import first_divergent, layer_divergence
 from archipel.core.parts.part import Composition, Needs, Part
 from archipel.core.records import Divergence, Record
 from archipel.core.state import Update, View
-from archipel.core.types import Cycle, Plan
+from archipel.core.types import Cycle, Model, Plan
 
 
 class Planner(Part):
@@ -35,6 +35,10 @@ class Planner(Part):
         A learner of a real federation refuses all others, so a planner that changes anything has to override it.
         """
         return (plan,)
+
+    def carried(self, view: View, learner: Member, model: Model) -> Model:
+        """Return the model that this learner's next task carries, made from the one that the protocol hands out."""
+        return model
 
     def private(self, layout: Layout) -> tuple[str, ...]:
         """Return the layers that this planner keeps private."""
