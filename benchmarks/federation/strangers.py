@@ -95,7 +95,7 @@ def _call(address: str, papers: str, count: int, kind: str, begun: Event, end: E
             if number < count:
                 waiting.append(beats[number % len(beats)].future(b"", timeout=60))
             if number >= AT_ONCE and waiting:
-                code = waiting.popleft().code().name
+                code = _ending(waiting.popleft())
                 codes[code] = codes.get(code, 0) + 1
                 begun.set()
     else:
@@ -112,6 +112,12 @@ def _call(address: str, papers: str, count: int, kind: str, begun: Event, end: E
             one.cancel()
         codes["calls"] = count
     told.put(codes)
+
+
+def _ending(call: Any) -> str:
+    """Return a call's status, and whether its stream was refused before it reached the controller (HTTP/2, error 7)."""
+    refused = "error code 7" in (call.debug_error_string() or "")
+    return f"{call.code().name}{', stream refused' if refused else ''}"
 
 
 # ---------------------------------------------------------------------------------------------------------- measuring

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from archipel.core.metrics import metric, pooled
+from archipel.core.metrics import metric, metrics_of, plausible, pooled
 from archipel.core.parts.merge import CommunityMemory
 from archipel.core.records import Capped, Committed, Record, Scores
 from archipel.core.shares import cap
@@ -69,6 +69,35 @@ def test_pooled_counts_by_hand() -> None:
     assert (both.count, both.loss) == (40, 50.0)
     assert metric("accuracy", both) == 0.5
     assert metric("accuracy", pooled(ScoreTable.of([one, other]))) == 0.25
+
+
+def of_tokens(wrong: int, right: int, count: int = 10) -> Scored:
+    return Scored(count, float(wrong + right), tokens=np.array([wrong, right]))
+
+
+def test_nobody_makes_up_a_score_of_tokens() -> None:
+    """Examples are bounded by the study; of how many tokens they have, everybody says what it likes."""
+    honest, liar = of_tokens(90, 10), of_tokens(0, 2**40)
+    table = ScoreTable.of([honest, honest, liar])
+    assert metric("token_accuracy", pooled(table)) > 0.999
+    assert metric("token_accuracy", pooled(table, most_share=0.5)) == pytest.approx(0.5 * 0.1 + 0.5, abs=0.01)
+    assert pooled(table, most_share=0.5).count == 30
+
+
+@pytest.mark.parametrize("lie", [1e300, -1e300, -1.0])
+@pytest.mark.parametrize("mean", ["examples", "learners"])
+def test_nobody_makes_up_the_loss(lie: float, mean: str) -> None:
+    table = ScoreTable.of([Scored(10, 5.0), Scored(10, 7.0), Scored(10, 6.0), Scored(10, lie)])
+    assert abs(metrics_of(table, mean)["loss"]) > 1e298 or lie == -1.0
+    found = metrics_of(table, mean, most_share=0.8)["loss"]
+    assert found == pytest.approx((0.5 + 0.7 + 0.6 + (65.0 if lie > 0 else 0.0)) / 4, abs=4)
+    assert 0.4 < found < 20
+
+
+def test_losses_that_differ_honestly_stay_to_the_bit() -> None:
+    for losses in ([5.0, 7.0, 400.0], [0.0, 0.0, 9.0], [-5.0, -7.0, 3.0], [5.0, 1e9]):
+        table = ScoreTable.of([Scored(10, loss) for loss in losses])
+        assert plausible(table) == (table,)
 
 
 def claims(**counts: Any) -> Act:

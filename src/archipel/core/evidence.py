@@ -53,7 +53,7 @@ def store(context: ControllerContext, inquiry: Inquiry, answers: SiteAnswers) ->
         return False
     if state.most_share < 1 and isinstance(answers, ScoreTable):
         own = update.metrics.validation
-        counts = [*answers.counts.tolist(), 0 if own is None else own.count]
+        counts = [*answers.targets.tolist(), 0 if own is None else int(own.as_table().targets[0])]
         check_shares(context, "opinions", (*inquiry.sites, update.learner), counts)
     update.evidence[inquiry.question].answers = answers
     return update.ready

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +16,22 @@ from archipel.core.shares import cap
 Floats = npt.NDArray[np.float64]
 
 
+FAR, LEAST = 100.0, 0.01
+"""Medians of all sites' mean losses that one site's may be; and the smallest median that counts."""
+
+
 def pooled(*tables: ScoreTable, most_share: float = 1.0) -> Scored:
-    """Return the answer as if all examples lay in one place; nobody's are more than `most_share` of them."""
+    """Return the answer as if all examples lay in one place; nobody's are more than `most_share` of them.
+
+    Where there is such a limit, nobody's loss is believed that is far from the others' either.
+    """
+    if most_share < 1:
+        tables = plausible(*tables)
+        targets: list[int] = [count for table in tables for count in table.targets.tolist()]
+        within = cap(targets, most_share)
+        if within is not targets:
+            return _weighted(tables, [w / c if c else 0.0 for w, c in zip(within, targets, strict=True)])
     counts: list[int] = [count for table in tables for count in table.counts.tolist()]
-    within = cap(counts, most_share) if most_share < 1 else counts
-    if within is not counts:
-        return _weighted(tables, [w / c if c else 0.0 for w, c in zip(within, counts, strict=True)])
     confusions = [table.confusion.sum(axis=0) for table in tables if table.confusion is not None]
     histograms = [table.histogram.sum(axis=0) for table in tables if table.histogram is not None]
     tokens = [table.tokens.sum(axis=0) for table in tables if table.tokens is not None]
@@ -33,11 +44,31 @@ def pooled(*tables: ScoreTable, most_share: float = 1.0) -> Scored:
     )
 
 
+def plausible(*tables: ScoreTable) -> tuple[ScoreTable, ...]:
+    """Return tables whose mean losses are at most `FAR` medians of all sites', and below 0 only if the median is.
+
+    A mean over sites would else be whatever one of them says. Of fewer than three nobody can tell whose is true.
+    """
+    targets = np.concatenate([table.targets for table in tables] or [np.empty(0, np.int64)])
+    losses = np.concatenate([table.losses for table in tables] or [np.empty(0)])
+    there = targets > 0
+    if there.sum() < 3:
+        return tables
+    middle = float(np.median(losses[there] / targets[there]))
+    most = FAR * max(abs(middle), LEAST)
+    within = np.clip(losses, (-most if middle < 0 else 0.0) * targets, most * targets)
+    if not (within != losses)[there].any():
+        return tables
+    rows = np.split(within, np.cumsum([len(table) for table in tables])[:-1])
+    return tuple(replace(table, losses=own) for table, own in zip(tables, rows, strict=True))
+
+
 def _weighted(tables: Sequence[ScoreTable], factors: Sequence[float]) -> Scored:
     """Return the sum of the rows by their factors; they count as many examples together as they did before."""
     counts = [count for table in tables for count in table.counts.tolist()]
     losses = [loss for table in tables for loss in table.losses.tolist()]
-    scale = sum(counts) / math.fsum(f * count for f, count in zip(factors, counts, strict=True))
+    targets = [count for table in tables for count in table.targets.tolist()]
+    scale = sum(targets) / math.fsum(f * count for f, count in zip(factors, targets, strict=True))
     scaled = [scale * f for f in factors]
     row_factors = np.split(np.array(scaled), np.cumsum([len(table) for table in tables])[:-1])
     return Scored(
@@ -198,6 +229,8 @@ OF_TOKENS = ("perplexity", "token_accuracy")
 
 def metrics_of(table: ScoreTable, mean: str, most_share: float = 1.0) -> dict[str, float]:
     """Return all metrics that these answers allow: of the pooled examples, or the mean of the sites' own."""
+    if most_share < 1:
+        (table,) = plausible(table)
     groups = (
         [pooled(table, most_share=most_share)]
         if mean == "examples"

@@ -76,6 +76,11 @@ class ScoreTable:
         return map(self.row, range(len(self)))
 
     @property
+    def targets(self) -> Counts:
+        """What each site's loss is summed over, and its row counts by: tokens where they are counted, else examples."""
+        return self.counts if self.tokens is None else self.tokens.sum(axis=1)
+
+    @property
     def answered(self) -> int:
         """How many sites answered."""
         return len(self.counts) - len(self.missing)

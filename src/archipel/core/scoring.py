@@ -35,7 +35,7 @@ def take_scores(context: ControllerContext, inquiry: Inquiry, table: ScoreTable)
     if evaluation is None:
         return
     if state.most_share < 1 and evaluation.mean == "examples":
-        check_shares(context, "score", inquiry.sites, table.counts.tolist())
+        check_shares(context, "score", inquiry.sites, table.targets.tolist())
     tested = len(inquiry.sites) - inquiry.validators
     answers, validation = table.rows(0, tested), table.rows(tested, len(table))
     if not answers.answered:
