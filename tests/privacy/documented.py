@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+
+from scipy.stats import hypergeom
 
 from archipel import algorithms
 from archipel.core.parts import Equally
 from archipel.core.parts.privacy import Privacy
+from archipel.privacy.secure_sum.graph import colluding, degree, share_threshold
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "noise-and-secure-sums.md"
 
@@ -31,3 +36,22 @@ def check_table(mechanism: Privacy, *, weighting: bool) -> None:
             refused = str(error)
         assert bool(refused) == said.startswith("refused"), f"{name}: {refused}"
     assert set(algorithms.__all__) - told.keys() == {"local_only", "centralised"}
+
+
+def neighbour_rows(threshold: float = 0.75) -> Iterator[str]:
+    """The table of docs/explanation/secure-sums.md, for cohorts of several sizes."""
+    for cohort in (3, 10, 64, 100, 300, 1000, 10_000):
+        neighbours = degree(cohort)
+        needed, most = share_threshold(neighbours, threshold), colluding(neighbours, threshold)
+        cells = [f"{cohort:,}", str(neighbours), str(needed), str(most)]
+        cells += [_tries(cohort, neighbours, most, share) for share in (0.05, 0.1, 0.2)]
+        lost = cohort * hypergeom.sf(neighbours + 1 - needed, cohort - 1, cohort // 10, neighbours)
+        yield f"| {' | '.join(cells)} | {'none' if lost < 1e-12 else f'{lost:.0e}'} |"
+
+
+def _tries(cohort: int, neighbours: int, most: int, share: float) -> str:
+    """Rings that a controller has to try until somebody has too many colluding neighbours."""
+    colluders = int(share * cohort)
+    if colluders <= most:
+        return "never"
+    return f"2^{-math.log2(cohort) - hypergeom.logsf(most, cohort - 1, colluders, neighbours) / math.log(2):.0f}"

@@ -115,8 +115,8 @@ class SecureSum(Privacy):
             update.learner: quantiser.encode(_change(view, update, pieces).numpy(), weight)
             for update, weight in zip(updates, whole, strict=True)
         }
-        total = rehearse(memory.learners, f"round {memory.sums}", numbers, threshold=self.threshold, bits=self.bits)
-        changes, weight_sum = quantiser.decode(total)
+        total = rehearse(memory.learners, f"round {memory.sums}", numbers, threshold=self.threshold)
+        changes, weight_sum = quantiser.decode(total, len(updates))
         proposal, place = view.kernels.empty(view.layout.size), 0
         for piece in pieces:
             size = piece.stop - piece.start

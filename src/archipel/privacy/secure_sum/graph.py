@@ -1,7 +1,8 @@
 """Who masks with whom: everybody with everybody, or in large cohorts a ring of random neighbours (Bell et al. 2020).
 
-The order of the ring follows from all public keys of the round, so a learner finds its neighbours itself and a
-controller cannot choose them for it.
+The order of the ring follows from all public keys of the round, so a learner finds its neighbours itself. A controller
+can only try out cohorts and keys of colluding learners until a ring suits it; docs/explanation/secure-sums.md says how
+many tries that takes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 EVERYBODY = 64
 """Up to so many learners all are neighbours."""
@@ -21,17 +23,44 @@ def degree(learners: int) -> int:
     return 2 * math.ceil(5 * math.log2(learners))
 
 
-def neighbours(keys: Mapping[str, bytes]) -> dict[str, tuple[str, ...]]:
-    """Return the neighbours of every learner, given everybody's public keys."""
-    together = hashlib.sha256()
-    for name in sorted(keys):
-        together.update(hashlib.sha256(name.encode()).digest() + hashlib.sha256(keys[name]).digest())
-    salt = together.digest()
-    ring = sorted(keys, key=lambda name: hashlib.sha256(salt + name.encode()).digest())
-    half, count = degree(len(ring)) // 2, len(ring)
-    if count <= EVERYBODY:
-        return {name: tuple(sorted(other for other in ring if other != name)) for name in ring}
-    return {
-        name: tuple(sorted(ring[(place + step) % count] for step in range(-half, half + 1) if step))
-        for place, name in enumerate(ring)
-    }
+def share_threshold(neighbours: int, threshold: float) -> int:
+    """Return how many shares give a learner's secret; its neighbours and the learner itself hold one each."""
+    return math.ceil(threshold * (neighbours + 1) - 1e-9)  # .7 * 10 is 7.000000000000001
+
+
+def colluding(neighbours: int, threshold: float) -> int:
+    """Return how many of a learner's neighbours may collude with the controller without opening its update."""
+    return 2 * share_threshold(neighbours, threshold) - (neighbours + 1) - 1
+
+
+class Ring:
+    """The order of a cohort, and what names this cohort: a hash of everybody's names and keys."""
+
+    def __init__(self, digests: Mapping[str, bytes]) -> None:
+        """digests: of each learner's keys."""
+        together = hashlib.sha256()
+        for name in sorted(digests):
+            together.update(hashlib.sha256(name.encode()).digest() + digests[name])
+        self.digest = together.digest()
+        self._order = sorted(digests, key=lambda name: hashlib.sha256(self.digest + name.encode()).digest())
+        self._places = {name: place for place, name in enumerate(self._order)}
+        self.numbers = {name: number for number, name in enumerate(sorted(digests), start=1)}
+        """Places at which each learner's shares are evaluated."""
+
+    @staticmethod
+    def of(digests: Mapping[str, bytes]) -> Ring:
+        """Return the ring of a cohort; all learners of a simulation ask for the same one."""
+        return _ring(tuple(sorted(digests.items())))
+
+    def neighbours(self, name: str) -> tuple[str, ...]:
+        """Return the neighbours of a learner by name."""
+        count = len(self._order)
+        if count <= EVERYBODY:
+            return tuple(sorted(other for other in self._order if other != name))
+        half, place = degree(count) // 2, self._places[name]
+        return tuple(sorted(self._order[(place + step) % count] for step in range(-half, half + 1) if step))
+
+
+@lru_cache(maxsize=2)
+def _ring(digests: tuple[tuple[str, bytes], ...]) -> Ring:
+    return Ring(dict(digests))

@@ -1,176 +1,202 @@
 """The learner's side of a secure sum: a state machine without IO, which goes through each phase once.
 
-It refuses a cohort below the least size, a key without a valid signature, a cohort without itself, boxes from too few
-neighbours, a request to reveal below the threshold, a second request, and a request for both secrets of one learner.
+Everything that it draws follows from one secret: told the same requests again, as after a crash, it gives the same
+answers. It refuses a cohort below the least size, neighbours without a valid signature, a cohort without itself, too
+few neighbours in any phase, and whatever comes twice or out of turn. It gives shares only when so many neighbours have
+confirmed that they will never help to open its own key: that is what a controller cannot get around by telling
+different learners different stories (docs/explanation/secure-sums.md has the proof).
 """
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from archipel.privacy.secure_sum.graph import neighbours
-from archipel.privacy.secure_sum.masks import Bits, Whole, expand
-from archipel.privacy.secure_sum.shamir import SECRET_BYTES, SHARE_BYTES, split
+from archipel.privacy.secure_sum.channels import Channel, agreed, derived
+from archipel.privacy.secure_sum.graph import Ring, share_threshold
+from archipel.privacy.secure_sum.masks import Whole, add_mask, expand
+from archipel.privacy.secure_sum.shamir import SHARE_BYTES, split
 from archipel.privacy.secure_sum.sum_messages import (
-    MaskedNumbers,
+    PHASES,
+    Cohort,
     RevealedShares,
-    RevealRequest,
     RoundKeys,
-    SealedShares,
     SecureSumRefused,
+    SumPhase,
 )
 
-Sign: TypeAlias = Callable[[bytes], bytes]
-Verify: TypeAlias = Callable[[str, bytes, bytes], bool]
-"""(learner, statement, signature) -> whether that learner's certificate made it."""
-SumPhase: TypeAlias = Literal["advertise", "share", "mask", "reveal", "over"]
+Sign: TypeAlias = Callable[[bytes], tuple[bytes, bytes]]
+"""statement -> signature and certificate."""
+Verify: TypeAlias = Callable[[RoundKeys, bytes], str | None]
+"""(keys, statement) -> why the signature does not count, or None."""
 
-NONCE = bytes(12)
-"""Of a box: each key seals one box, since it is of one round and one direction."""
-
-
-def share_threshold(neighbours_: int) -> int:
-    """Return how many shares give a secret: more than two thirds of those that the neighbours and itself hold.
-
-    A holder gives one of a learner's two secrets. To get both, a controller needs twice the threshold, which is more
-    than all honest holders and a third of colluding ones can give.
-    """
-    return 2 * (neighbours_ + 1) // 3 + 1
+SENT, CONFIRMED = b"sent", b"confirmed"
+"""What tags state."""
 
 
-def agreed_key(private: X25519PrivateKey, public: bytes, purpose: str) -> bytes:
-    """Return 32 bytes that two learners share for a purpose."""
-    common = private.exchange(X25519PublicKey.from_public_bytes(public))
-    return HKDF(SHA256(), 32, salt=None, info=purpose.encode()).derive(common)
+def purpose(what: str, round_: str, cohort: bytes, one: str, other: str) -> bytes:
+    """Return what two learners' secret is for."""
+    first, second = sorted((one, other))
+    parts = (what.encode(), round_.encode(), cohort, first.encode(), second.encode())
+    return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
+
+
+def mask_seed(private: X25519PrivateKey, public: bytes, round_: str, cohort: bytes, one: str, other: str) -> bytes:
+    """Return the seed of the mask between two learners, from the masking key of either of them."""
+    return agreed(private, public, purpose("mask", round_, cohort, one, other))
 
 
 class MaskingLearner:
     """One learner in one round."""
 
     def __init__(
-        self, name: str, round_: str, *, least: int, threshold: float, bits: Bits, sign: Sign, verify: Verify
+        self, name: str, round_: str, secret: bytes, *, least: int, threshold: float, sign: Sign, verify: Verify
     ) -> None:
-        """Begin a round; least: learners of a cohort; threshold: share of it that must have sent before it reveals."""
+        """Begin a round.
+
+        secret: 32 random bytes, of this round alone. least: learners of a cohort. threshold: share of the learner and
+        its neighbours that must go on, in every phase; above 2/3.
+        """
         self.name = name
-        self._round = round_
-        self._least, self._threshold, self._bits = least, threshold, bits
+        self.round = round_
+        self._least, self._threshold = least, threshold
         self._sign, self._verify = sign, verify
-        self._sharing, self._masking = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-        self._seed = os.urandom(SECRET_BYTES)
-        self._cohort: dict[str, RoundKeys] = {}
-        self._neighbours: tuple[str, ...] = ()
+        self._sharing, self._masking = (
+            X25519PrivateKey.from_private_bytes(derived(secret, what)) for what in (b"sharing", b"masking")
+        )
+        self._seed, self._polynomials = derived(secret, b"seed"), derived(secret, b"polynomials")
+        self._ring = Ring({})
+        self._keys: dict[str, RoundKeys] = {}
+        """Of the neighbours."""
+        self._channels: dict[str, Channel] = {}
         self._shares: dict[str, bytes] = {}
         """Of itself and each neighbour that has sent a box: the share of its seed, and of its key."""
-        self._next: SumPhase = "advertise"
+        self._included: frozenset[str] = frozenset()
+        self.next: SumPhase = "advertise"
 
     def advertise(self) -> RoundKeys:
         """Return the keys of this round."""
-        self._enter("advertise", "share")
+        self._enter("advertise")
         sharing, masking = (key.public_key().public_bytes_raw() for key in (self._sharing, self._masking))
-        keys = RoundKeys(self.name, sharing, masking)
-        self._own = replace(keys, signature=self._sign(keys.statement(self._round)))
+        keys = RoundKeys(self.name, sharing, masking, hashlib.sha256(self._seed).digest())
+        signature, certificate = self._sign(keys.statement(self.round))
+        self._own = replace(keys, signature=signature, certificate=certificate)
         return self._own
 
-    def share(self, cohort: Sequence[RoundKeys]) -> SealedShares:
-        """Seal shares of the own secrets for each neighbour."""
-        self._enter("share", "mask")
+    def share(self, cohort: Cohort) -> dict[str, bytes]:
+        """Return shares of the own secrets, sealed for each neighbour."""
+        self._enter("share")
+        self._ring = Ring.of(cohort.digests)
         self._check(cohort)
-        self._cohort = {keys.learner: keys for keys in cohort}
-        self._neighbours = neighbours({keys.learner: keys.sharing + keys.masking for keys in cohort})[self.name]
-        places, needed = self._places(), share_threshold(len(self._neighbours))
-        holders = [places[name] for name in (self.name, *self._neighbours)]
-        seeds = split(self._seed, holders, needed)
-        keys = split(self._masking.private_bytes_raw(), holders, needed)
-        self._shares = {self.name: seeds[places[self.name]] + keys[places[self.name]]}
-        boxes = {name: self._seal(name, seeds[places[name]] + keys[places[name]]) for name in self._neighbours}
-        return SealedShares(self.name, boxes)
+        neighbours = self._ring.neighbours(self.name)
+        self._keys = {name: cohort.keys[name] for name in neighbours}
+        for name, keys in self._keys.items():
+            try:
+                about = purpose("channel", self.round, self._ring.digest, self.name, name)
+                self._channels[name] = Channel(agreed(self._sharing, keys.sharing, about))
+            except ValueError:
+                raise SecureSumRefused(f"{self.name}: the keys of {name} are no X25519 keys.") from None
+        numbers, needed = self._ring.numbers, share_threshold(len(neighbours), self._threshold)
+        holders = [numbers[name] for name in (self.name, *neighbours)]
+        seeds = split(self._seed, holders, needed, self._draw(b"seed"))
+        keys_ = split(self._masking.private_bytes_raw(), holders, needed, self._draw(b"key"))
+        both = {name: seeds[numbers[name]] + keys_[numbers[name]] for name in (self.name, *neighbours)}
+        self._shares = {self.name: both[self.name]}
+        return {name: self._channels[name].seal(self.name, name, both[name]) for name in neighbours}
 
-    def mask(self, boxes: Mapping[str, bytes], numbers: Whole) -> MaskedNumbers:
-        """Add all masks to the numbers; boxes: by neighbour, of all that go on with the round."""
-        self._enter("mask", "reveal")
-        unknown = sorted(boxes.keys() - set(self._neighbours))
-        if unknown:
-            raise SecureSumRefused(f"{self.name}: a box came from {unknown[0]}, which is no neighbour in this round.")
-        needed = share_threshold(len(self._neighbours))
-        if len(boxes) + 1 < needed:
-            raise SecureSumRefused(
-                f"{self.name}: {len(boxes)} of {len(self._neighbours)} neighbours go on, and {needed - 1} are needed."
-            )
-        self._shares |= {name: self._open(name, box) for name, box in boxes.items()}
-        masked = numbers + expand(self._seed, len(numbers), self._bits)
-        for name in boxes:
-            mask = expand(self._pair_seed(name), len(numbers), self._bits)
-            masked = masked + mask if self.name < name else masked - mask
-        return MaskedNumbers(self.name, masked)
+    def mask(self, boxes: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Take the boxes of all neighbours that go on; return a tag for each, which goes with the masked numbers."""
+        self._enter("mask")
+        self._check_known("a box came", boxes)
+        self._check_enough(len(boxes), "go on")
+        for name, box in boxes.items():
+            shares = self._channels[name].open(name, self.name, box)
+            if shares is None or len(shares) != 2 * SHARE_BYTES:
+                raise SecureSumRefused(f"{self.name}: the box from {name} was changed on its way.")
+            self._shares[name] = shares
+        return {name: self._channels[name].tag(SENT, self.name, name) for name in boxes}
 
-    def reveal(self, request: RevealRequest) -> RevealedShares:
-        """Give one share of each neighbour, and never another."""
-        self._enter("reveal", "over")
-        both = sorted(request.survivors & request.dropped)
-        if both:
-            raise SecureSumRefused(f"{self.name}: asked for both secrets of {both[0]}, which would open its update.")
-        least = math.ceil(self._threshold * len(self._cohort))
-        if len(request.survivors & self._cohort.keys()) < least:
-            raise SecureSumRefused(
-                f"{self.name}: the sum would be of {len(request.survivors)} learners, and a cohort of "
-                f"{len(self._cohort)} needs {least}."
-            )
-        if self.name not in request.survivors:
-            raise SecureSumRefused(f"{self.name}: it has sent its numbers, and is said to have dropped out.")
+    def masked(self, numbers: Whole) -> Whole:
+        """Return the numbers under all masks. Give it the same numbers each time: their difference would be bare."""
+        assert self.next == "confirm"
+        found = numbers.copy()
+        add_mask(found, self._seed)
+        for name in sorted(self._shares.keys() - {self.name}):
+            public, cohort = self._keys[name].masking, self._ring.digest
+            seed = mask_seed(self._masking, public, self.round, cohort, self.name, name)
+            add_mask(found, seed, 1 if self.name < name else -1)
+        return found
+
+    def confirm(self, tags: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Take the tags of neighbours that have sent; return one for each, and never help to open its key."""
+        self._enter("confirm")
+        valid = self._valid(tags, SENT)
+        self._included = frozenset((self.name, *valid))
+        self._check_enough(len(valid), "have sent numbers")
+        return {name: self._channels[name].tag(CONFIRMED, self.name, name) for name in valid}
+
+    def reveal(self, tags: Mapping[str, bytes]) -> RevealedShares:
+        """Take the tags of neighbours that have confirmed this learner; give one share of each, and never another."""
+        self._enter("reveal")
+        self._check_enough(len(self._valid(tags, CONFIRMED)), "have confirmed that it has sent numbers")
         return RevealedShares(
-            self.name,
-            {name: share[:SHARE_BYTES] for name, share in self._shares.items() if name in request.survivors},
-            {name: share[SHARE_BYTES:] for name, share in self._shares.items() if name in request.dropped},
+            {name: share[:SHARE_BYTES] for name, share in self._shares.items() if name in self._included},
+            {name: share[SHARE_BYTES:] for name, share in self._shares.items() if name not in self._included},
         )
 
-    def _enter(self, phase: SumPhase, following: SumPhase) -> None:
+    def _enter(self, phase: SumPhase) -> None:
         """Go through a phase, once and in order; what fails in it ends the round for this learner."""
-        if self._next != phase:
-            raise SecureSumRefused(
-                f"{self.name}: asked to {phase} in round {self._round}, and it is at {self._next!r}."
-            )
-        self._next = following
+        if self.next != phase:
+            raise SecureSumRefused(f"{self.name}: asked to {phase} in round {self.round}, and it is at {self.next!r}.")
+        self.next = PHASES[PHASES.index(phase) + 1]
 
-    def _check(self, cohort: Sequence[RoundKeys]) -> None:
-        names = [keys.learner for keys in cohort]
-        if len(set(names)) < len(names) or len({keys.masking for keys in cohort}) < len(names):
-            raise SecureSumRefused(f"{self.name}: a learner or a key is in the cohort twice.")
-        if len(names) < self._least:
-            raise SecureSumRefused(f"{self.name}: a cohort of {len(names)} is smaller than {self._least}.")
-        if self._own not in cohort:
+    def _check(self, cohort: Cohort) -> None:
+        digests, keys = cohort.digests, cohort.keys
+        if len(digests) < self._least:
+            raise SecureSumRefused(f"{self.name}: a cohort of {len(digests)} is smaller than {self._least}.")
+        if digests.get(self.name) != self._own.digest:
             raise SecureSumRefused(f"{self.name}: its own keys are not in the cohort as it has sent them.")
-        for keys in cohort:
-            if not self._verify(keys.learner, keys.statement(self._round), keys.signature):
-                raise SecureSumRefused(f"{self.name}: the keys of {keys.learner} have no valid signature.")
+        missing = [name for name in self._ring.neighbours(self.name) if name not in keys]
+        if missing or len(keys.keys() - {self.name}) < self._least - 1:
+            raise SecureSumRefused(
+                f"{self.name}: {len(keys)} keys came, and not that of its neighbour {missing[0]}."
+                if missing
+                else f"{self.name}: the keys of {len(keys)} learners came, and {self._least - 1} others are needed."
+            )
+        for name, one in keys.items():
+            if name == self.name:
+                continue
+            if one.learner != name or digests.get(name) != one.digest:
+                raise SecureSumRefused(f"{self.name}: the keys of {name} are not those of the cohort.")
+            reason = self._verify(one, one.statement(self.round))
+            if reason is not None:
+                raise SecureSumRefused(f"{self.name}: the keys of {name} have no valid signature: {reason}.")
 
-    def _places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(sorted(self._cohort), start=1)}
+    def _check_known(self, what: str, names: Iterable[str]) -> None:
+        unknown = sorted(set(names) - self._keys.keys())
+        if unknown:
+            raise SecureSumRefused(f"{self.name}: {what} from {unknown[0]}, which is no neighbour in this round.")
 
-    def _box_key(self, sender: str, receiver: str, other: str) -> bytes:
-        purpose = f"share {self._round} from {sender!r} to {receiver!r}"
-        return agreed_key(self._sharing, self._cohort[other].sharing, purpose)
+    def _check_enough(self, others: int, what: str) -> None:
+        needed = share_threshold(len(self._keys), self._threshold) - 1
+        if others < needed:
+            raise SecureSumRefused(
+                f"{self.name}: {others} of {len(self._keys)} neighbours {what}, and {needed} are needed."
+            )
 
-    def _seal(self, receiver: str, shares: bytes) -> bytes:
-        return AESGCM(self._box_key(self.name, receiver, receiver)).encrypt(NONCE, shares, None)
+    def _valid(self, tags: Mapping[str, bytes], statement: bytes) -> list[str]:
+        """Return whose tags are valid, of neighbours whose numbers are masked with this learner's."""
+        known = self._shares.keys() - {self.name}
+        return [
+            name
+            for name, tag in sorted(tags.items())
+            if name in known and self._channels[name].shows(tag, statement, name, self.name)
+        ]
 
-    def _open(self, sender: str, box: bytes) -> bytes:
-        try:
-            shares = AESGCM(self._box_key(sender, self.name, sender)).decrypt(NONCE, box, None)
-        except InvalidTag:
-            raise SecureSumRefused(f"{self.name}: the box from {sender} was changed on its way.") from None
-        if len(shares) != 2 * SHARE_BYTES:
-            raise SecureSumRefused(f"{self.name}: the box from {sender} holds {len(shares)} bytes.")
-        return shares
-
-    def _pair_seed(self, other: str) -> bytes:
-        return agreed_key(self._masking, self._cohort[other].masking, f"mask {self._round}")
+    def _draw(self, what: bytes) -> Callable[[int], bytes]:
+        seed = derived(self._polynomials, what, self._ring.digest)
+        return lambda size: expand(seed, -(-size // 8), 64).tobytes()[:size]

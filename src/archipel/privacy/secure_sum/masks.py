@@ -13,6 +13,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 Bits: TypeAlias = Literal[32, 64]
 Whole: TypeAlias = npt.NDArray[Any]
 """Of uint32 or uint64: sums wrap around by themselves."""
+KEY = 16
+"""Bytes of a seed that are AES' key."""
+BLOCK = 1 << 18
+"""Bytes of a mask that are computed at a time: they stay in the processor's cache until they are added."""
+ZEROS = bytes(BLOCK)
 
 
 def whole_type(bits: Bits) -> np.dtype[Any]:
@@ -21,9 +26,27 @@ def whole_type(bits: Bits) -> np.dtype[Any]:
 
 
 def expand(seed: bytes, size: int, bits: Bits) -> Whole:
-    """Return uniform numbers modulo 2^bits from a seed of 32 bytes, by AES in counter mode."""
-    stream = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
-    return np.frombuffer(stream.update(bytes(size * bits // 8)), dtype=whole_type(bits))
+    """Return uniform numbers modulo 2^bits from a seed, by AES in counter mode."""
+    numbers = np.zeros(size, dtype=whole_type(bits))
+    add_mask(numbers, seed)
+    return numbers
+
+
+def add_mask(numbers: Whole, seed: bytes, sign: Literal[1, -1] = 1) -> None:
+    """Add the mask of a seed to numbers in place, or take it off."""
+    stream = Cipher(algorithms.AES(seed[:KEY]), modes.CTR(bytes(16))).encryptor()
+    step = min(len(numbers), BLOCK // numbers.itemsize)
+    into = bytearray(step * numbers.itemsize + 15)  # room for the cipher's last block
+    mask = np.frombuffer(into, dtype=numbers.dtype, count=step)
+    change = np.add if sign == 1 else np.subtract
+    for start in range(0, len(numbers), step or 1):
+        piece = numbers[start : start + step]
+        stream.update_into(memoryview(ZEROS)[: piece.nbytes], into)
+        change(piece, mask[: len(piece)], out=piece)
+
+
+class BeyondRange(ValueError):
+    """A sum that no learners that keep to the clip can have sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +75,19 @@ class Quantiser:
         steps = np.rint(change * (weight * factor / self.step)).astype(np.int64)
         return np.append(steps, weight).astype(whole_type(self.bits))
 
-    def decode(self, whole: Whole) -> tuple[npt.NDArray[np.float64], int]:
-        """Return the sum of weighted changes, and the sum of weights."""
+    def decode(self, whole: Whole, senders: int) -> tuple[npt.NDArray[np.float64], int]:
+        """Return the sum of weighted changes, and the sum of weights; refuse what so many learners cannot have sent."""
         signed = whole.astype(whole_type(self.bits)).view(f"<i{self.bits // 8}")
-        return signed[:-1].astype(np.float64) * self.step, int(signed[-1])
+        changes, weight = signed[:-1].astype(np.float64) * self.step, int(signed[-1])
+        if not senders <= weight <= self.total_weight:
+            raise BeyondRange(
+                f"the weights of {senders} learners add up to {weight}, which should be {senders} to "
+                f"{self.total_weight}: one of them has sent something else than its numbers"
+            )
+        norm, most = math.sqrt(float(changes @ changes)), self.clip * weight
+        if norm > most * (1 + 1e-9) + self.error(senders) * math.sqrt(len(changes)):
+            raise BeyondRange(
+                f"the sum of {senders} updates has the norm {norm:.4g}, and with a clip of {self.clip:g} it is at most "
+                f"{most:.4g}: one of them is beyond the clip"
+            )
+        return changes, weight

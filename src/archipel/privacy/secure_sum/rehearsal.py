@@ -2,45 +2,62 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 
+import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from archipel.privacy.secure_sum.masking_learner import MaskingLearner
-from archipel.privacy.secure_sum.masks import Bits, Whole
+from archipel.privacy.secure_sum.masks import Whole
 from archipel.privacy.secure_sum.sum_collector import SumCollector
+from archipel.privacy.secure_sum.sum_messages import RoundKeys
 
 LEAST = 3
 
 
-def rehearse(
-    cohort: Sequence[str], round_: str, numbers: Mapping[str, Whole], *, threshold: float, bits: Bits
-) -> Whole:
+def rehearse(cohort: Sequence[str], round_: str, numbers: Mapping[str, Whole], *, threshold: float) -> Whole:
     """Return the sum of the numbers of those who sent any; the others of the cohort drop out before they send."""
     certificates = {name: Ed25519PrivateKey.generate() for name in cohort}
 
-    @cache  # each learner checks all signatures; here one check is enough for all of them
-    def verify(learner: str, statement: bytes, signature: bytes) -> bool:
+    @cache  # each learner checks its neighbours' signatures; here one check is enough for all of them
+    def checked(learner: str, statement: bytes, signature: bytes) -> str | None:
         try:
             certificates[learner].public_key().verify(signature, statement)
         except (InvalidSignature, KeyError):
-            return False
-        return True
+            return "it was made with another key"
+        return None
 
-    learners = {
-        name: MaskingLearner(
-            name, round_, least=LEAST, threshold=threshold, bits=bits, sign=certificates[name].sign, verify=verify
-        )
-        for name in cohort
-    }
-    size = len(next(iter(numbers.values())))
-    collector = SumCollector(round_, size=size, threshold=threshold, bits=bits)
-    keys = collector.cohort(learner.advertise() for learner in learners.values())
-    for learner in learners.values():
-        collector.take_shares(learner.share(keys))
+    def verify(keys: RoundKeys, statement: bytes) -> str | None:
+        return checked(keys.learner, statement, keys.signature)
+
+    def learner(name: str) -> MaskingLearner:
+        def sign(statement: bytes) -> tuple[bytes, bytes]:
+            return certificates[name].sign(statement), b""
+
+        return MaskingLearner(name, round_, os.urandom(32), least=LEAST, threshold=threshold, sign=sign, verify=verify)
+
+    learners = {name: learner(name) for name in cohort}
+    collector = SumCollector(round_, cohort, least=LEAST, threshold=threshold, verify=verify)
+    for one in learners.values():
+        collector.take_keys(one.advertise())
+    collector.close()
+    for name, one in learners.items():
+        collector.take_boxes(name, one.share(collector.cohort_for(name)))
+    collector.close()
+    total = np.zeros_like(next(iter(numbers.values())))
     for name, own in numbers.items():
-        collector.take_numbers(learners[name].mask(collector.boxes_for(name), own))
-    request = collector.request()
-    return collector.total(learners[name].reveal(request) for name in numbers)
+        tags = learners[name].mask(collector.boxes_for(name))
+        total += learners[name].masked(own)
+        collector.take_sent(name, tags)
+    collector.close()
+    for name in numbers:
+        collector.take_confirmed(name, learners[name].confirm(collector.tags_for(name)))
+    collector.close()
+    for name in numbers:
+        if not collector.complete:
+            collector.take_shares(name, learners[name].reveal(collector.tags_for(name)))
+    collector.close()
+    return collector.unmask(total)[0]

@@ -1,98 +1,254 @@
 """The controller's side of a secure sum: it routes boxes it cannot open and adds up numbers it cannot read.
 
-What it holds at any time opens no single update: masked numbers, sealed boxes, and for each learner shares of one of
-its two secrets.
+A state machine without IO. Messages of learners go in, phase by phase; `close` ends a phase, and what each learner is
+to be told next comes out. Told the same messages again, it is where it was. What it holds at any time opens no single
+update: sealed boxes, tags, and for each learner shares of one of its two secrets.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Literal, TypeAlias
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from archipel.privacy.secure_sum.graph import neighbours
-from archipel.privacy.secure_sum.masking_learner import agreed_key, share_threshold
-from archipel.privacy.secure_sum.masks import Bits, Whole, expand, whole_type
-from archipel.privacy.secure_sum.shamir import combine
+from archipel.privacy.secure_sum.channels import TAG_BYTES, agreed
+from archipel.privacy.secure_sum.graph import Ring, share_threshold
+from archipel.privacy.secure_sum.masking_learner import Verify, mask_seed
+from archipel.privacy.secure_sum.masks import Whole, add_mask
+from archipel.privacy.secure_sum.shamir import SHARE_BYTES, WrongShares, recover
 from archipel.privacy.secure_sum.sum_messages import (
-    MaskedNumbers,
+    PHASES,
+    Cohort,
     RevealedShares,
-    RevealRequest,
     RoundKeys,
-    SealedShares,
     SecureSumRefused,
+    SumPhase,
 )
+
+Kind: TypeAlias = Literal["seeds", "keys"]
+"""Which of a learner's two secrets."""
+KINDS: tuple[Kind, ...] = ("seeds", "keys")
+BOX_BYTES = 2 * SHARE_BYTES + 16
+"""Two shares, and what AES-GCM adds."""
 
 
 class SumCollector:
     """One round at the controller."""
 
-    def __init__(self, round_: str, *, size: int, threshold: float, bits: Bits) -> None:
-        self._round, self._size, self._threshold, self._bits = round_, size, threshold, bits
+    def __init__(self, round_: str, learners: Iterable[str], *, least: int, threshold: float, verify: Verify) -> None:
+        """Begin a round of these learners; they advertise first. `least` and `threshold` as learners have them."""
+        self.round = round_
+        self._least, self._threshold, self._verify = least, threshold, verify
+        self.phase: SumPhase = "advertise"
+        self.waiting = set(learners)
+        self._asked = len(self.waiting)
+        """Learners that have not answered in this phase."""
+        self.answered: set[str] = set()
+        """Those that have."""
+        self.senders: frozenset[str] = frozenset()
+        """Those whose numbers are in the sum, once the phase `mask` is closed."""
         self._keys: dict[str, RoundKeys] = {}
+        self._digests: dict[str, bytes] = {}
+        self._ring = Ring({})
         self._neighbours: dict[str, tuple[str, ...]] = {}
-        self._shared: dict[str, SealedShares] = {}
-        self._sum: Whole = np.zeros(size, dtype=whole_type(bits))
-        self._sent: set[str] = set()
+        self._boxes: dict[str, Mapping[str, bytes]] = {}
+        """By sender, then by receiver."""
+        self._sent: dict[str, Mapping[str, bytes]] = {}
+        self._confirmed: dict[str, Mapping[str, bytes]] = {}
+        self._revealed: dict[str, RevealedShares] = {}
+        self._lacking: dict[tuple[Kind, str], int] = {}
+        """How many shares of a secret are still needed, once they are asked for."""
 
-    def cohort(self, keys: Iterable[RoundKeys]) -> list[RoundKeys]:
-        """Take the keys that have come; return them for everybody, by name."""
-        self._keys = {one.learner: one for one in sorted(keys, key=lambda one: one.learner)}
-        self._neighbours = neighbours({name: one.sharing + one.masking for name, one in self._keys.items()})
-        return list(self._keys.values())
+    # -------------------------------------------------------------------------------------------- what learners bring
 
-    def take_shares(self, shares: SealedShares) -> None:
-        """Take the boxes of a learner."""
-        if set(shares.boxes) != set(self._neighbours[shares.learner]):
-            raise SecureSumRefused(f"{shares.learner} has not sealed a box for each of its neighbours.")
-        self._shared[shares.learner] = shares
+    def take_keys(self, keys: RoundKeys) -> None:
+        """Take a learner's keys; refuse those that others would refuse the cohort for."""
+        self._answers(keys.learner, "advertise")
+        if any(len(part) != 32 for part in (keys.sharing, keys.masking, keys.seed_hash)):
+            raise SecureSumRefused(f"{keys.learner} sent keys that are not of 32 bytes.")
+        probe = X25519PrivateKey.generate()
+        try:
+            for key in (keys.sharing, keys.masking):
+                agreed(probe, key, b"probe")
+        except ValueError:
+            raise SecureSumRefused(f"{keys.learner} sent keys that are no X25519 keys.") from None
+        reason = self._verify(keys, keys.statement(self.round))
+        if reason is not None:
+            raise SecureSumRefused(f"the keys of {keys.learner} have no valid signature: {reason}.")
+        self._keys[keys.learner] = keys
+        self._note(keys.learner)
+
+    def take_boxes(self, learner: str, boxes: Mapping[str, bytes]) -> None:
+        """Take the boxes that a learner has sealed for its neighbours."""
+        self._answers(learner, "share")
+        if boxes.keys() != set(self._neighbours[learner]) or any(len(box) != BOX_BYTES for box in boxes.values()):
+            raise SecureSumRefused(f"{learner} has not sealed a box of {BOX_BYTES} bytes for each of its neighbours.")
+        self._boxes[learner] = boxes
+        self._note(learner)
+
+    def take_sent(self, learner: str, tags: Mapping[str, bytes]) -> None:
+        """Note that a learner's masked numbers have come, and with them these tags for its neighbours."""
+        self._answers(learner, "mask")
+        self._check_tags(learner, tags, self.boxes_for(learner).keys())
+        self._sent[learner] = tags
+        self._note(learner)
+
+    def take_confirmed(self, learner: str, tags: Mapping[str, bytes]) -> None:
+        """Take the tags of a learner for the neighbours that it counts as having sent."""
+        self._answers(learner, "confirm")
+        self._check_tags(learner, tags, None)
+        self._confirmed[learner] = tags
+        self._note(learner)
+
+    def take_shares(self, learner: str, shares: RevealedShares) -> None:
+        """Take the shares that a learner reveals."""
+        self._answers(learner, "reveal")
+        known = {learner, *self.boxes_for(learner)}
+        given = (*shares.seeds.values(), *shares.keys.values())
+        if not known >= shares.seeds.keys() | shares.keys.keys() or any(len(one) != SHARE_BYTES for one in given):
+            raise SecureSumRefused(f"{learner} has revealed something else than shares of its neighbours' secrets.")
+        self._revealed[learner] = shares
+        for kind in KINDS:
+            for name in getattr(shares, kind):
+                if (kind, name) in self._lacking:
+                    self._lacking[kind, name] -= 1
+        self._note(learner)
+
+    def gone(self, learner: str) -> None:
+        """Wait no longer for a learner."""
+        self.waiting.discard(learner)
+
+    # -------------------------------------------------------------------------------------------------- phase by phase
+
+    @property
+    def complete(self) -> bool:
+        """Whether the phase can be closed: nobody else is waited for, or the shares that have come suffice."""
+        return not self.waiting or (self.phase == "reveal" and self._suffice)
+
+    def close(self) -> SumPhase:
+        """Go on with those that have answered; raise `SecureSumRefused` if they are too few, and the round is over."""
+        if self.phase == "advertise":
+            self._digests = {name: keys.digest for name, keys in self._keys.items()}
+            self._ring = Ring.of(self._digests)
+            self._neighbours = {name: self._ring.neighbours(name) for name in self._keys}
+        elif self.phase == "mask":
+            self.senders = frozenset(self._sent)
+            secrets: dict[Kind, Iterable[str]] = {"seeds": self.senders, "keys": self._dropped()}
+            self._lacking = {(kind, name): self._shares_needed(name) for kind in KINDS for name in secrets[kind]}
+        self._check_enough()
+        self.phase = PHASES[PHASES.index(self.phase) + 1]
+        self.waiting, self.answered = self.answered, set()
+        return self.phase
+
+    def cohort_for(self, learner: str) -> Cohort:
+        """Return what a learner is told of the cohort."""
+        shown = dict.fromkeys((learner, *self._neighbours[learner]))
+        for name in sorted(self._keys):
+            if len(shown) >= self._least:
+                break
+            shown[name] = None
+        return Cohort(self._digests, {name: self._keys[name] for name in shown})
 
     def boxes_for(self, learner: str) -> dict[str, bytes]:
-        """Return the boxes for a learner, by neighbour; call it when all shares have come that will."""
-        return {name: self._shared[name].boxes[learner] for name in self._neighbours[learner] if name in self._shared}
+        """Return the boxes for a learner."""
+        return {name: self._boxes[name][learner] for name in self._neighbours[learner] if name in self._boxes}
 
-    def take_numbers(self, masked: MaskedNumbers) -> None:
-        """Add a learner's masked numbers."""
-        if masked.learner not in self._shared or masked.learner in self._sent:
-            raise SecureSumRefused(
-                f"{masked.learner} has shared no secrets in this round, or has sent its numbers before."
-            )
-        if masked.numbers.shape != (self._size,) or masked.numbers.dtype != whole_type(self._bits):
-            raise SecureSumRefused(f"{masked.learner} sent {masked.numbers.shape} numbers, the sum has {self._size}.")
-        self._sent.add(masked.learner)
-        self._sum = self._sum + masked.numbers
+    def tags_for(self, learner: str) -> dict[str, bytes]:
+        """Return the tags of neighbours that have sent, or, when it is to reveal, that have confirmed it."""
+        tags = self._confirmed if self.phase == "reveal" else self._sent
+        mine = self._neighbours[learner]
+        return {name: tags[name][learner] for name in mine if name in tags and learner in tags[name]}
 
-    def request(self) -> RevealRequest:
-        """Return what survivors are asked to reveal; call it when all numbers have come that will."""
-        least = math.ceil(self._threshold * len(self._keys))
-        if len(self._sent) < least:
-            raise SecureSumRefused(
-                f"{len(self._sent)} of {len(self._keys)} learners have sent numbers, {least} are needed."
-            )
-        return RevealRequest(frozenset(self._sent), frozenset(self._shared.keys() - self._sent))
+    # ------------------------------------------------------------------------------------------------------- the sum
 
-    def total(self, revealed: Iterable[RevealedShares]) -> Whole:
-        """Take the masks off the sum."""
-        request, answers = self.request(), list(revealed)
-        places = {name: place for place, name in enumerate(self._keys, start=1)}
-        total = self._sum.copy()
-        for name in sorted(request.survivors):
-            shares = {places[one.learner]: one.seeds[name] for one in answers if name in one.seeds}
-            total -= expand(self._secret(name, shares), self._size, self._bits)
-        for name in sorted(request.dropped):
-            shares = {places[one.learner]: one.keys[name] for one in answers if name in one.keys}
-            key = X25519PrivateKey.from_private_bytes(self._secret(name, shares))
-            for other in self._neighbours[name]:
-                if other in request.survivors:
-                    seed = agreed_key(key, self._keys[other].masking, f"mask {self._round}")
-                    mask = expand(seed, self._size, self._bits)
-                    total = total - mask if other < name else total + mask
-        return total
+    def unmask(self, total: Whole) -> tuple[Whole, frozenset[str]]:
+        """Take the masks off the sum of the senders' numbers; return it, and learners that gave wrong shares."""
+        total, wrong = total.copy(), set[str]()
+        for name in sorted(self.senders):
+            add_mask(total, self._secret(name, "seeds", wrong), -1)
+        for name in self._dropped():
+            key = X25519PrivateKey.from_private_bytes(self._secret(name, "keys", wrong))
+            for other in self._masked_with(name):
+                about = (self.round, self._ring.digest, name, other)
+                # of two neighbours the first by name has added their mask
+                add_mask(total, mask_seed(key, self._keys[other].masking, *about), -1 if other < name else 1)
+        return total, frozenset(wrong)
 
-    def _secret(self, name: str, shares: dict[int, bytes]) -> bytes:
-        needed = share_threshold(len(self._neighbours[name]))
+    def _secret(self, name: str, kind: Kind, wrong: set[str]) -> bytes:
+        """Return a learner's secret; note who gave wrong shares of it."""
+
+        def valid(secret: bytes) -> bool:
+            keys = self._keys[name]
+            if kind == "seeds":
+                return hashlib.sha256(secret).digest() == keys.seed_hash
+            return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw() == keys.masking
+
+        shares = {self._ring.numbers[one]: given[name] for one, given in self._given(kind) if name in given}
+        needed = self._shares_needed(name)
         if len(shares) < needed:
             raise SecureSumRefused(f"{len(shares)} shares of {name}'s secret have come, and {needed} are needed.")
-        return combine(dict(sorted(shares.items())[:needed]))
+        try:
+            secret, liars = recover(shares, needed, valid)
+        except WrongShares:
+            raise SecureSumRefused(
+                f"the shares of {name}'s secret do not give it: too many of them are wrong."
+            ) from None
+        wrong.update(one for one, number in self._ring.numbers.items() if number in liars)
+        return secret
+
+    def _given(self, kind: Kind) -> Iterable[tuple[str, Mapping[str, bytes]]]:
+        return ((one, getattr(shares, kind)) for one, shares in self._revealed.items())
+
+    def _masked_with(self, name: str) -> list[str]:
+        """Return the senders whose numbers are masked with a learner that has not sent."""
+        return [other for other in self._neighbours[name] if other in self.senders]
+
+    def _dropped(self) -> list[str]:
+        """Return those whose masks are left in the sum: they have sealed boxes, and sent no numbers."""
+        return [name for name in sorted(self._boxes) if name not in self.senders and self._masked_with(name)]
+
+    def _shares_needed(self, name: str) -> int:
+        return share_threshold(len(self._neighbours[name]), self._threshold)
+
+    @property
+    def _suffice(self) -> bool:
+        """Whether there are enough shares of every secret."""
+        return all(count <= 0 for count in self._lacking.values())
+
+    # -------------------------------------------------------------------------------------------------------- checks
+
+    def _answers(self, learner: str, phase: SumPhase) -> None:
+        if self.phase != phase or learner not in self.waiting:
+            raise SecureSumRefused(f"{learner} is not asked to {phase} now.")
+
+    def _note(self, learner: str) -> None:
+        self.waiting.discard(learner)
+        self.answered.add(learner)
+
+    def _check_tags(self, learner: str, tags: Mapping[str, bytes], for_: Iterable[str] | None) -> None:
+        known = set(self._neighbours[learner])
+        wrong = tags.keys() - known if for_ is None else tags.keys() ^ set(for_)
+        if wrong or any(len(tag) != TAG_BYTES for tag in tags.values()):
+            raise SecureSumRefused(f"{learner} has not sent a tag of {TAG_BYTES} bytes for each of its neighbours.")
+
+    def _check_enough(self) -> None:
+        """Refuse to go on with fewer than a sum needs."""
+        if self.phase == "reveal":
+            if not self._suffice:
+                raise SecureSumRefused(f"{len(self.answered)} learners have revealed shares, too few to open the sum.")
+            return
+        there, needed = len(self._keys), max(self._least, self.needed(len(self._keys)))
+        if self.phase == "advertise":
+            there, needed = self._asked, self._least
+        if len(self.answered) < needed:
+            did = {"advertise": "given keys", "share": "shared secrets", "mask": "sent numbers", "confirm": "confirmed"}
+            raise SecureSumRefused(
+                f"{len(self.answered)} of {there} learners have {did[self.phase]}, {needed} are needed."
+            )
+
+    def needed(self, cohort: int) -> int:
+        """Return how many of a cohort must send."""
+        return math.ceil(self._threshold * cohort - 1e-9)

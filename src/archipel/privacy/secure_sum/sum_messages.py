@@ -1,9 +1,13 @@
 """What learners and the controller of a secure sum send each other, phase by phase.
 
-advertise   learner -> controller   its two public keys of this round, signed
-share       learner -> neighbours   shares of its two secrets, sealed for each, through the controller
+advertise   learner -> controller   its two public keys of this round and a hash of its self mask's seed, signed
+share       controller -> learner   who is in the cohort; neighbours' keys
+            learner -> neighbours   shares of its two secrets, sealed for each, through the controller
 mask        learner -> controller   its numbers under masks
-reveal      learner -> controller   one share of each neighbour: of the self mask if it has sent, of the key if not
+            learner -> neighbours   a tag that says so
+confirm     learner -> neighbours   a tag for each neighbour whose tag it has: it will never help to open that one's key
+reveal      learner -> controller   one share of each neighbour: of the self mask if it has confirmed it, of the key if
+                                    not
 """
 
 from __future__ import annotations
@@ -11,8 +15,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from archipel.privacy.secure_sum.masks import Whole
+SumPhase: TypeAlias = Literal["advertise", "share", "mask", "confirm", "reveal", "over"]
+PHASES: tuple[SumPhase, ...] = ("advertise", "share", "mask", "confirm", "reveal", "over")
 
 
 class SecureSumRefused(Exception):
@@ -25,49 +31,45 @@ class RoundKeys:
 
     learner: str
     sharing: bytes
-    """X25519 key that shares are sealed with."""
+    """X25519 key that boxes and tags of this round come from."""
     masking: bytes
     """X25519 key that pairwise masks come from."""
+    seed_hash: bytes
+    """SHA-256 of the seed of its self mask: wrong shares of it are found."""
     signature: bytes = b""
+    certificate: bytes = b""
+    """Whose key has signed it; empty where everybody knows everybody's."""
+
+    @property
+    def digest(self) -> bytes:
+        """Hash of the keys without the signature."""
+        found = hashlib.sha256()
+        for part in (self.learner.encode(), self.sharing, self.masking, self.seed_hash):
+            found.update(hashlib.sha256(part).digest())
+        return found.digest()
 
     def statement(self, round_: str) -> bytes:
         """Return what the learner signs."""
-        digest = hashlib.sha256()
-        for part in (b"archipel secure sum", round_.encode(), self.learner.encode(), self.sharing, self.masking):
-            digest.update(hashlib.sha256(part).digest())
-        return digest.digest()
+        return hashlib.sha256(
+            b"archipel secure sum 2" + hashlib.sha256(round_.encode()).digest() + self.digest
+        ).digest()
 
 
 @dataclass(frozen=True, slots=True)
-class SealedShares:
-    """A learner's shares, one box for each neighbour, which only that one can open."""
+class Cohort:
+    """Who takes part in a round, as one learner is told."""
 
-    learner: str
-    boxes: Mapping[str, bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class MaskedNumbers:
-    """A learner's numbers modulo 2^bits, under masks."""
-
-    learner: str
-    numbers: Whole
-
-
-@dataclass(frozen=True, slots=True)
-class RevealRequest:
-    """Who has sent masked numbers, and who has shared secrets and not sent any."""
-
-    survivors: frozenset[str]
-    dropped: frozenset[str]
+    digests: Mapping[str, bytes]
+    """Of everybody's keys."""
+    keys: Mapping[str, RoundKeys]
+    """Of its neighbours, and of so many others that it can see that the cohort is large enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class RevealedShares:
     """A learner's shares of its neighbours' secrets."""
 
-    learner: str
     seeds: Mapping[str, bytes]
-    """Of the self masks of survivors."""
+    """Of the self masks of those that have sent."""
     keys: Mapping[str, bytes]
     """Of the masking keys of those who dropped out."""
