@@ -6,6 +6,7 @@ A game is a table of rows, an event and what follows from it, each command in a 
     "ask 4 b c t0"     b and c are asked what they think of model t0, as task 4; `evaluated(4, (3, 1), None)` is b's
                        answer, 3 examples right and 1 wrong, and that there will be none of c
     "score home v1"    version 1 is to be scored at home; its score is answered by `tried("v1", ...)`
+    "add 3 a b"        the updates of a and b are to be added up, as task 3; `summed(3, 2.0, (0, 1), 20)` is the answer
     "cancel 1", "finish 1", "wake 10 round 0", "stop 2 commits made"
     "v1 <- 0 1"        the updates of tasks 0 and 1 have become version 1
     "refused 3 lost"   task 3 was not applied, and the first word why
@@ -32,6 +33,7 @@ from archipel.core.parts.evaluation import Evaluation
 from archipel.core.records import Committed, Record, Refused, Scores
 from archipel.core.state import State, validate
 from archipel.core.types import (
+    AddUp,
     Cancel,
     Command,
     Evaluate,
@@ -48,6 +50,7 @@ from archipel.core.types import (
     Score,
     Scored,
     Stop,
+    Summed,
     Traffic,
     Train,
     Trained,
@@ -89,6 +92,16 @@ Said: TypeAlias = tuple[int, int] | Result | None
 
 
 @dataclass(frozen=True)
+class Total:
+    """A `Summed` whose mean is still in hand: one number for all of it."""
+
+    task: int
+    value: float
+    tasks: tuple[int, ...]
+    weight: int
+
+
+@dataclass(frozen=True)
 class Opinions:
     """What the sites that were asked say, in their order."""
 
@@ -99,7 +112,7 @@ class Opinions:
     traffic: Traffic = Traffic()
 
 
-Play: TypeAlias = Event | Answer | Opinions
+Play: TypeAlias = Event | Answer | Opinions | Total
 
 
 # ------------------------------------------------------------------------------------------------- events in few words
@@ -111,6 +124,15 @@ def joined(learner: str, examples: int | None = 10, **known: Any) -> Joined:
 
 def trained(task: int, value: float | tuple[float, ...] | Tensor = 1.0, **more: Any) -> Answer:
     return Answer(task, value, **more)
+
+
+def withheld(task: int, steps: int = 1) -> Trained:
+    """An update whose numbers stay with the learner."""
+    return Trained(task, "", LAYOUT.names, steps)
+
+
+def summed(task: int, value: float, tasks: tuple[int, ...], weight: int) -> Total:
+    return Total(task, value, tasks, weight)
 
 
 def failed(task: int, reason: str = "lost", **more: Any) -> Failed:
@@ -197,6 +219,9 @@ class Hand:
     def _event(self, play: Play) -> Event:
         if isinstance(play, Opinions):
             return self._opinions(play)
+        if isinstance(play, Total):
+            self.models.write(f"s{play.task}", torch.full((LAYOUT.size,), play.value))
+            return Summed(play.task, f"s{play.task}", play.tasks, play.weight)
         if not isinstance(play, Answer):
             return play
         name = f"t{play.task}"
@@ -268,6 +293,8 @@ def _word(command: Command) -> str | None:
             return f"score {' '.join(sites)} {model.name}"
         case Evaluate(task, sites, model):
             return f"ask {task} {' '.join(sites)} {model.name}"
+        case AddUp(task, _, learners):
+            return f"add {task} {' '.join(learners)}"
         case Finish(task):
             return f"finish {task}"
         case Cancel(task):

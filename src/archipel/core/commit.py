@@ -15,12 +15,13 @@ from archipel.core.context import ControllerContext
 from archipel.core.evidence import record_capped
 from archipel.core.parts.clipping import movement_of, norm_of
 from archipel.core.parts.merge import Proposal
-from archipel.core.parts.privacy import Privacy
+from archipel.core.parts.privacy import Privacy, SumInEngine
 from archipel.core.parts.weighting import Weight
 from archipel.core.records import Committed
 from archipel.core.state import Update
+from archipel.core.summing import begin_sum, take_sum
 from archipel.core.tasks import planned, recall, unwanted
-from archipel.core.types import Model
+from archipel.core.types import Model, Summed
 
 
 def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
@@ -31,6 +32,8 @@ def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
     if refusal is not None:
         for update in updates:
             context.refuse(update.task, update.learner, refusal)
+    elif isinstance(algorithm.privacy, SumInEngine):
+        begin_sum(context, algorithm.privacy, updates, weights)
     elif updates or _hides_empty_rounds(context):
         weights = _within_shares(context, updates, weights)
         if algorithm.privacy is None:
@@ -38,15 +41,35 @@ def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
         else:
             proposal = _merge_privately(context, algorithm.privacy, updates, weights)
         record_capped(context, "weight", proposal.cut)
-        following = algorithm.server.step(context.view("server"), proposal)
-        if following is not None:
-            _set_version(context, updates, weights, proposal, following)
-        else:
-            if proposal.undo is not None:
-                proposal.undo()
-            for update in updates:
-                context.refuse(update.task, update.learner, "the merged model would not be finite")
+        _adopt(context, updates, weights, proposal)
     context.sweep()
+
+
+def commit_sum(context: ControllerContext, event: Summed) -> None:
+    """Make the mean of updates that the engine has added up a new version; it is merged as one update would be."""
+    senders, weights, mean = take_sum(context, event)
+    if senders:
+        proposal = context.algorithm.merge.merge(context.view("merge"), [mean], [(1.0,) * len(context.layout.layers)])
+        _adopt(context, senders, weights, proposal)
+    context.state.vectors.discard(event.model)
+    context.sweep()
+
+
+def _adopt(
+    context: ControllerContext,
+    updates: Sequence[Update],
+    weights: Sequence[tuple[float, ...]],
+    proposal: Proposal,
+) -> None:
+    """Have the server make the proposal the next version, unless that would not be finite."""
+    following = context.algorithm.server.step(context.view("server"), proposal)
+    if following is not None:
+        _set_version(context, updates, weights, proposal, following)
+        return
+    if proposal.undo is not None:
+        proposal.undo()
+    for update in updates:
+        context.refuse(update.task, update.learner, "the merged model would not be finite")
 
 
 def _refusal(context: ControllerContext, updates: Sequence[Update]) -> str | None:

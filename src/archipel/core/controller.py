@@ -17,7 +17,7 @@ from torch import Tensor
 
 from archipel.core.algorithm import Algorithm
 from archipel.core.checks import at_least, require
-from archipel.core.commit import commit
+from archipel.core.commit import commit, commit_sum
 from archipel.core.context import ControllerContext
 from archipel.core.evidence import check_answers, offer, store
 from archipel.core.layout import Layout
@@ -31,6 +31,7 @@ from archipel.core.rollback import roll_back
 from archipel.core.scored import ScoreTable
 from archipel.core.scoring import score, take_scores
 from archipel.core.state import Assignment, Models, State, needed_vectors
+from archipel.core.summing import fail_sum
 from archipel.core.tasks import measure, measuring, progress, receive, send, unwanted, waste
 from archipel.core.types import (
     HOME,
@@ -47,6 +48,7 @@ from archipel.core.types import (
     Score,
     SiteAnswers,
     Stop,
+    Summed,
     Traffic,
     Trained,
     Wake,
@@ -171,6 +173,8 @@ class Controller:
                 return False
             case Failed():
                 self._failed(event)
+            case Summed():
+                return self._summed(event)
             case Woke(tag):
                 self._woke(tag)
             case RolledBack():
@@ -232,10 +236,25 @@ class Controller:
             answers = ScoreTable.of(nothing) if isinstance(inquiry.probe, Score) else nothing
             self._answer(event.task, answers, event.traffic)
             return
+        if self.state.sum is not None and self.state.sum.task == event.task:
+            fail_sum(self._context, event.reason)
+            return
         assignment = self._close(event.task)
         if assignment is not None:
             self._context.count_traffic("train", event.traffic)
             waste(self._context, assignment, event.reason)
+
+    def _summed(self, event: Summed) -> bool:
+        """Commit what updates add up to; return whether something may follow from it."""
+        if self.state.sum is None or self.state.sum.task != event.task:
+            self._close(event.task)  # tells a late answer from an impossible one
+            self.state.vectors.discard(event.model)
+            return False
+        before = self.state.version
+        commit_sum(self._context, event)
+        self._score_new_version(before)
+        self._check_ending()
+        return True
 
     def _progressed(self, event: Progress) -> None:
         self._check_known(event.task)
@@ -291,7 +310,7 @@ class Controller:
         """Yield the protocol's decisions until it has none; each is carried out before the next is asked for."""
         context, state = self._context, self.state
         for _ in range(MOST_DECISIONS):
-            if state.ending is not None or measuring(context):
+            if state.ending is not None or state.sum is not None or measuring(context):
                 return
             decisions = self.algorithm.protocol.decide(context.view("protocol"), self._choose)
             if not decisions:
@@ -322,9 +341,7 @@ class Controller:
             case Commit(tasks):
                 before = state.version
                 commit(context, tasks)
-                every = None if self.evaluation is None else self.evaluation.every
-                if every is not None and state.version > before and state.version % every == 0:
-                    score(context)
+                self._score_new_version(before)
             case Count(rounds):
                 state.rounds += rounds
                 state.vain_attempts += 1
@@ -335,6 +352,11 @@ class Controller:
                         context.issue(Cancel(task))
             case Later(after, tag):
                 context.issue(Wake(after, tag))
+
+    def _score_new_version(self, before: int) -> None:
+        state, every = self.state, None if self.evaluation is None else self.evaluation.every
+        if every is not None and state.version > before and state.version % every == 0:
+            score(self._context)
 
     def _woke(self, tag: str) -> None:
         context = self._context
@@ -354,7 +376,7 @@ class Controller:
     def _stop_when_scored(self) -> None:
         """Stop a run that is ending, once its last version has a score."""
         context, state = self._context, self.state
-        if state.ending is None:
+        if state.ending is None or state.sum is not None:
             return
         score(context)
         if not any(inquiry.update is None for inquiry in state.inquiries.values()):

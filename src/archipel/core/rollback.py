@@ -24,6 +24,9 @@ def roll_back(context: ControllerContext, event: RolledBack) -> None:
     for inquiry in [*state.inquiries.values()]:
         if inquiry.update is not None:
             state.answer(inquiry.task)
+    if state.sum is not None and not state.sum.cancelled:
+        state.sum.cancelled = True
+        context.issue(Cancel(state.sum.task))
     for assignment in state.out.values():
         if not assignment.cancelled:
             assignment.cancelled = True

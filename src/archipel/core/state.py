@@ -148,6 +148,16 @@ class Update:
 
 
 @dataclass(slots=True)
+class Sum:
+    """Updates that are being added up where nobody sees a single one."""
+
+    task: int
+    updates: list[Update]
+    weights: list[tuple[float, ...]]
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
 class State:
     """The controller's whole memory. Models are names; the vectors live in the engine's store."""
 
@@ -171,6 +181,8 @@ class State:
     members: Members = field(default_factory=Members)
     out: dict[int, Assignment] = field(default_factory=dict)
     inquiries: dict[int, Inquiry] = field(default_factory=dict)
+    sum: Sum | None = None
+    """The sum that is out; until it is answered no protocol decides anything."""
     starts: dict[str, Model] = field(default_factory=dict)
     """Models that learners start their next task from, where that is not the current version."""
     queue: dict[int, Update] = field(default_factory=dict)
@@ -231,6 +243,22 @@ class State:
             self.members.release(update.learner)
             self.vectors.remove(*update.vectors)
         return chosen
+
+    def begin_sum(self, found: Sum) -> None:
+        """Note that updates, which were in the queue, are being added up."""
+        self.sum = found
+        for update in found.updates:
+            self.members.engage(update.learner)
+            self.vectors.add(*update.vectors)
+
+    def end_sum(self) -> Sum:
+        """Take the sum off the list."""
+        found, self.sum = self.sum, None
+        assert found is not None
+        for update in found.updates:
+            self.members.release(update.learner)
+            self.vectors.remove(*update.vectors)
+        return found
 
     def travel(self, update: Update) -> None:
         """Put an update in place of the last one of its slot."""
@@ -358,7 +386,7 @@ def needed_vectors(state: State) -> Counter[str]:
     """Count, by a walk over the whole state, how often each vector is named, apart from those that parts hold."""
     names = [state.model.name, *(model.name for model in state.starts.values())]
     names += [name for assignment in state.out.values() for name in assignment.vectors]
-    waiting = (*state.queue.values(), *state.travelling.values())
+    waiting = (*state.queue.values(), *state.travelling.values(), *(state.sum.updates if state.sum else ()))
     names += [name for update in waiting for name in update.vectors]
     names += [name for inquiry in state.inquiries.values() for name in inquiry.models]
     return Counter(names)
@@ -368,7 +396,8 @@ def validate(state: State, models: Models) -> None:
     """Raise if the state breaks a law that holds after every event; for tests and for finding bugs."""
     at_work = [assignment.learner for assignment in state.out.values()]
     _law(len(at_work) == len(set(at_work)), "a learner has two training tasks", at_work)
-    waiting = [update.task for update in (*state.queue.values(), *state.travelling.values())]
+    adding = state.sum.updates if state.sum else []
+    waiting = [update.task for update in (*state.queue.values(), *state.travelling.values(), *adding)]
     _law(len(waiting) == len(set(waiting)), "an update stands for commit twice", waiting)
     known = {*state.out, *state.inquiries, *waiting}
     _law(len(known) == len(state.out) + len(state.inquiries) + len(waiting), "a task is in two places", known)
@@ -387,7 +416,9 @@ def validate(state: State, models: Models) -> None:
     for held in state.vectors.held.values():
         needed.update(held)
     _law(needed == Counter(state.vectors.counts), "uses of vectors are not counted", state.vectors)
-    _validate_members(state.members, Counter([*at_work, *(update.learner for update in state.queue.values())]))
+    _validate_members(
+        state.members, Counter([*at_work, *(update.learner for update in (*state.queue.values(), *adding))])
+    )
 
 
 def _validate_members(members: Members, busy: Counter[str]) -> None:

@@ -9,6 +9,7 @@ from archipel.core.context import ControllerContext
 from archipel.core.evidence import check_metrics, offer
 from archipel.core.layout import chunks
 from archipel.core.members import Member
+from archipel.core.parts.privacy import SumInEngine
 from archipel.core.parts.protocol import Send
 from archipel.core.randomness import derive
 from archipel.core.records import Handed, Returned
@@ -99,6 +100,8 @@ def receive(context: ControllerContext, assignment: Assignment, event: Trained) 
 def waste(context: ControllerContext, assignment: Assignment, reason: str) -> None:
     """Record a task that brought no update."""
     context.algorithm.protocol.wasted(context.view("protocol"))
+    if assignment.cancelled and context.algorithm.privacy is not None:
+        context.algorithm.privacy.given_up(context.view("privacy"), assignment.learner)
     context.refuse(assignment.task, assignment.learner, reason)
 
 
@@ -130,14 +133,17 @@ def _invalid(context: ControllerContext, assignment: Assignment, event: Trained)
         if unknown:
             return f"unknown layer {unknown[0]!r}; layers of this model: {', '.join(layout.names)}"
         return f"sent the layers ({', '.join(event.layers)}), the plan asks for ({', '.join(asked)})"
-    shape = context.models.shape(event.model)
-    if shape != (layout.size,):
-        return f"{shape} numbers, the model has ({layout.size},)"
+    if event.model:
+        shape = context.models.shape(event.model)
+        if shape != (layout.size,):
+            return f"{shape} numbers, the model has ({layout.size},)"
+        for piece in chunks(layout.slices(layout.indices(event.layers)), CHUNK):
+            if not context.kernels.finite(context.models.read(event.model, piece)):
+                return "holds numbers that are not finite (NaN or infinity); lower the rate or look at the data"
+    elif not isinstance(context.algorithm.privacy, SumInEngine):
+        return "came without numbers"
     if event.steps < 0:
         return f"{event.steps} steps"
-    for piece in chunks(layout.slices(layout.indices(event.layers)), CHUNK):
-        if not context.kernels.finite(context.models.read(event.model, piece)):
-            return "holds numbers that are not finite (NaN or infinity); lower the rate or look at the data"
     norm = event.metrics.gradient_norm
     if any(report.startswith("gradient norm") for report in plan.reports) and (
         norm is None or not math.isfinite(norm) or norm < 0
@@ -168,7 +174,7 @@ def _update(context: ControllerContext, assignment: Assignment, event: Trained) 
     layers = layout.indices([name for name in event.layers if name not in unused] if unused else event.layers)
     sent = set(layers)
     missing = [place for place in range(len(layout.layers)) if place not in sent]
-    if missing:
+    if missing and event.model:
         context.models.complete(event.model, assignment.model.name, layout.slices(missing))
     manifest = tuple(event.model if place in sent else stamp for place, stamp in enumerate(assignment.model.manifest))
     context.record(

@@ -3,7 +3,7 @@
 Commands speak in the imperative and go from the controller to the engine; events speak in the past tense and come
 back. All of it is plain data: it can be saved, sent over a wire, compared and replayed.
 
-Laws of an engine: every `Train` and `Evaluate` is answered exactly once, by its event or by `Failed`; `Cancel` is
+Laws of an engine: every `Train`, `Evaluate` and `AddUp` is answered once, by its event or by `Failed`; `Cancel` is
 answered by `Failed(task, "cancelled")`; what comes after that is late and not applied. So a barrier means "nothing
 is out" and cannot hang.
 """
@@ -296,6 +296,23 @@ class Evaluate:
 
 
 @dataclass(frozen=True, slots=True)
+class AddUp:
+    """Add up the updates of these training tasks, so that nobody sees a single one."""
+
+    task: int
+    tasks: tuple[int, ...]
+    learners: tuple[str, ...]
+    """Whose they are, in the same order."""
+    weights: tuple[int, ...]
+    layers: tuple[str, ...]
+    """Those that are added up; everybody has sent them."""
+    start: str
+    """The model that all tasks carried, by name."""
+    absent: tuple[str, ...] = ()
+    """Learners of the round that brought no update: in a simulation they drop out of the sum."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """Have the learner stop at the end of its epoch and report what it has."""
 
@@ -331,7 +348,7 @@ class Stop:
     reason: str
 
 
-Command: TypeAlias = Train | Evaluate | Finish | Cancel | Wake | Keep | Stop
+Command: TypeAlias = Train | Evaluate | AddUp | Finish | Cancel | Wake | Keep | Stop
 
 
 # --------------------------------------------------------------------------------------------------------- events
@@ -343,6 +360,7 @@ class Trained:
 
     task: int
     model: str
+    """Empty if the numbers stay with the learner until they are added up."""
     layers: tuple[str, ...]
     """The layers that were sent."""
     steps: int
@@ -356,6 +374,19 @@ class Evaluated:
 
     task: int
     results: SiteAnswers
+    traffic: Traffic = Traffic()
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """Updates were added up; the engine has put the model with their weighted mean into the store."""
+
+    task: int
+    model: str
+    tasks: tuple[int, ...]
+    """The training tasks whose updates are in the sum; the other learners dropped out."""
+    weight: int
+    """Sum of their weights, as they have sent them."""
     traffic: Traffic = Traffic()
 
 
@@ -415,4 +446,4 @@ class RolledBack:
     """The name of the vector that holds them."""
 
 
-Event: TypeAlias = Trained | Evaluated | Progress | Failed | Woke | Joined | Left | RolledBack
+Event: TypeAlias = Trained | Evaluated | Summed | Progress | Failed | Woke | Joined | Left | RolledBack

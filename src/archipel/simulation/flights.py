@@ -83,12 +83,14 @@ class Flights:
         *,
         wanted: Callable[[int], tuple[str, ...]],
         optional: frozenset[str],
+        in_sums: bool,
         evaluation_batch: int,
         seed: int,
     ) -> None:
         """wanted: the layers of a task's answer if it is sent now; optional: layers that may be left out then.
 
-        evaluation_batch: examples of an evaluation step, on which its virtual seconds depend.
+        in_sums: numbers are sent when they are added up, and not with the answers. evaluation_batch: examples of an
+        evaluation step, on which its virtual seconds depend.
         """
         self.context = context
         self.models = models
@@ -98,6 +100,7 @@ class Flights:
         self.executor = executor
         self.wanted = wanted
         self.optional = optional
+        self.in_sums = in_sums
         self.evaluation_batch = evaluation_batch
         self.seed = seed
         attacks = {
@@ -264,13 +267,15 @@ class Flights:
         if self.attackers.attacks:
             model = self.attackers.sent(learner, task, self.models.read(flight.train.model.name), vector)
         self.models.write(name, model)
+        if self.in_sums:  # they are sent when they are added up
+            self.wire.keep(learner, name, sent)
         return Trained(
             task=task,
             model=name,
             layers=sent,
             steps=job.steps_at(epochs),
             metrics=report(self.context, job, vector.to(self.context.x.device), epochs),
-            traffic=Traffic(flight.down, self.wire.send(learner, name, sent)),
+            traffic=Traffic(flight.down, 0 if self.in_sums else self.wire.send(learner, name, sent)),
         )
 
     def _schedule_arrival(self, flight: Flight, seconds: float) -> None:

@@ -82,9 +82,17 @@ class Wire:
 
     def send(self, learner: str, name: str, sent: Iterable[str]) -> int:
         """Send these layers of a learner's model back; return the bytes."""
-        layers = self.layout.indices(sent)
-        self.held[learner] = Held(self.held.get(learner, NOTHING).received, dict.fromkeys(layers, name))
-        return self._move("train up", layers)
+        return self._move("train up", self.keep(learner, name, sent))
+
+    def keep(self, learner: str, name: str, layers: Iterable[str]) -> tuple[int, ...]:
+        """Note that a learner has these layers of a model of its own; return their places."""
+        places = self.layout.indices(layers)
+        self.held[learner] = Held(self.held.get(learner, NOTHING).received, dict.fromkeys(places, name))
+        return places
+
+    def add_up(self, layers: Iterable[str], bits: int, learners: int) -> int:
+        """Send these layers as numbers of so many bits from each of so many learners; return the bytes."""
+        return learners * self._move("train up", self.layout.indices(layers), learners, bits // 32)
 
     def _needed(self, site: str, model: Model, own: Collection[str]) -> tuple[int, ...]:
         """Return the layers of a model that a site does not have."""
@@ -96,10 +104,12 @@ class Wire:
             layer for layer, stamp in enumerate(model.manifest) if layer not in keeps and not held.has(layer, stamp)
         )
 
-    def _move(self, kind: str, layers: Sequence[int], times: int = 1) -> int:
+    def _move(self, kind: str, layers: Sequence[int], times: int = 1, width: int = 1) -> int:
+        """Count layers that are sent so many times; return the bytes of one. width: of a number, in four bytes."""
         ledger, moved = self.moved.setdefault(kind, {}), 0
         for layer in layers:
             name, weighs = self._weighs[layer]
+            weighs *= width
             ledger[name] = ledger.get(name, 0) + times * weighs
             moved += weighs
         return moved

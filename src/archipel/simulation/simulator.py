@@ -9,8 +9,10 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from archipel.core.controller import Controller
+from archipel.core.parts.privacy import SumInEngine
 from archipel.core.records import Record, Stamped
 from archipel.core.types import (
+    AddUp,
     Cancel,
     Command,
     Evaluate,
@@ -32,6 +34,7 @@ from archipel.simulation.clock import Answered, Arrives, Clock, EpochEnds, Goes,
 from archipel.simulation.evaluations import Evaluations
 from archipel.simulation.flights import Flights
 from archipel.simulation.network import Wire
+from archipel.simulation.secure_sums import add_up
 from archipel.simulation.simulated_sites import SimulatedSites
 
 
@@ -77,7 +80,14 @@ class Simulator:
         batch = controller.algorithm.plan.batch
         shared = (context, controller.models, self.sites, self.clock, self.wire, executor)
         optional = controller.algorithm.optional(context.layout)
-        self.flights = Flights(*shared, wanted=controller.wanted, optional=optional, evaluation_batch=batch, seed=seed)
+        self.flights = Flights(
+            *shared,
+            wanted=controller.wanted,
+            optional=optional,
+            in_sums=isinstance(controller.algorithm.privacy, SumInEngine),
+            evaluation_batch=batch,
+            seed=seed,
+        )
         self.evaluations = Evaluations(*shared, test=test, stimuli=stimuli, batch=batch, seed=seed)
         self.records = RecordLog()
         self.handled = 0
@@ -153,6 +163,8 @@ class Simulator:
                     self.flights.train(command)
                 case Evaluate():
                     evaluations.append(command)
+                case AddUp():
+                    self.clock.after(0.0, add_up(self.controller, self.wire, command))
                 case Finish(task):
                     self.flights.finish(task)
                 case Cancel(task):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from archipel.core.parts.ending import Ending
@@ -39,6 +40,9 @@ class Privacy(Part):
     def drawn(self, view: View, chosen: Sequence[str], sampled: int, among: int) -> None:
         """Note who takes part in a round; sampled: how many were asked for, among so many."""
 
+    def given_up(self, view: View, learner: str) -> None:
+        """Note that the controller itself has given up a task of the round."""
+
     def refusal(self, view: View, updates: Sequence[Update]) -> str | None:
         """Return why these updates must not become a version, or None."""
         return None
@@ -53,6 +57,18 @@ class Privacy(Part):
     ) -> Proposal:
         """Merge updates; `layers` are those that a round changes, whoever takes part in it."""
         raise NotImplementedError
+
+
+class SumInEngine(Privacy):
+    """Has the engine add up updates: the controller sees no single one."""
+
+    @abstractmethod
+    def whole(self, weights: Sequence[Sequence[float]]) -> list[int]:
+        """Return the weights as whole numbers, as learners compute them themselves."""
+
+    @abstractmethod
+    def absent(self, view: View, updates: Sequence[Update]) -> tuple[str, ...]:
+        """Return the learners of the round that brought no update."""
 
 
 def planned_by_updates(algorithm: Composition) -> Part | None:

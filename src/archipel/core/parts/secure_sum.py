@@ -1,10 +1,10 @@
 """Secure sum: the controller learns the weighted sum of a cohort's changes and nothing of a single one.
 
 Implemented: the protocol of Bonawitz et al. 2017 with the sparse graph of Bell et al. 2020, in
-`archipel.privacy.secure_sum`. In simulation all learners and the controller go through it for real; who was given a
-task and brought no update has dropped out after it shared its secrets. A change is clipped in the Euclidean norm over
-all layers sent, multiplied by a weight that is a whole number, and rounded to steps so small that the cohort's sum fits
-into `bits`.
+`archipel.privacy.secure_sum`; the engine carries it out. A change is clipped in the Euclidean norm over all layers
+sent, multiplied by a weight that is a whole number, and rounded to steps so small that the cohort's sum fits into
+`bits`. In simulation all learners and the controller go through the protocol for real; who was given a task and brought
+no update has dropped out after it shared its secrets.
 """
 
 from __future__ import annotations
@@ -12,17 +12,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
+from torch import Tensor
 
 from archipel.core.checks import at_least, more_than, require
-from archipel.core.parts.merge import Mean, Merge, Proposal
+from archipel.core.parts.ending import Ending
+from archipel.core.parts.merge import Mean
 from archipel.core.parts.part import Composition
-from archipel.core.parts.privacy import Privacy, planned_by_updates
+from archipel.core.parts.privacy import SumInEngine, planned_by_updates
 from archipel.core.parts.protocol import Rounds
 from archipel.core.parts.weighting import ByExamples, Equally
 from archipel.core.state import Update, View
+
+if TYPE_CHECKING:
+    from archipel.privacy.secure_sum.masks import Quantiser, Whole  # they need the extra `privacy`
 
 
 @dataclass(slots=True)
@@ -31,13 +36,11 @@ class CohortMemory:
 
     learners: list[str] = field(default_factory=list)
     """The cohort of the open round."""
-    sums: int = 0
-    """Rounds that were added up."""
 
 
 @dataclass(frozen=True)
-class SecureSum(Privacy):
-    """Show the controller nothing but the sum of a round's updates; in simulation only."""
+class SecureSum(SumInEngine):
+    """Show the controller nothing but the sum of a round's updates."""
 
     threshold: float = 0.75
     """Share of the learners of a round that must have sent before anybody helps to open the sum; above 2/3."""
@@ -79,6 +82,16 @@ class SecureSum(Privacy):
             )
         return None
 
+    def begin(self, view: View, algorithm: Composition, ending: Ending, learners: int, private: Sequence[str]) -> None:
+        """Refuse rounds that are too small."""
+        assert isinstance(algorithm.protocol, Rounds)
+        asked = algorithm.protocol.asked(learners)
+        require(
+            asked >= self.at_least,
+            f"SecureSum: a round of {algorithm.protocol!r} has {asked} of {learners} learners, and a sum of fewer than "
+            f"{self.at_least} tells too much of each. Raise the fraction, or have more learners take part.",
+        )
+
     def drawn(self, view: View, chosen: Sequence[str], sampled: int, among: int) -> None:
         view.memory(CohortMemory).learners = sorted(chosen)
 
@@ -90,43 +103,46 @@ class SecureSum(Privacy):
             return None
         return f"{len(updates)} of {cohort} learners have sent, and a secure sum needs {needed}"
 
-    def merge(
-        self,
-        view: View,
-        merge: Merge,
-        updates: Sequence[Update],
-        weights: Sequence[Sequence[float]],
-        layers: Sequence[int],
-    ) -> Proposal:
-        from archipel.privacy.secure_sum.masks import Quantiser  # imported late: they need the extra `privacy`
-        from archipel.privacy.secure_sum.rehearsal import rehearse
+    def given_up(self, view: View, learner: str) -> None:
+        """Leave a learner out that the controller itself has given up, as one too many or too late."""
+        learners = view.memory(CohortMemory).learners
+        if learner in learners:
+            learners.remove(learner)
 
-        memory = view.memory(CohortMemory)
-        memory.sums += 1
-        require(
-            all(update.layers == updates[0].layers for update in updates),
-            "SecureSum: learners have sent different layers, which cannot be added up.",
-        )
-        pieces = view.layout.slices(updates[0].layers)
-        whole = [max(1, min(int(weight[layers[0]]), self.most_examples)) for weight in weights]
-        most = self.most_examples if max(whole) > 1 else 1
-        quantiser = Quantiser(self.clip, self.bits, most * len(memory.learners))
-        numbers = {
-            update.learner: quantiser.encode(_change(view, update, pieces).numpy(), weight)
-            for update, weight in zip(updates, whole, strict=True)
-        }
-        total = rehearse(memory.learners, f"round {memory.sums}", numbers, threshold=self.threshold)
-        changes, weight_sum = quantiser.decode(total, len(updates))
-        proposal, place = view.kernels.empty(view.layout.size), 0
-        for piece in pieces:
-            size = piece.stop - piece.start
-            mean = torch.from_numpy(changes[place : place + size]) / weight_sum
-            proposal[piece] = view.models.read(updates[0].start, piece).double() + mean
-            place += size
-        return Proposal(proposal, tuple(updates[0].layers))
+    def whole(self, weights: Sequence[Sequence[float]]) -> list[int]:
+        return [self.whole_weight(weight[0]) for weight in weights]
+
+    def absent(self, view: View, updates: Sequence[Update]) -> tuple[str, ...]:
+        there = {update.learner for update in updates}
+        return tuple(name for name in view.memory(CohortMemory).learners if name not in there)
+
+    def whole_weight(self, weight: float) -> int:
+        """Return a weight as a learner computes it."""
+        return max(1, min(int(weight), self.most_examples))
+
+    def quantiser(self, cohort: int, equally: bool) -> Quantiser:
+        """Return how a cohort's changes become whole numbers; equally: all weights are 1."""
+        from archipel.privacy.secure_sum.masks import Quantiser
+
+        return Quantiser(self.clip, self.bits, cohort * (1 if equally else self.most_examples))
 
 
-def _change(view: View, update: Update, pieces: Sequence[slice]) -> torch.Tensor:
-    """Return how far an update moves the layers it sent, one behind the other."""
-    read = view.models.read
-    return torch.cat([read(update.model.name, piece).double() - read(update.start, piece).double() for piece in pieces])
+def change_of_layers(model: Tensor, start: Tensor, pieces: Sequence[slice]) -> Tensor:
+    """Return how far a model lies from another in some layers, one behind the other."""
+    return torch.cat([model[piece].double() - start[piece].double() for piece in pieces])
+
+
+def mean_model(
+    quantiser: Quantiser, total: Whole, senders: int, start: Tensor, pieces: Sequence[slice]
+) -> tuple[Tensor, int]:
+    """Return the model that lies from another by the mean of the changes in a sum, and the sum of the weights.
+
+    Raise `BeyondRange` if so many learners cannot have sent that sum.
+    """
+    changes, weight = quantiser.decode(total, senders)
+    model, place = start.clone(), 0
+    for piece in pieces:
+        size = piece.stop - piece.start
+        model[piece] = start[piece].double() + torch.from_numpy(changes[place : place + size]) / weight
+        place += size
+    return model, weight

@@ -15,10 +15,10 @@ from archipel.privacy.secure_sum.masks import Whole
 from archipel.privacy.secure_sum.sum_collector import SumCollector
 from archipel.privacy.secure_sum.sum_messages import RoundKeys
 
-LEAST = 3
 
-
-def rehearse(cohort: Sequence[str], round_: str, numbers: Mapping[str, Whole], *, threshold: float) -> Whole:
+def rehearse(
+    cohort: Sequence[str], round_: str, numbers: Mapping[str, Whole], *, least: int, threshold: float
+) -> Whole:
     """Return the sum of the numbers of those who sent any; the others of the cohort drop out before they send."""
     certificates = {name: Ed25519PrivateKey.generate() for name in cohort}
 
@@ -37,10 +37,10 @@ def rehearse(cohort: Sequence[str], round_: str, numbers: Mapping[str, Whole], *
         def sign(statement: bytes) -> tuple[bytes, bytes]:
             return certificates[name].sign(statement), b""
 
-        return MaskingLearner(name, round_, os.urandom(32), least=LEAST, threshold=threshold, sign=sign, verify=verify)
+        return MaskingLearner(name, round_, os.urandom(32), least=least, threshold=threshold, sign=sign, verify=verify)
 
     learners = {name: learner(name) for name in cohort}
-    collector = SumCollector(round_, cohort, least=LEAST, threshold=threshold, verify=verify)
+    collector = SumCollector(round_, cohort, least=least, threshold=threshold, verify=verify)
     for one in learners.values():
         collector.take_keys(one.advertise())
     collector.close()
