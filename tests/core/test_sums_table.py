@@ -11,7 +11,7 @@ from archipel.core.controller import ImpossibleEvent
 from archipel.core.parts import Ending, Evaluation, PeriodicLayers, Rounds, SecureSum
 from archipel.core.records import Committed, Refused
 from archipel.core.types import AddUp, RolledBack
-from tests.core.hand import Hand, failed, joined, summed, tried, withheld
+from tests.core.hand import Hand, Play, failed, joined, summed, tried, withheld
 
 METHOD = replace(fedavg(), privacy=SecureSum(threshold=0.7))
 SENT = ((withheld(0),), (withheld(1),), (withheld(2),), (withheld(3), "add 4 a b c d"))
@@ -62,7 +62,7 @@ def test_who_drops_out_of_the_sum_is_not_in_the_version() -> None:
     assert hand.value == 3.0
 
 
-FAILS = {
+FAILS: dict[str, tuple[Play, str]] = {
     "too few": (summed(4, 3.0, (0, 1), 30), "2 of 4 learners have sent, and a secure sum needs 3"),
     "another weight": (
         summed(4, 3.0, (0, 1, 2), 61),
