@@ -49,7 +49,7 @@ ALLOWED = {
     "live": {"storage"},
     "algorithms": {"core"},
     "models": {"core"},
-    "learner": {"core", "kernels"},
+    "learner": {"core", "kernels", "privacy"},
     "runs": {"core", "drawing", "storage"},
     "data": {"core", "drawing"},
     "assembly": {"core", "data", "kernels", "learner", "models", "runs"},

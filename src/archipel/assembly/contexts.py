@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from archipel.core.checks import require
 from archipel.core.frozen_weights import copied
 from archipel.core.layout import Layout
+from archipel.core.parts.local_noise import LocalNoise
 from archipel.core.parts.objective import Objective
 from archipel.core.randomness import derive
 from archipel.data import Island, Islands, stratified_validation
@@ -34,6 +35,7 @@ def context_of(
     seed: int,
     device: str,
     objective: Objective | None = None,
+    local_noise: LocalNoise | None = None,
 ) -> TrainingContext:
     """Return the network, the loss and the examples on a device, once they are known to fit together.
 
@@ -57,7 +59,9 @@ def context_of(
         loss = _default_loss(data)
     _check_loss(loss, outputs, data.y[:2])
     x, y = data.x.to(device), data.y.to(device)
-    context = TrainingContext(module.to(device), layout, loss, x, y, data.classes, data.augment, objective)
+    context = TrainingContext(
+        module.to(device), layout, loss, x, y, data.classes, data.augment, objective, local_noise=local_noise
+    )
     rows = max(1, min(TEXTS, NUMBERS // outputs[0].numel()))
     return replace(context, rows=rows) if context.has_texts else context
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from archipel.core.checks import require
 from archipel.core.layout import Layout
+from archipel.core.parts.local_noise import LocalNoise
 from archipel.core.parts.merge import Mean, Merge
 from archipel.core.parts.objective import Objective
 from archipel.core.parts.part import Needs, Part
@@ -124,6 +125,11 @@ class Algorithm:
         parts = [part for _, part in self.parts()]
         kinds = dict.fromkeys(type(one) for part in parts for one in (part, *part.inner()))
         return list(dict.fromkeys(found for kind in kinds for found in _dataclasses_beside(kind)))
+
+    @property
+    def local_noise(self) -> LocalNoise | None:
+        """What learners clip and noise their gradients by, if they do."""
+        return self.privacy if isinstance(self.privacy, LocalNoise) else None
 
     @property
     def validates(self) -> bool:

@@ -36,7 +36,7 @@ def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
         begin_sum(context, algorithm.privacy, updates, weights)
     elif updates or _hides_empty_rounds(context):
         weights = _within_shares(context, updates, weights)
-        if algorithm.privacy is None:
+        if algorithm.privacy is None or not algorithm.privacy.merges:
             proposal = algorithm.merge.merge(context.view("merge"), updates, weights)
         else:
             proposal = _merge_privately(context, algorithm.privacy, updates, weights)
@@ -192,9 +192,10 @@ def _set_version(
             clipped=proposal.clipped,
         )
     )
-    if context.account is not None:
-        context.record(context.account.spent(state.version))
     privacy = context.algorithm.privacy
+    spent = None if privacy is None else privacy.spent(context.view("privacy"), state.version)
+    if spent is not None:
+        context.record(spent)
     if privacy is None or not privacy.hides_updates:  # what planners note is of single updates
         for view, planner in context.planners:
             for note in planner.notes(view):

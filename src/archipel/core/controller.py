@@ -25,6 +25,7 @@ from archipel.core.members import Member
 from archipel.core.parts.central_noise import CentralNoise
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
+from archipel.core.parts.local_noise import LocalNoise
 from archipel.core.parts.protocol import Commit, Count, Decision, GiveUp, Later, Offer, Send
 from archipel.core.records import Membership
 from archipel.core.rollback import roll_back
@@ -387,12 +388,12 @@ class Controller:
 def _check_privacy(algorithm: Algorithm, ending: Ending, norms: bool) -> None:
     """Refuse settings that need noise, or that noise would be spoilt by."""
     require(
-        ending.epsilon is None or isinstance(algorithm.privacy, CentralNoise),
+        ending.epsilon is None or isinstance(algorithm.privacy, CentralNoise | LocalNoise),
         f"Ending(epsilon={ending.epsilon}): {algorithm.name} adds no noise, so there is no epsilon. Give it "
-        "privacy=CentralNoise(...).",
+        "privacy=CentralNoise(...) or LocalNoise(...).",
     )
     require(
-        not norms or algorithm.privacy is None,
+        not norms or algorithm.privacy is None or not algorithm.privacy.hides_updates,
         f"norms: {algorithm.name} has {algorithm.privacy!r}, and the norm of a single update would tell about its "
         "learner. Leave out norms, or privacy.",
     )

@@ -113,6 +113,8 @@ class Member:
     active: bool = True
     given: int = 0
     """Training tasks it was given so far: the counter of its randomness."""
+    resting: bool = False
+    """It takes no training task any more; it is still there to evaluate models."""
     busy: int = 0
     """Its training tasks that are out and its updates that wait for a commit; 0: it may be given a task."""
 
@@ -130,7 +132,9 @@ class Members(Mapping[str, Member]):
                 by_role[member.role].append(member.name)
         self._there = {role: SortedNames(names) for role, names in by_role.items()}
         training = [self.known[name] for name in by_role["train"]]
-        self._idle = SortedNames(member.name for member in training if not member.busy)
+        self._idle = SortedNames(member.name for member in training if not member.busy and not member.resting)
+        self.resting = sum(member.resting for member in training)
+        """Training learners that are there and take no task any more."""
         self._validating = SortedNames(member.name for member in training if member.validation > 0)
 
     def __getitem__(self, name: str) -> Member:
@@ -152,6 +156,11 @@ class Members(Mapping[str, Member]):
         return self._idle
 
     @property
+    def willing(self) -> int:
+        """How many training learners are there and take tasks."""
+        return len(self._there["train"]) - self.resting
+
+    @property
     def validating(self) -> SortedNames:
         """Training learners that are there and have a validation part."""
         return self._validating
@@ -160,7 +169,7 @@ class Members(Mapping[str, Member]):
         """Add a learner, or put it in place of what was known of it; its tasks and their number stay its own."""
         before = self.known.get(member.name)
         if before is not None:
-            member.given, member.busy = before.given, before.busy
+            member.given, member.busy, member.resting = before.given, before.busy, before.resting
             self.leave(member.name)
         self.known[member.name] = member
         if member.active:
@@ -174,7 +183,8 @@ class Members(Mapping[str, Member]):
         member.active = False
         self._there[member.role].remove(name)
         if member.role == "train":
-            if not member.busy:
+            self.resting -= member.resting
+            if not member.busy and not member.resting:
                 self._idle.remove(name)
             if member.validation > 0:
                 self._validating.remove(name)
@@ -182,21 +192,33 @@ class Members(Mapping[str, Member]):
     def _list(self, member: Member) -> None:
         self._there[member.role].add(member.name)
         if member.role == "train":
-            if not member.busy:
+            self.resting += member.resting
+            if not member.busy and not member.resting:
                 self._idle.add(member.name)
             if member.validation > 0:
                 self._validating.add(member.name)
+
+    def rest(self, name: str) -> None:
+        """Give a learner no training task any more."""
+        member = self.known[name]
+        if member.resting:
+            return
+        member.resting = True
+        if member.active and member.role == "train":
+            self.resting += 1
+            if not member.busy:
+                self._idle.remove(name)
 
     def engage(self, name: str) -> None:
         """Note that a task of this learner is out, or that an update of it waits."""
         member = self.known[name]
         member.busy += 1
-        if member.busy == 1 and member.active and member.role == "train":
+        if member.busy == 1 and member.active and member.role == "train" and not member.resting:
             self._idle.remove(name)
 
     def release(self, name: str) -> None:
         """Note that a task or an update of this learner has ended."""
         member = self.known[name]
         member.busy -= 1
-        if member.busy == 0 and member.active and member.role == "train":
+        if member.busy == 0 and member.active and member.role == "train" and not member.resting:
             self._idle.add(name)

@@ -156,7 +156,22 @@ class PrivacySpent:
     noise: float
     """In units of the clip."""
     clip: float
-    """That the next commit's updates are clipped to."""
+    """That the next commit's updates are clipped to, or all gradients of examples."""
+    of: str = "learner"
+    """What it protects: a learner's whole data, or one example of any learner; then epsilon is the largest of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerSpent:
+    """What a learner's updates up to this task's reveal of any of its examples, as it told."""
+
+    task: int
+    learner: str
+    epsilon: float
+    delta: float
+    noise: float
+    rests: bool
+    """Its budget does not pay for another task."""
 
 
 Record: TypeAlias = (
@@ -172,6 +187,7 @@ Record: TypeAlias = (
     | Capped
     | Restored
     | PrivacySpent
+    | LearnerSpent
 )
 
 

@@ -12,7 +12,7 @@ from archipel.core.members import Member
 from archipel.core.parts.privacy import SumInEngine
 from archipel.core.parts.protocol import Send
 from archipel.core.randomness import derive
-from archipel.core.records import Handed, Returned
+from archipel.core.records import Handed, LearnerSpent, Returned
 from archipel.core.state import Assignment, Update
 from archipel.core.types import Finish, Model, Plan, Train, Trained
 
@@ -189,6 +189,11 @@ def _update(context: ControllerContext, assignment: Assignment, event: Trained) 
             assignment.finishing,
         )
     )
+    spent = event.metrics.spent
+    if spent is not None:
+        context.record(
+            LearnerSpent(event.task, assignment.learner, spent.epsilon, spent.delta, spent.noise, spent.rests)
+        )
     return Update(
         task=event.task,
         learner=assignment.learner,

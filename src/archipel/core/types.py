@@ -19,6 +19,7 @@ from archipel.core.records import Record
 from archipel.core.scored import Counts as Counts
 from archipel.core.scored import Scored as Scored
 from archipel.core.scored import ScoreTable as ScoreTable
+from archipel.core.spent import Spent as Spent
 
 HOME = "home"
 """The controller's own site: where stimuli and a global test set live, if there is one."""
@@ -120,8 +121,7 @@ class Plan:
     proximal: float = 0.0
     """Weight of (1/2)||w - w'||^2 in the loss, w' being the model the task carried."""
     shift: str | None = None
-    """The vector that is added to every gradient (SCAFFOLD's c - c_i), by its name in the store; of it, the layers
-    that train and are not private travel with the task."""
+    """Name of the vector added to every gradient (SCAFFOLD's c - c_i); its layers that train and are shared travel."""
     reports: tuple[Reports, ...] = ()
     """What the learner tells beside its model."""
 
@@ -250,6 +250,7 @@ class Metrics:
     """Mean loss of the received model over the learner's training examples."""
     squared_loss: float | None = None
     """Mean of the squared losses of single examples, beside it."""
+    spent: Spent | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from archipel.core.types import Plan
 from archipel.executors.forking import close_all, fork, shared_numbers
+from archipel.learner.example_budget import StepNoise
 from archipel.learner.learner import Job, Learner
 
 TrainStack: TypeAlias = Callable[[Sequence[Job], int | None], None]
@@ -111,7 +112,8 @@ class _Worker:
                     rows[row].copy_(vector)
                 places.append(None if vector is None else row_of[id(vector)])
             memory = _as_arrays(job.memory)
-            requests.append((id(learner), examples, places, job.plan, job.key, job.epochs, job.losses, memory))
+            progress = (job.epochs, job.losses, memory)
+            requests.append((id(learner), examples, places, job.plan, job.key, job.noise, *progress))
         with suppress(OSError):  # a process that died is noticed when its reply is read
             self.connection.send((size, epochs, forget, requests))
 
@@ -212,6 +214,7 @@ def _job(
     places: list[int | None],
     plan: Plan,
     key: int,
+    noise: StepNoise | None,
     epochs: int,
     losses: list[float],
     memory: dict[str, Any],
@@ -222,4 +225,5 @@ def _job(
         learners[identity] = Learner(name, torch.from_numpy(train), torch.from_numpy(validation), nothing)
     vector, anchor, shift = (None if row is None else rows[row] for row in places)
     assert vector is not None
-    return Job(learners[identity], plan, vector, anchor, key, epochs, losses, _as_tensors(memory), shift=shift)
+    known, kept = learners[identity], _as_tensors(memory)
+    return Job(known, plan, vector, anchor, key, epochs, losses, kept, shift=shift, noise=noise)

@@ -37,6 +37,8 @@ def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
     """Return why learners of this network cannot be stepped as one under this plan; None: they can."""
     if context.augment is not None:
         return "its examples are changed at random"
+    if context.local_noise is not None:
+        return "LocalNoise clips the gradient of every example"
     if context.objective is not None:
         return f"its learners minimise an objective of their own ({context.objective!r})"
     if plan.phases:

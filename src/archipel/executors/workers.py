@@ -37,7 +37,9 @@ class Workers:
         self.context, self._threads_each = context, threads_each
         on_cpu = context.x.device.type == "cpu"
         self.pool = ForkPool(count or torch.get_num_threads() if on_cpu else 1, context.layout.size)
-        self._faster = replace(context, module=with_shortcuts(copied(context.module)))
+        # gradients of single examples are not for shortcuts
+        module = copied(context.module)
+        self._faster = replace(context, module=module if context.local_noise else with_shortcuts(module))
 
     def running(self) -> AbstractContextManager[None]:
         """Leave torch's threads as they are."""

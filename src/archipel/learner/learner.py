@@ -13,10 +13,12 @@ from torch import Tensor, nn
 from archipel.core.binding import Binding
 from archipel.core.checks import require
 from archipel.core.layout import Layout
+from archipel.core.parts.local_noise import LocalNoise
 from archipel.core.parts.objective import Objective
 from archipel.core.types import Metrics, Plan, Scored
 from archipel.kernels import kernels
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
+from archipel.learner.example_budget import StepNoise
 from archipel.learner.stopping import ended
 from archipel.learner.tokens import token_cross_entropy
 
@@ -54,6 +56,13 @@ class TrainingContext:
     """What learners minimise instead of the loss."""
     rows: int = ROWS
     """Examples that are tried at a time."""
+    local_noise: LocalNoise | None = None
+    """How gradients are clipped and noised; no task trains without it then."""
+
+    @cached_property
+    def gradient_ways(self) -> dict[tuple[str, ...], str]:
+        """How gradients of single examples are computed, by the parameters that train, once that was found out."""
+        return {}
 
     @property
     def per_token(self) -> bool:
@@ -132,6 +141,8 @@ class Job:
     """The model as it was received, if its training loss is to be reported."""
     shift: Tensor | None = None
     """What is added to every gradient."""
+    noise: StepNoise | None = None
+    """What its gradients are clipped and noised with."""
     examples: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,12 +157,14 @@ class Job:
         key: int = 0,
         shift: Tensor | None = None,
         objective: Objective | None = None,
+        noise: StepNoise | None = None,
     ) -> Job:
         learner = learner.under(plan)
         vector = learner.with_private(layout, carried)
         anchored = plan.proximal > 0 or (objective is not None and objective.needs_received)
         received = vector if "training loss" in plan.reports else None
-        return Job(learner, plan, vector, vector if anchored else None, key, received=received, shift=shift)
+        anchor = vector if anchored else None
+        return Job(learner, plan, vector, anchor, key, received=received, shift=shift, noise=noise)
 
     @property
     def steps(self) -> int:

@@ -21,7 +21,7 @@ def training_loss(
     if objective is None:
         return lambda x, y: plain(module(x), y)
     classes = class_counts(work, learner)
-    before = None if received is None or not objective.needs_received else _outputs_of(work, received)
+    before = None if received is None or not objective.needs_received else outputs_of(work, received)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         batch = TrainingBatch(module(x), y, classes, None if before is None else before(x))
@@ -37,7 +37,7 @@ def class_counts(work: TrainingContext, learner: Learner) -> Tensor:
     return torch.bincount(work.y[learner.train], minlength=work.classes)
 
 
-def _outputs_of(work: TrainingContext, vector: Tensor) -> Callable[[Tensor], Tensor]:
+def outputs_of(work: TrainingContext, vector: Tensor) -> Callable[[Tensor], Tensor]:
     """Return what computes the outputs of a model, in a network of its own that does not train."""
     placed = {entry.name for layer in work.layout.layers for entry in layer.entries}.union(work.layout.tied)
     frozen = {id(parameter): parameter for name, parameter in work.module.named_parameters() if name not in placed}

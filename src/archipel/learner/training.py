@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from archipel.core.types import AUC_BINS, Metrics, Plan
 from archipel.learner.batches import batches
 from archipel.learner.learner import Job, TrainingContext, optimiser
+from archipel.learner.noised_gradient import NoisedGradient
 from archipel.learner.objective_loss import class_counts, training_loss
 from archipel.learner.probes import loss_moments, mean_loss, score, squared_gradient_norm
 from archipel.learner.tokens import targets_of
@@ -21,6 +22,8 @@ from archipel.learner.tokens import targets_of
 
 def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
     """Carry a job on by so many epochs, or to its end."""
+    if (work.local_noise is None) != (job.noise is None):
+        raise RuntimeError(f"A task of {job.learner.name!r} with noise={job.noise} under {work.local_noise}.")
     job.vector = job.vector.clone()
     work.binding.bind(job.vector)
     if job.watches and not job.losses:
@@ -81,13 +84,15 @@ class _Steps:
         self.anchors = _pieces(work, job.anchor if plan.proximal else None, parameters)
         self.shifts = _pieces(work, job.shift, parameters)
         self.loss = training_loss(work, job.learner, job.anchor)
+        self.noised = None if job.noise is None else NoisedGradient(work, job, plan, parameters)
 
-    def step(self, x: Tensor, y: Tensor) -> None:
-        """Make one step on a mini-batch."""
+    def step(self, x: Tensor, y: Tensor, number: int) -> None:
+        """Make one step on a mini-batch; number: of the step in its task."""
         self.optimiser.zero_grad()
-        for piece, share in _batch_pieces(y, self.accumulate, self.per_token):
-            loss = self.loss(x[piece], y[piece])
-            (loss if share == 1 else share * loss).backward()
+        if self.noised is not None:
+            self.noised.write(x, y, number)
+        else:
+            self._backward(x, y)
         for parameter, shift in zip(self.parameters, self.shifts, strict=False):
             if parameter.grad is not None:
                 parameter.grad.add_(shift)
@@ -96,6 +101,11 @@ class _Steps:
             if parameter.grad is not None:
                 parameter.grad.add_(parameter.detach() - anchor, alpha=self.proximal)
         self.optimiser.step()
+
+    def _backward(self, x: Tensor, y: Tensor) -> None:
+        for piece, share in _batch_pieces(y, self.accumulate, self.per_token):
+            loss = self.loss(x[piece], y[piece])
+            (loss if share == 1 else share * loss).backward()
 
     def memory(self) -> dict[str, Any]:
         """Return what the optimiser remembers."""
@@ -106,13 +116,20 @@ def _epoch(work: TrainingContext, job: Job, plan: Plan, steps: _Steps) -> None:
     augment = work.augment
     _training_mode(work, plan.trains)
     draws = None if augment is None else augment.draws(job.key, job.epochs, job.examples)
-    with _randomness(work.x.device, job.key + job.epochs):
-        for positions in batches(plan, job.key, job.examples, job.epochs):
+    seed = job.key + job.epochs if job.noise is None else job.noise.randomness(job.epochs)
+    with _randomness(work.x.device, seed):
+        for number, positions in enumerate(_batches(work, job, plan), job.steps):
             chosen = job.learner.train[positions]
             x = work.x[chosen]
             if augment is not None and draws is not None:
                 x = augment.apply(x, draws[positions])
-            steps.step(x, work.y[chosen])
+            steps.step(x, work.y[chosen], number)
+
+
+def _batches(work: TrainingContext, job: Job, plan: Plan) -> list[Tensor]:
+    if work.local_noise is None or job.noise is None:
+        return batches(plan, job.key, job.examples, job.epochs)
+    return job.noise.batches(work.local_noise, plan, job.key, job.examples, job.epochs)
 
 
 def _batch_pieces(y: Tensor, count: int, per_token: bool) -> list[tuple[Tensor | slice, float]]:

@@ -31,7 +31,7 @@ MOST_ROUNDS = 1 << 20
 class Draws(NamedTuple):
     """So many rounds, each of `sampled` learners among so many; `counted` has (1, 1, times) of one learner."""
 
-    sampled: int
+    sampled: float
     among: int
     rounds: int
 
@@ -62,7 +62,7 @@ def noise_for(sampling: Sampling, budget: float, draws: tuple[Draws, ...], delta
     return enough
 
 
-def rounds_for(sampling: Sampling, budget: float, noise: float, sampled: int, among: int, delta: float) -> int:
+def rounds_for(sampling: Sampling, budget: float, noise: float, sampled: float, among: int, delta: float) -> int:
     """Return how many rounds the budget pays for, at most about a million."""
 
     def paid(rounds: int) -> bool:
@@ -76,6 +76,48 @@ def rounds_for(sampling: Sampling, budget: float, noise: float, sampled: int, am
             rounds += step
         step //= 2
     return rounds
+
+
+class NoisedSteps(NamedTuple):
+    """So many sums with this noise, in each of which an example takes part with this chance."""
+
+    noise: float
+    chance: float
+    times: int
+
+
+@lru_cache(maxsize=1 << 16)
+def epsilon_of_steps(steps: tuple[NoisedSteps, ...], delta: float) -> float:
+    """Return the epsilon of any one example, for whether it adds to these sums.
+
+    >>> round(epsilon_of_steps((NoisedSteps(1.0, 1.0, 1),), 1e-5), 4)
+    4.3772
+    """
+    made = [one for one in steps if one.times]
+    if not made:
+        return 0.0
+    if all(one.chance == 1 for one in made):  # Gaussians add up to one
+        precision = sum(one.times / one.noise**2 for one in made)
+        return float(library().get_epsilon_gaussian(precision**-0.5, delta))
+    losses = [_sampled_loss(one.noise, one.chance).self_compose(one.times) for one in made]
+    return float(reduce(lambda one, other: one.compose(other), losses).get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=1 << 12)
+def noise_for_steps(budget: float, chance: float, steps: int, delta: float) -> float:
+    """Return the least noise, to 0.2 %, with which so many steps cost no more than the budget."""
+    return noise_for(*_as_draws(chance, budget, steps), delta)
+
+
+@lru_cache(maxsize=1 << 12)
+def steps_for(budget: float, noise: float, chance: float, delta: float) -> int:
+    """Return how many steps the budget pays for, at most about a million."""
+    sampling: Sampling = "counted" if chance == 1 else "poisson"
+    return rounds_for(sampling, budget, noise, chance, 1, delta)
+
+
+def _as_draws(chance: float, budget: float, steps: int) -> tuple[Sampling, float, tuple[Draws, ...]]:
+    return ("counted" if chance == 1 else "poisson"), budget, (Draws(chance, 1, steps),)
 
 
 def library() -> Any:

@@ -85,5 +85,6 @@ class Run(RunData):
         ]
         if spent := self.of(PrivacySpent):
             last = spent[-1][1]
-            lines.append(f"  epsilon {last.epsilon:.4g} at delta {last.delta:g} for any one learner")
+            whose = "learner" if last.of == "learner" else "example of a learner"
+            lines.append(f"  epsilon {last.epsilon:.4g} at delta {last.delta:g} for any one {whose}")
         return "\n".join(lines)

@@ -81,7 +81,7 @@ class ShadowRun:
         plan = replace(self.plan, cycle=None, trains=None, proximal=0.0, shift=None, reports=())
         learner, key = Learner("shadow", examples, nothing, nothing), derive(simulator.seed, "shadow", self.rounds)
         job = Job.begin(learner, simulator.context.layout, self.central, plan, key)
-        advance(simulator.context, job)
+        advance(replace(simulator.context, local_noise=None), job)
         self.central = job.vector.cpu()
 
     def save(self) -> dict[str, Any]:

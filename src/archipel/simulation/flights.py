@@ -9,7 +9,7 @@ ahead of the clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -18,10 +18,12 @@ from archipel.core.state import Models
 from archipel.core.types import Failed, Progress, Traffic, Train, Trained
 from archipel.executors.interface import Executor
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
+from archipel.learner.example_budget import StepNoise
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.training import report
 from archipel.simulation.attacks import Attackers, attack_of
 from archipel.simulation.clock import Arrives, Clock, EpochEnds, TrainingEnds
+from archipel.simulation.example_budgets import ExampleBudgets
 from archipel.simulation.network import Wire
 from archipel.simulation.simulated_sites import SimulatedSites
 from archipel.simulation.site import Site
@@ -86,11 +88,12 @@ class Flights:
         in_sums: bool,
         evaluation_batch: int,
         seed: int,
+        budgets: ExampleBudgets | None = None,
     ) -> None:
         """wanted: the layers of a task's answer if it is sent now; optional: layers that may be left out then.
 
         in_sums: numbers are sent when they are added up, and not with the answers. evaluation_batch: examples of an
-        evaluation step, on which its virtual seconds depend.
+        evaluation step, on which its virtual seconds depend. budgets: where learners add noise to their gradients.
         """
         self.context = context
         self.models = models
@@ -103,6 +106,7 @@ class Flights:
         self.in_sums = in_sums
         self.evaluation_batch = evaluation_batch
         self.seed = seed
+        self.budgets = budgets
         attacks = {
             name: attack_of(text) for name, text in sites.fleet.attacks(sites.data.rows.names, sites.assigned).items()
         }
@@ -127,13 +131,31 @@ class Flights:
         self._fresh.append(flight)
         epochs = 1 if flight.by_epoch else epochs_of(plan, len(site.learner.under(plan).train))
         seconds = self.wire.seconds(site.group, down) + sum(self._epoch_seconds(flight, i) for i in range(epochs))
-        if site.drops(self.seed, command.task):
+        refusal = self._refusal(command)
+        if refusal is not None:
+            flight.lost = True
+            self.clock.after(self.wire.seconds(site.group, down), Failed(command.task, refusal, Traffic(down)))
+        elif site.drops(self.seed, command.task):
             flight.lost = True
             self.clock.after(seconds, Failed(command.task, "lost", Traffic(down)))
         elif flight.by_epoch:
             self.clock.after(seconds, EpochEnds(command.task))
         else:
             self._schedule_arrival(flight, seconds)
+
+    def _refusal(self, command: Train) -> str | None:
+        """Return why a learner does not do this task, or None."""
+        if self.budgets is None:
+            return None
+        return self.budgets.of(command.learner, self._examples(command.learner)).refusal(command.plan)
+
+    def _examples(self, learner: str) -> int:
+        return len(self.sites[learner].learner.train)
+
+    def _noise(self, command: Train) -> StepNoise | None:
+        if self.budgets is None:
+            return None
+        return self.budgets.noise(command.learner, self._examples(command.learner), command.plan, command.task)
 
     def _note(self, task: int, learner: str) -> None:
         self.unanswered[task] = learner
@@ -254,7 +276,8 @@ class Flights:
             learner, plan = self.sites[flight.train.learner].learner, flight.train.plan
             shift = None if plan.shift is None else self.models.read(plan.shift).to(self.context.x.device)
             key, objective = flight.train.key, self.context.objective
-            flight.job = Job.begin(learner, self.context.layout, carried, plan, key, shift, objective)
+            noise = self._noise(flight.train)
+            flight.job = Job.begin(learner, self.context.layout, carried, plan, key, shift, objective, noise)
         return flight.job
 
     def _answer(self, flight: Flight, job: Job, vector: Tensor, epochs: int) -> Trained | Failed:
@@ -269,12 +292,15 @@ class Flights:
         self.models.write(name, model)
         if self.in_sums:  # they are sent when they are added up
             self.wire.keep(learner, name, sent)
+        metrics = report(self.context, job, vector.to(self.context.x.device), epochs)
+        if self.budgets is not None:
+            metrics = replace(metrics, spent=self.budgets.charge(learner, job.examples, job.plan, epochs))
         return Trained(
             task=task,
             model=name,
             layers=sent,
             steps=job.steps_at(epochs),
-            metrics=report(self.context, job, vector.to(self.context.x.device), epochs),
+            metrics=metrics,
             traffic=Traffic(flight.down, 0 if self.in_sums else self.wire.send(learner, name, sent)),
         )
 
@@ -312,13 +338,17 @@ class Flights:
         """Return what a resumed run needs, once nothing is being trained."""
         private = {name: private for name, private in self.sites.private.items() if private}
         out = {task: _saved(flight) for task, flight in self.out.items()}
-        return {"out": out, "unanswered": self.unanswered, "private": private, "movements": self.attackers.latest}
+        budgets = None if self.budgets is None else self.budgets.save()
+        kept = {"private": private, "movements": self.attackers.latest, "budgets": budgets}
+        return {"out": out, "unanswered": self.unanswered, **kept}
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
         for name, private in saved["private"].items():
             self.sites.private[name].update(private)
         self.attackers.latest = saved["movements"]
+        if self.budgets is not None:
+            self.budgets.load(saved["budgets"])
         for task, learner in saved["unanswered"].items():
             self._note(task, learner)
         self.out = {task: self._loaded(flight) for task, flight in saved["out"].items()}
@@ -326,7 +356,8 @@ class Flights:
     def _loaded(self, saved: dict[str, Any]) -> Flight:
         train, job = saved["train"], saved["job"]
         if job is not None:
-            job = Job(learner=self.sites[train.learner].learner, plan=train.plan, key=train.key, **job)
+            learner, noise = self.sites[train.learner].learner, self._noise(train)
+            job = Job(learner=learner, plan=train.plan, key=train.key, noise=noise, **job)
         return Flight(**{**saved, "job": job})
 
 

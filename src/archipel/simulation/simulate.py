@@ -30,11 +30,13 @@ from archipel.simulation.checkpoint import Checkpoint
 from archipel.simulation.cluster.connection import Cluster
 from archipel.simulation.cluster.opening import open_cluster
 from archipel.simulation.divergences import ShadowRun
+from archipel.simulation.example_budgets import ExampleBudgets
 from archipel.simulation.fleet import Fleet
 from archipel.simulation.simulated_sites import SimulatedSites
 from archipel.simulation.simulator import Simulator
 from archipel.simulation.vectors import MemoryModels
 
+DEFAULT_ENDING = Ending(rounds=20)
 TRIED = 4
 """Examples that a network is tried on before the run."""
 
@@ -137,7 +139,7 @@ def prepare(
     fleet = Fleet(fast=len(data.learners)) if fleet is None or algorithm.pooled else fleet
     assigned = fleet.assign(data.sizes())
     data = with_flipped_labels(data, fleet.attacks(data.rows.names, assigned))
-    context = context_of(data, model, loss, seed, device, algorithm.objective)
+    context = context_of(data, model, loss, seed, device, algorithm.objective, algorithm.local_noise)
     algorithm.check_network(context.module, context.layout, context.x[:TRIED])
     evaluation = evaluation or evaluation_of(algorithm, data, context.layout)
     check_evaluation(evaluation, algorithm, data, context.layout)
@@ -145,6 +147,7 @@ def prepare(
     trains = data.rows.has("train")
     check_learners(algorithm, evaluation, data, sites.train_sizes[trains], sites.validation_sizes[trains])
     learners = int(trains.sum())
+    budgets = ExampleBudgets.of_run(algorithm, context.layout, ending or DEFAULT_ENDING, sites.train_sizes[trains])
     controller = _controller(algorithm, data, context, ending, evaluation, learners, seed, most_share, norms)
     simulator = Simulator(
         controller,
@@ -154,6 +157,7 @@ def prepare(
         test=data.test,
         stimuli=data.stimuli,
         seed=seed,
+        budgets=budgets,
     )
     simulator.observers = (ShadowRun(simulator),) if shadow else ()
     return simulator
@@ -174,7 +178,7 @@ def _controller(
         algorithm,
         context.layout,
         MemoryModels(),
-        ending=ending or Ending(rounds=20),
+        ending=ending or DEFAULT_ENDING,
         evaluation=evaluation,
         learners=learners,
         seed=seed,

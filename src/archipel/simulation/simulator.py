@@ -32,6 +32,7 @@ from archipel.runs.record_log import RecordLog
 from archipel.simulation.availability import Availability
 from archipel.simulation.clock import Answered, Arrives, Clock, EpochEnds, Goes, Occurrence, Returns, TrainingEnds
 from archipel.simulation.evaluations import Evaluations
+from archipel.simulation.example_budgets import ExampleBudgets
 from archipel.simulation.flights import Flights
 from archipel.simulation.network import Wire
 from archipel.simulation.secure_sums import add_up
@@ -67,6 +68,7 @@ class Simulator:
         test: Tensor,
         stimuli: Tensor,
         seed: int = 0,
+        budgets: ExampleBudgets | None = None,
     ) -> None:
         self.controller = controller
         self.context = context
@@ -87,6 +89,7 @@ class Simulator:
             in_sums=isinstance(controller.algorithm.privacy, SumInEngine),
             evaluation_batch=batch,
             seed=seed,
+            budgets=budgets,
         )
         self.evaluations = Evaluations(*shared, test=test, stimuli=stimuli, batch=batch, seed=seed)
         self.records = RecordLog()

@@ -8,6 +8,7 @@ from archipel.core.parts.clipping import NormClipped
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.frozen import FrozenLayers
+from archipel.core.parts.local_noise import LocalNoise
 from archipel.core.parts.lora_ranks import LoraRanks, StackedLora, ZeroPadded
 from archipel.core.parts.matched import LayerByLayer, MatchedMean
 from archipel.core.parts.merge import Community, Mean, Merge, Mix, Proposal
@@ -75,6 +76,7 @@ __all__ = [
     "LatinSquare",
     "LayerByLayer",
     "LearnerMomentum",
+    "LocalNoise",
     "LogitCalibration",
     "LoraRanks",
     "MatchedMean",

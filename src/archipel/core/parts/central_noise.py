@@ -38,6 +38,7 @@ from archipel.core.parts.privacy_account import PrivacyAccount
 from archipel.core.parts.protocol import Relay, Rounds
 from archipel.core.parts.selection import Everyone, Poisson, Uniform
 from archipel.core.parts.weighting import ByFreshness, Equally, Product
+from archipel.core.records import PrivacySpent
 from archipel.core.state import Update, View
 from archipel.privacy.accounting import Draws, Sampling, noise_for, rounds_for
 from archipel.privacy.noise import limit, noised
@@ -195,6 +196,9 @@ class CentralNoise(Privacy):
             account.sampled, account.among = sampled, among
         if account.divides:
             account.asked = sampled if account.sampling == "poisson" else len(chosen)
+
+    def spent(self, view: View, version: int) -> PrivacySpent | None:
+        return view.memory(PrivacyAccount).spent(version)
 
     def refusal(self, view: View, updates: Sequence[Update]) -> str | None:
         """Refuse a commit that would exceed the budget; the run ends then."""

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from archipel.core.checks import at_least, more_than, require
 from archipel.core.layout import Layout
-from archipel.core.parts.privacy_account import PrivacyAccount
+from archipel.core.members import Members
 from archipel.core.state import State
 
 BudgetUnit: TypeAlias = Literal["seconds", "rounds"]
+
+
+@runtime_checkable
+class Account(Protocol):
+    """What a method with differential privacy remembers of its budget."""
+
+    def exhausted(self, members: Members) -> str | None:
+        """Return why the budget pays for nothing more, or None."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,8 @@ class Ending:
     bytes: int | None = None
     """Bytes moved for training and for weighing, both ways."""
     epsilon: float | None = None
-    """Privacy budget of a method with CentralNoise; the run ends before it is exceeded."""
+    """Privacy budget: with CentralNoise the run ends before it is exceeded; with LocalNoise it is that of every
+    learner, which rests before."""
     target: float | None = None
     """Score at which the aim is reached."""
     patience: int | None = None
@@ -80,7 +89,7 @@ class Ending:
             if moved >= self.bytes:
                 return f"{moved:,} bytes moved"
         account = state.memory.get("privacy")
-        return account.exhausted() if isinstance(account, PrivacyAccount) else None
+        return account.exhausted(state.members) if isinstance(account, Account) else None
 
     def share(self, seconds: float, rounds: int, commits: int, moved: int) -> float:
         """Return how much of the budget is used, from 0 to 1: what is nearest to its end counts."""

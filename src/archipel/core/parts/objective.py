@@ -38,6 +38,9 @@ class Objective(Part):
     needs_received = False
     """Whether it compares outputs with those of the model that the task carried."""
 
+    needs_counts = False
+    """Whether it looks at the learner's examples of each class; else it is given none where examples are private."""
+
     def loss(self, batch: TrainingBatch, plain: PlainLoss) -> Tensor:
         """Return what is minimised on a mini-batch; plain: the task's own loss."""
         raise NotImplementedError
@@ -60,6 +63,8 @@ class LogitCalibration(Objective):
     """
 
     tau: float = 1.0
+
+    needs_counts = True
 
     def __post_init__(self) -> None:
         at_least(0, "LogitCalibration", tau=self.tau)

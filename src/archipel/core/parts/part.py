@@ -104,6 +104,13 @@ class WeightRange(Protocol):
         """Return whether updates that start from this version are tried on validation parts."""
 
 
+class LearnerLoss(Protocol):
+    """What parts may ask of an objective."""
+
+    needs_counts: bool
+    """Whether it looks at the learner's examples of each class."""
+
+
 class Composition(Protocol):
     """What a part may look at of the algorithm that it belongs to."""
 
@@ -124,6 +131,9 @@ class Composition(Protocol):
 
     @property
     def planners(self) -> tuple[Part, ...]: ...
+
+    @property
+    def objective(self) -> LearnerLoss | None: ...
 
     @property
     def plan(self) -> Plan: ...

@@ -18,6 +18,7 @@ from archipel.core.parts.planning import (
     Proximal,
     ValidationCycle,
 )
+from archipel.core.records import PrivacySpent
 from archipel.core.state import Update, View
 
 BLIND = (Proximal, Decay, ValidationCycle, PeriodicLayers, PrivateLayers, FrozenLayers, HeadFirst)
@@ -31,6 +32,8 @@ class Privacy(Part):
     """Whether the controller needs a key that no learner knows."""
     statistics: tuple[str, ...] = ("none", "global", "local")
     """Whose statistics features may be standardised by, where the account covers no sums of features."""
+    merges = True
+    """Whether updates are merged by this part, in the merge's place."""
     hides_updates = True
     """Whether records must tell nothing that is computed from single updates."""
 
@@ -45,6 +48,10 @@ class Privacy(Part):
 
     def refusal(self, view: View, updates: Sequence[Update]) -> str | None:
         """Return why these updates must not become a version, or None."""
+        return None
+
+    def spent(self, view: View, version: int) -> PrivacySpent | None:
+        """Return the record of what the versions up to this one reveal, if it keeps an account."""
         return None
 
     def merge(

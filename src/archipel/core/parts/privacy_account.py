@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from archipel.core.members import Members
 from archipel.core.records import PrivacySpent
 from archipel.privacy.accounting import Draws, Sampling, epsilon
 
@@ -67,7 +68,7 @@ class PrivacyAccount:
         often = max(self.times, key=lambda learner: self.times[learner], default="")
         self.following = self.cost([often])
 
-    def exhausted(self) -> str | None:
+    def exhausted(self, members: Members) -> str | None:
         """Return why no further commit may be made, or None."""
         if self.following <= self.budget:
             return None

@@ -51,7 +51,7 @@ class TrainingActor:
         import ray.cloudpickle  # Ray's own serialisation, inside the user's own cluster
 
         torch.set_num_threads(blueprint.threads)
-        module, loss, augment, objective = ray.cloudpickle.loads(blueprint.network)
+        module, loss, augment, objective, local_noise = ray.cloudpickle.loads(blueprint.network)
         put_together(module, blueprint.frozen_shapes, map(_shared, frozen))
         device = blueprint.device
         examples = _data(x).to(device), _data(y).to(device)
@@ -64,6 +64,7 @@ class TrainingActor:
             augment,
             objective,
             blueprint.rows,
+            local_noise,
         )
         self.blueprint = blueprint
         self.executor = executor_of(self.context, blueprint.plan, blueprint.way)

@@ -63,7 +63,8 @@ def _pickled(ray: Any, module: nn.Module, context: TrainingContext) -> bytes:
     """Return network, loss, augmentation and objective with the code that is not installed on the nodes."""
     with _by_value(ray):
         try:
-            return bytes(ray.cloudpickle.dumps((module, context.loss, context.augment, context.objective)))
+            sent = (module, context.loss, context.augment, context.objective, context.local_noise)
+            return bytes(ray.cloudpickle.dumps(sent))
         except Exception as error:
             raise ClusterError(
                 f"cluster: {type(module).__name__} cannot be sent to other machines: {error}. Keep locks, open "

@@ -18,6 +18,7 @@ from torch import Tensor
 from archipel.core.layout import Layout
 from archipel.core.types import Plan, Scored
 from archipel.executors.choice import Way
+from archipel.learner.example_budget import StepNoise
 from archipel.learner.learner import Job, Learner
 
 Vector = NDArray[np.float32]
@@ -63,6 +64,8 @@ class JobRequest:
     plan: Plan
     key: int
     """Seed of the task's own randomness."""
+    noise: StepNoise | None
+    """What its gradients are noised with: the key of this task, never the learner's."""
     model: int
     anchor: int | None
     shift: int | None
@@ -100,14 +103,16 @@ def request_of(job: Job, position: Callable[[Tensor], int], *, known: bool) -> J
         None if vector is None else position(vector) for vector in (job.vector, job.anchor, job.shift)
     )
     assert model is not None
-    return JobRequest(id(learner), examples, job.plan, job.key, model, anchor, shift, job.epochs, job.losses, memory)
+    progress = (job.epochs, job.losses, memory)
+    return JobRequest(id(learner), examples, job.plan, job.key, job.noise, model, anchor, shift, *progress)
 
 
 def job_of(request: JobRequest, learner: Learner, models: Sequence[Tensor]) -> Job:
     """Return the job that a request describes."""
     anchor, shift = (None if place is None else models[place] for place in (request.anchor, request.shift))
     model, losses, memory = models[request.model], list(request.losses), as_tensors(request.memory)
-    return Job(learner, request.plan, model, anchor, request.key, request.epochs, losses, memory, shift=shift)
+    plan, noise = request.plan, request.noise
+    return Job(learner, plan, model, anchor, request.key, request.epochs, losses, memory, shift=shift, noise=noise)
 
 
 def learner_of(examples: Examples) -> Learner:

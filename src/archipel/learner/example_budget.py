@@ -1,0 +1,184 @@
+"""A learner's account of what its updates reveal of any of its examples, and what its gradients are noised with.
+
+    poisson    an example is in a batch with a fixed chance, drawn anew in every step    privacy loss distribution
+    shuffled   an example is in one batch of every pass                                 the Gaussian itself, every pass
+
+The account is of the steps that were made in tasks whose updates have left the learner. A task that was lost or
+cancelled has told nothing. The chance of an example is a power of 2^(1/8), near batch / examples, so that learners of
+many sizes share accounts that take long to compute; sums are divided by the batch that is expected with it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from archipel.core.algorithm import Algorithm
+from archipel.core.checks import require
+from archipel.core.layout import Layout
+from archipel.core.parts.ending import Ending
+from archipel.core.parts.local_noise import LocalNoise
+from archipel.core.types import Plan, Spent
+from archipel.learner.batches import batches, epochs_of, steps_after, steps_of_epoch
+from archipel.privacy.accounting import NoisedSteps, epsilon_of_steps, noise_for_steps, steps_for
+from archipel.privacy.noise import derived_key, new_key, uniform
+
+PER_OCTAVE = 8
+"""Chances between p and 2 p."""
+
+
+@dataclass(frozen=True)
+class BudgetTerms:
+    """What a study says of the budgets of all learners."""
+
+    mechanism: LocalNoise
+    plans: tuple[Plan, ...]
+    budget: float
+    """Epsilon that no learner exceeds."""
+    tasks: int | None
+    """Tasks that it has to last for, where the noise follows from them."""
+
+    @staticmethod
+    def of(algorithm: Algorithm, layout: Layout, ending: Ending, most: float | None = None) -> BudgetTerms | None:
+        """Derive them from a study; most: epsilon that a site allows at most. None: the method adds no such noise."""
+        mechanism = algorithm.local_noise
+        if mechanism is None:
+            return None
+        given = [epsilon for epsilon in (mechanism.epsilon, ending.epsilon, most) if epsilon is not None]
+        tasks = mechanism.tasks_of(algorithm, ending)
+        return BudgetTerms(mechanism, algorithm.plans(layout), min(given, default=math.inf), tasks)
+
+
+@dataclass
+class ExampleAccount:
+    """What a learner has to remember, and to keep to itself."""
+
+    key: str = field(default_factory=new_key, repr=False)
+    """From which noise and batches are drawn; nobody else may know it."""
+    spent: list[tuple[float, float, int]] = field(default_factory=list)
+    """Noise, chance of an example in a step, and steps of tasks whose updates have left; one entry for each pair."""
+
+    def steps(self) -> tuple[NoisedSteps, ...]:
+        return tuple(NoisedSteps(*one) for one in self.spent)
+
+
+@dataclass(frozen=True)
+class StepNoise:
+    """What the gradients of one task are clipped and noised with."""
+
+    key: str = field(repr=False)
+    """Of this task."""
+    noise: float
+    """Standard deviation in units of the clip."""
+    chance: float
+    """Of an example in a batch; 1 where batches are shuffled."""
+
+    def batches(self, mechanism: LocalNoise, plan: Plan, key: int, examples: int, epoch: int) -> list[Tensor]:
+        """Return the mini-batches of one pass, as positions among the learner's training examples."""
+        if mechanism.batches == "shuffled":
+            return batches(plan, key, examples, epoch)
+        steps = range(steps_after(plan, examples, epoch), steps_after(plan, examples, epoch + 1))
+        numbers = (uniform(self.key, f"batch {epoch} {step}", examples) for step in steps)
+        return [torch.from_numpy(np.flatnonzero(one < self.chance)) for one in numbers]
+
+    def expected(self, mechanism: LocalNoise, examples: int, batch: int) -> float:
+        """Return what the sum over a batch of so many is divided by: no number that follows from a draw."""
+        return self.chance * examples if mechanism.batches == "poisson" else batch
+
+    def randomness(self, epoch: int) -> int:
+        """Return the seed of a pass's dropout."""
+        return int(derived_key(self.key, f"randomness {epoch}")[:15], 16)
+
+
+class ExampleBudget:
+    """One learner's budget."""
+
+    def __init__(self, terms: BudgetTerms, examples: int, account: ExampleAccount) -> None:
+        self.terms = terms
+        self.examples = examples
+        self.account = account
+        self._noise: float | None = terms.mechanism.noise
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation in units of the clip: as the study gives it, or the least that the budget allows."""
+        if self._noise is None:
+            terms = self.terms
+            assert terms.tasks is not None
+            plan = max(terms.plans, key=self._uses)
+            steps = max(1, terms.tasks * self._uses(plan))
+            self._noise = noise_for_steps(terms.budget, self.chance(plan), steps, terms.mechanism.delta)
+        return self._noise
+
+    def chance(self, plan: Plan) -> float:
+        """Return the chance of an example in a step."""
+        if self.terms.mechanism.batches == "shuffled" or self.examples <= plan.batch:
+            return 1.0
+        octaves: float = round(PER_OCTAVE * math.log2(self.examples / plan.batch)) / PER_OCTAVE
+        return min(1.0, math.pow(2.0, -octaves))
+
+    def of_task(self, plan: Plan, place: str) -> StepNoise:
+        """Return what a task's gradients are noised with; the same place gives the same."""
+        return StepNoise(derived_key(self.account.key, f"task {place}"), self.noise, self.chance(plan))
+
+    def refusal(self, plan: Plan) -> str | None:
+        """Return why a task is not to be done, or None."""
+        terms = self.terms
+        if math.isinf(terms.budget) or self._after(plan, self._uses(plan)) <= terms.budget:
+            return None
+        return (
+            f"the privacy budget of {terms.budget:g} does not pay for another task; epsilon {self.epsilon:.4g} is "
+            f"spent at delta {terms.mechanism.delta:g}"
+        )
+
+    def charge(self, plan: Plan, epochs: int) -> Spent:
+        """Enter a task that made so many epochs and whose update is about to leave."""
+        self.account.spent = self._with(plan, self._uses(plan, epochs))
+        rests = all(self.refusal(known) is not None for known in self.terms.plans)
+        return Spent(self.epsilon, self.terms.mechanism.delta, self.noise, rests)
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon spent so far."""
+        return epsilon_of_steps(self.account.steps(), self.terms.mechanism.delta)
+
+    def tasks_paid(self, plan: Plan) -> int:
+        """Return how many tasks of this plan the whole budget pays for."""
+        uses = self._uses(plan)
+        return steps_for(self.terms.budget, self.noise, self.chance(plan), self.terms.mechanism.delta) // max(1, uses)
+
+    def _uses(self, plan: Plan, epochs: int | None = None) -> int:
+        """Return how often a task's account counts: for its steps, or with shuffled batches for its passes."""
+        steps = steps_after(plan, self.examples, epochs_of(plan, self.examples) if epochs is None else epochs)
+        if self.terms.mechanism.batches == "shuffled":
+            return -(-steps // steps_of_epoch(self.examples, plan.batch))
+        return steps
+
+    def _with(self, plan: Plan, uses: int) -> list[tuple[float, float, int]]:
+        counts = {(noise, chance): count for noise, chance, count in self.account.spent}
+        pair = (self.noise, self.chance(plan))
+        counts[pair] = counts.get(pair, 0) + uses
+        return [(*pair, count) for pair, count in sorted(counts.items()) if count]
+
+    def _after(self, plan: Plan, uses: int) -> float:
+        steps = replace(self.account, spent=self._with(plan, uses)).steps()
+        return epsilon_of_steps(steps, self.terms.mechanism.delta)
+
+
+def check_budget(budget: ExampleBudget, who: str) -> None:
+    """Refuse a budget that does not pay for one task."""
+    terms = budget.terms
+    reason = None if math.isinf(terms.budget) else budget.refusal(min(terms.plans, key=budget._uses))
+    if reason is not None and not budget.account.spent:
+        plan = min(terms.plans, key=budget._uses)
+        require(
+            False,
+            f"LocalNoise: for {who}, with {budget.examples} examples, a task costs epsilon "
+            f"{budget._after(plan, budget._uses(plan)):.3g} with noise={budget.noise:g}, and the budget is "
+            f"{terms.budget:g}. Raise the noise or the budget, make tasks shorter, or leave noise out to have it "
+            "computed.",
+        )
