@@ -296,7 +296,8 @@ def test_a_checkpoint_repeats_the_noise_and_nobody_else_may_read_it(islands: Any
 def test_learners_rest_before_they_exceed_their_budgets() -> None:
     """Two learners of different sizes: the smaller one, whose examples are drawn more often, rests first."""
     islands = digits().split(learners=2, sizes=[300, 900], seed=1)
-    run = simulate(noised(mechanism=LocalNoise(noise=0.9, delta=1e-3)), islands, ending=Ending(epsilon=3.5))
+    method = noised(fedavg(batch=64), LocalNoise(noise=0.9, delta=1e-3))
+    run = simulate(method, islands, ending=Ending(epsilon=3.5))
     told = [record for _, record in run.of(LearnerSpent)]
     by_learner = {name: [one for one in told if one.learner == name] for name in {one.learner for one in told}}
     assert all(one.epsilon <= 3.5 for one in told)
