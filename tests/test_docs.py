@@ -30,6 +30,7 @@ from archipel.core.controller import Controller
 from archipel.core.types import HOME, Command, Evaluate, Event, Train, Trained
 from archipel.federation.controller.meters import Meters
 from archipel.runs.load import load_run
+from tests.forked import archipel
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -158,14 +159,9 @@ def test_commands_run_one_after_the_other(path: Path, tmp_path: Path) -> None:
         # in one process: others would import torch for a second of work
         cut = ["-s", "ending={rounds=2}", "--jobs", "1"]
         short = cut if command[1] == "run" and "--resume" not in command else []
-        ran = subprocess.run(
-            [sys.executable, "-m", "archipel.cli", *command[1:], *short],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "COLUMNS": "80"},
-            timeout=600,
-        )
+        if "--scale" in command:
+            short = ["--jobs", "1"]
+        ran = archipel([*command[1:], *short], tmp_path, {**os.environ, "COLUMNS": "80"}, rendered=False)
         assert ran.returncode == 0, f"{shlex.join(command)} gave {ran.returncode}: {ran.stdout}{ran.stderr}"
         assert ran.stdout
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from archipel.papers.catalogue import NAMES
+from tests import forked
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-ARCHIPEL = [sys.executable, "-m", "archipel.cli"]
 HELD = str(Path(__file__).with_name("held.py"))
 PLAIN = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR", "ARCHIPEL_DATA")}
 QUICK = ("hdafl-table4", "--scale", "smoke", "--jobs", "1")
@@ -25,14 +25,7 @@ QUICK = ("hdafl-table4", "--scale", "smoke", "--jobs", "1")
 
 
 def reproduce(*arguments: str | Path, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*ARCHIPEL, "reproduce", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=PLAIN | env,
-        timeout=600,
-    )
+    return forked.archipel(["reproduce", *arguments], cwd, PLAIN | env, rendered=False)
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ import pytest
 
 import archipel as ap
 from archipel.cli import main
+from tests import forked
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -33,10 +34,8 @@ PLAIN = {key: value for key, value in os.environ.items() if key not in ("COLUMNS
 
 
 def archipel(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The command in a pipe."""
-    return subprocess.run(
-        [*ARCHIPEL, *map(str, arguments)], capture_output=True, text=True, cwd=cwd, env=PLAIN | (env or {}), timeout=600
-    )
+    """The command where nobody watches."""
+    return forked.archipel(arguments, cwd, PLAIN | (env or {}), rendered=False)
 
 
 def in_terminal(*arguments: str, cwd: Path, columns: int = 80) -> tuple[int, str]:
