@@ -69,7 +69,7 @@ def _live(arguments: list[str], cwd: str, environment: dict[str, str], outputs: 
         if rendered:
             main()
         else:
-            with mock.patch("matplotlib.figure.Figure.savefig", _composed):
+            with mock.patch("matplotlib.figure.Figure.savefig", composed):
                 main()
         code = 0
     except SystemExit as end:
@@ -81,6 +81,6 @@ def _live(arguments: list[str], cwd: str, environment: dict[str, str], outputs: 
     os._exit(code if isinstance(code, int) else 1)
 
 
-def _composed(figure: Any, path: str | Path, **_: Any) -> None:
+def composed(figure: Any, path: str | Path, **_: Any) -> None:
     """Write an empty picture in place of a figure."""
     Path(path).write_text('<svg xmlns="http://www.w3.org/2000/svg"/>' if str(path).endswith("svg") else "")

@@ -56,6 +56,7 @@ def learned(results: Results, above: float) -> None:
         assert run.score > above, run.name
 
 
+@pytest.mark.slow
 @needs("heart_disease")
 def test_heart_disease(real: Path, tmp_path: Path) -> None:
     folder = copied("heart_disease", tmp_path)
@@ -97,6 +98,7 @@ UCI = {
 """The names of the official files."""
 
 
+@pytest.mark.slow
 @needs("shakespeare")
 def test_shakespeare(real: Path, tmp_path: Path) -> None:
     short = ["data.source.length=20", "data.source.step=80", "data.natural.learners=4", "ending={rounds=4}"]

@@ -6,6 +6,7 @@ Tables named OWED list what breaks a law today. An entry that is no longer neede
 from __future__ import annotations
 
 import ast
+import gc
 import graphlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -23,7 +24,13 @@ TESTS = Path(__file__).parent
 @cache
 def parse(folder: Path) -> dict[Path, ast.Module]:
     """Return the modules of a folder by their relative paths."""
-    return {path.relative_to(folder): ast.parse(path.read_text(), str(path)) for path in sorted(folder.rglob("*.py"))}
+    gc.disable()  # nothing of what is made can be thrown away
+    try:
+        return {
+            path.relative_to(folder): ast.parse(path.read_text(), str(path)) for path in sorted(folder.rglob("*.py"))
+        }
+    finally:
+        gc.enable()
 
 
 def modules() -> dict[Path, ast.Module]:

@@ -72,6 +72,7 @@ def test_private_layers(name: str) -> None:
     assert np.array(got) == pytest.approx(np.array(weights), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_private_layers_come_once_and_never_leave() -> None:
     found, _ = run(ap.hdafl(0.5, epochs=1, **LOCAL), islands(6), WIDTHS, ending=ap.Ending(rounds=ROUNDS))
     generic = 4 * (64 * 32 + 32)

@@ -46,6 +46,7 @@ def test_every_refusal_names_a_part_and_a_way_out() -> None:
         assert any(word in refusal.sentence.lower() for word in ("use ", "add ", "give ", "leave ")), refusal
 
 
+@pytest.mark.slow
 def test_the_command() -> None:
     result = CliRunner().invoke(app, ["algorithms", "--compose", "--json"], catch_exceptions=False)
     told = json.loads(result.stdout)

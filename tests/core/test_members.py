@@ -15,6 +15,7 @@ from archipel.core.vector_uses import VectorUses
 NAMES = st.integers(0, 60).map(str)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(begin=st.sets(NAMES), changes=st.lists(NAMES, max_size=150), block=st.integers(1, 8))
 def test_sorted_names_are_a_sorted_list(begin: set[str], changes: list[str], block: int) -> None:

@@ -76,6 +76,7 @@ def mnist_files(**changes: bytes) -> dict[str, bytes]:
     return {name: gzip.compress(idx(array)) for name, array in MNIST.items()} | changes
 
 
+@pytest.mark.slow
 @needs("mnist")
 def test_mnist(real: Path) -> None:
     source = ap.data.mnist()

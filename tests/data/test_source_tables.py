@@ -77,6 +77,7 @@ def test_other_forests_and_classes(alone: Path) -> None:
     assert cache() == []
 
 
+@pytest.mark.slow
 @needs("covertype")
 def test_covertype(real: Path) -> None:
     source = ap.data.covertype(classes=(1, 2))
@@ -170,6 +171,7 @@ def test_hearts_that_are_not_the_official_ones(alone: Path) -> None:
 # eICU
 
 
+@pytest.mark.slow
 @needs("eicu_demo")
 def test_eicu(real: Path) -> None:
     source = ap.data.eicu()
@@ -253,6 +255,7 @@ def test_damaged_stays(alone: Path) -> None:
 # ISCX VPN
 
 
+@pytest.mark.slow
 @needs("iscx_vpn")
 def test_iscx_vpn(real: Path) -> None:
     source = ap.data.iscx_vpn()

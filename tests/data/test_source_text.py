@@ -166,6 +166,7 @@ def test_tinyshakespeare(real: Path) -> None:
     assert len(ap.data.shakespeare(step=40, test=0).site_names) > len(source.site_names) > 200
 
 
+@pytest.mark.slow
 @needs("shakespeare")
 def test_the_plays(real: Path) -> None:
     source = ap.data.shakespeare("plays", step=200)

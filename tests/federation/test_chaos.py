@@ -15,13 +15,14 @@ from tests.federation.stage import LONGEST, Crowd, Setting, Wire, set_up
 pytestmark = pytest.mark.slow
 
 KILLS = {
-    "fedavg": 6,
-    "fedma": 3,
-    "async_fedavg, files collected": 8,
-    "async_dvw": 3,
-    "radfed": 4,
-    "radfed, a million parameters": 2,
+    "fedavg": 3,
+    "fedma": 2,
+    "async_fedavg, files collected": 4,
+    "async_dvw": 2,
+    "radfed": 2,
+    "radfed, a million parameters": 1,
 }
+"""A hundred of each protocol are the work of `make chaos`."""
 
 
 @pytest.mark.parametrize("name", KILLS)

@@ -90,8 +90,7 @@ def test_an_error_that_is_told_is_not_tried_again(tmp_path: Path) -> None:
     assert "started again" not in process.said
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("whom", ["keeper", "controller"])
+@pytest.mark.parametrize(("whom", "number"), [("keeper", signal.SIGTERM), ("controller", signal.SIGINT)])
 def test_who_is_asked_to_end_ends(process: Process, number: signal.Signals, whom: str) -> None:
     pid = process.pid if whom == "keeper" else process.controller
     assert pid is not None

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import composed
 from tests.real_files import REAL
 
 
@@ -13,3 +14,4 @@ def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("ARCHIPEL_DATA", str(REAL))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("archipel.study.results.cores", lambda: 1)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", composed)  # tests/report renders

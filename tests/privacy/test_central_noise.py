@@ -144,6 +144,7 @@ def test_adaptive_clipping_spends_no_more_than_the_noise_stated() -> None:
         assert of_sum >= 1.5
 
 
+@pytest.mark.slow
 def test_an_adaptive_clip_finds_the_median() -> None:
     changes = {f"site-{k:03}": torch.full((LAYOUT.size,), (k + 1) / math.sqrt(LAYOUT.size)) for k in range(50)}
     release = Release(algorithm(CentralNoise(noise=0.5)))

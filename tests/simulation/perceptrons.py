@@ -23,6 +23,7 @@ from tests.simulation.engine_cases import (
     PLAN,
     jobs,
 )
+from tests.waiting import LIMIT
 
 MORE = replace(PLAN, momentum=0.9, proximal=0.5, options={"weight_decay": 0.1, "nesterov": True})
 """Everything that can be added to a gradient."""
@@ -71,14 +72,14 @@ def threads_there() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def in_a_fork(call: Callable[[], Any], seconds: float = 60) -> Any:
+def in_a_fork(call: Callable[[], Any]) -> Any:
     """What a call gives in a process that is forked from this one, where none of the library's threads are."""
     ours, theirs = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=lambda: theirs.send_bytes(pickle.dumps(call())))
     process.start()
     theirs.close()
     try:
-        assert ours.poll(seconds), f"nothing was heard for {seconds} s"
+        assert ours.poll(LIMIT), f"nothing was heard for {LIMIT:g} s"
         return pickle.loads(ours.recv_bytes())
     finally:
         process.kill()

@@ -35,6 +35,7 @@ def test_sizes_are_those_of_the_parts(test: float | str, validation: float) -> N
         assert sites.test_sizes.tolist() == [len(sites.test(name)) for name in sites]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [ap.hdafl, ap.async_dvw])
 def test_a_run_does_not_depend_on_how_many_sites_are_kept(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def run() -> ap.Run:

@@ -129,6 +129,7 @@ class Recurrent(nn.Module):
         return scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layer", "given"),
     [
