@@ -62,7 +62,7 @@ ALLOWED = {
     "assembly": {"core", "data", "kernels", "learner", "models", "runs"},
     "executors": {"core", "kernels", "learner"},
     "simulation": {"assembly", "core", "data", "executors", "kernels", "learner", "privacy", "runs", "storage"},
-    "federation": {"core", "data", "executors", "kernels", "learner", "storage"},
+    "federation": {"core", "data", "executors", "kernels", "learner", "privacy", "storage"},
     "report": {"core", "drawing", "live", "runs"},
     "trackers": {"core", "runs"},
     "study": {

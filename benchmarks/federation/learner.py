@@ -82,7 +82,7 @@ class Alone:
         training = Training(order, plan)
         job = self.agent._work_at(training, self.model, None)
         assert job is not None
-        self.agent._answer(training, job, frozenset())
+        self.agent._answer(training, job, self.model, frozenset())
 
 
 def _rounds(simulator: Simulator) -> Iterator[None]:

@@ -235,7 +235,7 @@ def _told_again(
             for line in lines:
                 event = CODEC.value(line.event)
                 out = replayed.out.get(event.task) if isinstance(event, Trained) else None
-                carried = None if out is None else models.read(out.command.model.name).numpy().copy()
+                carried = None if out is None else models.read(out.command.model.name).numpy().copy()  # type: ignore[union-attr]
                 models.fresh.clear()
                 replayed.tell(line)
                 for name, digest in models.fresh.items():

@@ -13,6 +13,8 @@ from archipel.federation.controller.service import serve
 from archipel.federation.learner.agent import Agent
 from archipel.federation.learner.link import Link
 from archipel.federation.learner.local_state import StateFolder
+from archipel.federation.security.round_signatures import RoundSignatures
+from archipel.federation.security.tls import channel_credentials, server_credentials
 from archipel.runs.run import Run
 from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import study_of
@@ -49,17 +51,20 @@ def hold(
     folder: Path,
     meanwhile: Callable[[Held], Awaitable[None]] | None = None,
     absent: tuple[str, ...] = (),
+    papers: Path | None = None,
 ) -> Held:
-    """Run it to its end; `meanwhile` is done beside it, and `absent` learners never come."""
+    """Run it to its end; `meanwhile` is done beside it, and `absent` learners never come. papers: certificates."""
 
     async def go() -> Held:
         hosting = host(study_of(raw))
-        federation = hosting.open(folder / "state")
-        server, port = await serve(federation, "127.0.0.1:0", None)
+        own = None if papers is None else papers / "controller"
+        federation = hosting.open(folder / "state", papers=own)
+        credentials = None if own is None else server_credentials(own)
+        server, port = await serve(federation, "127.0.0.1:0", credentials)
         held = Held(hosting, federation)
         for name in hosting.terms.learners:
             if name not in absent:
-                held.agents[name] = agent(raw, name, folder / name, port)
+                held.agents[name] = agent(raw, name, folder / name, port, papers)
         beside = [asyncio.create_task(one.run()) for one in held.agents.values()]
         if meanwhile is not None:
             beside.append(asyncio.create_task(meanwhile(held)))  # type: ignore[arg-type]
@@ -79,7 +84,10 @@ def hold(
     return asyncio.run(go())
 
 
-def agent(raw: dict[str, Any], name: str, folder: Path, port: int) -> Agent:
+def agent(raw: dict[str, Any], name: str, folder: Path, port: int, papers: Path | None = None) -> Agent:
     island, narrowed = take_part(study_of(raw), name)
-    link = Link(f"127.0.0.1:{port}", None, f"learner/{name}")
-    return Agent(link, island, StateFolder(folder), hashes_of(narrowed), layout_hash(island.work.layout))
+    own = (island, StateFolder(folder), hashes_of(narrowed), layout_hash(island.work.layout))
+    if papers is None:
+        return Agent(Link(f"127.0.0.1:{port}", None, f"learner/{name}"), *own)
+    link = Link(f"localhost:{port}", channel_credentials(papers / name))
+    return Agent(link, *own, signatures=RoundSignatures(papers / name))

@@ -22,8 +22,6 @@ from archipel.privacy.secure_sum.graph import EVERYBODY, degree
 from archipel.privacy.secure_sum.masks import BeyondRange, Quantiser
 from archipel.privacy.secure_sum.rehearsal import rehearse
 from archipel.simulation.fleet import Fleet, Group
-from archipel.study.federate import host
-from archipel.study.files import study_of
 from tests.privacy.documented import check_table
 
 # ---------------------------------------------------------------------------------------------------------- the sum
@@ -136,17 +134,6 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "community": (lambda: sums(replace(fedavg(), merge=Community())), "needs single models"),
     "split search": (lambda: sums(divide_and_conquer(prepass=2)), "goes with a given split"),
     "scaffold": (lambda: sums(scaffold()), "plans by them"),
-    "federation": (
-        lambda: host(
-            study_of(
-                {
-                    "algorithms": [{"name": "fedavg", "privacy": "SecureSum()"}],
-                    "data": {"source": "digits", "split": {"learners": 3}},
-                }
-            )
-        ),
-        "SecureSum works in simulation; a federation cannot exchange its keys and shares yet",
-    ),
 }
 
 

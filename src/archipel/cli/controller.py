@@ -110,7 +110,7 @@ def _open(
     hosting: Hosting, state: Path, revoked: Path | None, papers: Path | None, settings: PageSettings | None, reach: str
 ) -> Federation:
     """Open the federation of a state folder and its page, and note when the controller's own certificate expires."""
-    federation = hosting.open(state, revoked)
+    federation = hosting.open(state, revoked, papers)
     if papers is not None:
         federation.status.record_certificate("controller", expiry(papers))
     if settings is not None:

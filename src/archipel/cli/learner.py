@@ -15,6 +15,8 @@ from archipel.cli.federation import Address, AsJsonLines, Changes, Insecure, Met
 
 if TYPE_CHECKING:
     from archipel.federation.learner.agent import Agent
+    from archipel.federation.security.round_signatures import RoundSignatures
+    from archipel.study.schema import Study
 
 
 class Refusable(StrEnum):
@@ -111,7 +113,19 @@ def learner(
     refuses: frozenset[Probes] = frozenset(part.value for part in refuse or ())
     with alone_in(closed(place)), torch_threads(count), on_the_line(controller):
         own = (StateFolder(place), hashes_of(narrowed), layout_hash(island.work.layout), refuses)
-        _finish(run_learner(lambda: Agent(link(controller, papers, insecure), island, *own)), place)
+        signed = _signatures(papers, narrowed, place)
+        _finish(run_learner(lambda: Agent(link(controller, papers, insecure), island, *own, signatures=signed)), place)
+
+
+def _signatures(papers: Path | None, study: Study, place: Path) -> RoundSignatures | None:
+    """Return what signs keys of secure sums and checks others'; revoked.txt in the state's folder counts here too."""
+    from archipel.federation.security.revocation import REVOKED, RevocationList
+    from archipel.federation.security.round_signatures import RoundSignatures
+
+    if papers is None:
+        return None
+    listed = [one if isinstance(one, str) else one.name for one in study.federation.learners]
+    return RoundSignatures(papers, listed, RevocationList(place / REVOKED))
 
 
 def _print_record(place: Path) -> None:

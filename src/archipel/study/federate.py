@@ -25,15 +25,18 @@ from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.planning import ValidationCycle
 from archipel.core.parts.secure_sum import SecureSum
+from archipel.core.parts.weighting import Equally
 from archipel.core.state import State
 from archipel.core.types import Consistency, Evaluate, Result
 from archipel.data import Island, Islands
 from archipel.data.standardise import Moments, standardised_by
 from archipel.federation.controller.engine import Federation
+from archipel.federation.controller.secure_rounds import SumRules
 from archipel.federation.controller.terms import Limits, ListedLearner, Terms
 from archipel.federation.security.names import check_name
 from archipel.federation.security.revocation import REVOKED, RevocationList
 from archipel.federation.security.roles import OperatorRole
+from archipel.federation.security.round_signatures import RoundSignatures
 from archipel.federation.storage.durable_controller import DurableController, Replay, replay
 from archipel.federation.storage.journal import Journal
 from archipel.federation.storage.stored_models import StoredModels
@@ -155,8 +158,11 @@ class Hosting:
             state=state,
         )
 
-    def open(self, folder: Path, revoked: Path | None = None) -> Federation:
-        """Begin the federation in a folder, or continue it; revoked: a list that lies elsewhere."""
+    def open(self, folder: Path, revoked: Path | None = None, papers: Path | None = None) -> Federation:
+        """Begin the federation in a folder, or continue it.
+
+        revoked: a list that lies elsewhere. papers: the controller's certificates, which secure sums need.
+        """
         section = self.study.federation
         folder.mkdir(parents=True, exist_ok=True)
         begun = self._as_begun(folder)
@@ -179,8 +185,23 @@ class Hosting:
             layout=layout_hash(self.layout),
             features=tuple(self.data.x.shape[1:]) if everybodys else None,
             home=home,
-            revoked=RevocationList(revoked or folder / REVOKED),
+            revoked=(listed := RevocationList(revoked or folder / REVOKED)),
+            sums=self._sums(papers, listed),
         )
+
+    def _sums(self, papers: Path | None, revoked: RevocationList) -> SumRules | None:
+        """Return how updates are added up, if the study has secure sums."""
+        settings = self.algorithm.privacy
+        if not isinstance(settings, SecureSum):
+            return None
+        require(
+            papers is not None,
+            "This study adds up updates in secure sums, whose keys are signed with certificates. Give --tls; "
+            "--insecure has none.",
+        )
+        assert papers is not None
+        signatures = RoundSignatures(papers, self.terms.learners, revoked)
+        return SumRules(settings, isinstance(self.algorithm.weighting, Equally), signatures.verify)
 
     def _as_begun(self, folder: Path) -> Hosting:
         """With what was settled when the state was begun, whatever the list of learners says now.
@@ -291,10 +312,6 @@ def host(study: Study) -> Hosting:
         made = context_of(data, settings.get("model"), settings.get("loss"), seed, "cpu")
         return layout.vector(made.module)
 
-    require(
-        not isinstance(algorithm.privacy, SecureSum),
-        "SecureSum works in simulation; a federation cannot exchange its keys and shares yet. Use `archipel run`.",
-    )
     secret = new_key() if algorithm.privacy is not None and algorithm.privacy.keyed else ""
     home = work if at_home else None
     return Hosting(study, algorithm, layout, terms, ending, evaluation, seed, secret, initial, data, home)

@@ -13,12 +13,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from archipel.assembly.contexts import context_of, learner_of
+from archipel.core.algorithm import Algorithm
 from archipel.core.checks import require
 from archipel.core.parts.ending import Ending
+from archipel.core.parts.secure_sum import SecureSum
+from archipel.core.parts.weighting import Equally
 from archipel.data import Island, Islands
 from archipel.data.standardise import Moments, moments, standardised_by
 from archipel.executors.arithmetic import is_small
 from archipel.executors.choice import executor_alone
+from archipel.federation.learner.masked_updates import SumSettings
 from archipel.federation.learner.policy import Policy, SiteRules
 from archipel.federation.learner.site_data import LocalSite
 from archipel.kernels import kernels
@@ -61,15 +65,23 @@ def take_part(
     ending = settings.get("ending") or Ending(rounds=20)
     policy = Policy.of(algorithm, work.layout, evaluation, ending, listed, rules)
     policy.check_site(len(learner.train) or len(learner.test))
-    execution = study.simulation.execution
+    execution, sums = study.simulation.execution, _sums(algorithm)
     if not everybodys:
-        return LocalSite(work, learner, policy, execution=execution), study
+        return LocalSite(work, learner, policy, execution=execution, sums=sums), study
     x = data.x
 
     def standardise(by: Moments) -> TrainingContext:
         return replace(work, x=standardised_by(x, by).to(work.x.device))
 
-    return LocalSite(work, learner, policy, moments(x, part.train), standardise, execution), study
+    return LocalSite(work, learner, policy, moments(x, part.train), standardise, execution, sums), study
+
+
+def _sums(algorithm: Algorithm) -> SumSettings | None:
+    """Return what the study says of secure sums, if it has them."""
+    settings = algorithm.privacy
+    if not isinstance(settings, SecureSum):
+        return None
+    return SumSettings(settings, isinstance(algorithm.weighting, Equally))
 
 
 def _own_table(study: Study, name: str, table: Path, seed: int) -> tuple[Islands, Island]:

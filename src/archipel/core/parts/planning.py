@@ -350,6 +350,8 @@ class DivideAndConquer(Planner):
         return view.memory(SplitMemory).split if self.split is None else self._given(view.layout)
 
     def committed(self, view: View, updates: Sequence[Update]) -> None:
+        if not all(update.model.name for update in updates):
+            return  # they were added up where nobody sees a single one
         memory = view.memory(SplitMemory)
         memory.divergence = layer_divergence(view, updates, self.divergence)
         if self.split is None and view.version >= self.prepass and memory.split is None and memory.divergence:

@@ -8,12 +8,13 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 
-from archipel.core.types import Evaluate, Event, Failed, Left, Train, Trained
+from archipel.core.types import AddUp, Evaluate, Event, Failed, Left, Metrics, Train, Trained
 from archipel.federation.controller.event_log import EventLog
 from archipel.federation.controller.limiter import Backlog, Quota
 from archipel.federation.controller.meters import Meters
 from archipel.federation.controller.outbox import Outbox, TaskDeadline
 from archipel.federation.controller.piecewise_uploads import PiecewiseUploads
+from archipel.federation.controller.secure_rounds import SecureRounds
 from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.controller.site_evaluations import SiteEvaluations
 from archipel.federation.controller.terms import Rejected, RetryLater, Terms
@@ -55,6 +56,7 @@ class Answers:
         sessions: Mapping[str, LearnerSession],
         outbox: Outbox,
         evaluations: SiteEvaluations,
+        sums: SecureRounds,
         large: PiecewiseUploads,
         bodies: Bodies,
         terms: Terms,
@@ -66,6 +68,7 @@ class Answers:
         self._sessions = sessions
         self._outbox = outbox
         self._evaluations = evaluations
+        self._sums = sums
         self._large = large
         self._bodies = bodies
         self._terms = terms
@@ -98,6 +101,8 @@ class Answers:
             return await self._unexpected(name, head)
         if isinstance(command, Evaluate):
             return self._evaluations.receive(name, command, head)
+        if isinstance(command, AddUp):
+            return await self._sums.receive(session, command, head, pieces)
         receipt = await self._update(session, command, head, pieces)
         self._meters.latency.observe(time.monotonic() - began)
         return receipt
@@ -114,6 +119,8 @@ class Answers:
         event: Event
         try:
             match head.WhichOneof("result"):
+                case "trained" if self._sums.active:
+                    event = self._without_numbers(session, command, head)
                 case "trained":
                     event, delivery, body = await self._take_in(session, command, head, pieces)
                     names = self._layout.names
@@ -133,7 +140,7 @@ class Answers:
             self._meters.refusals.labels("update").inc()
             event = Failed(command.task, f"{REFUSED}{error}", traffic)
         seconds = 0.0 if out is None else self._log.now - out.since
-        if delivery is None and session.count_failure(head.task, self._log.now, seconds):
+        if not isinstance(event, Trained) and session.count_failure(head.task, self._log.now, seconds):
             self._log.post(Left(session.name))  # before its task fails: a learner that has left gets no new one
         note = _note(session.name, head)
         self._backlog.add(bool(body))
@@ -143,12 +150,32 @@ class Answers:
             self._backlog.add(-bool(body))
         if out is not None:
             self._meters.turnaround.observe(seconds)
-        if delivery is not None:
+        if isinstance(event, Trained):
             self._deadline.record(session.name, seconds)
             session.count_success()
-            session.holds |= set(delivery.digests.values())
+            session.holds |= set(delivery.digests.values()) if delivery is not None else set()
             session.private |= set(command.plan.private)
         return self._receipt(taken)
+
+    def _without_numbers(self, session: LearnerSession, command: Train, head: pb.Head) -> Trained:
+        """Check an update that is added up in a secure sum: its numbers stay with the learner until then."""
+        layers = tuple(layer.name for layer in head.trained.layers)
+        if head.size or any(layer.sha256 for layer in head.trained.layers):
+            raise InvalidUpdate("numbers or hashes of numbers, and the study adds updates up in secure sums")
+        metrics = self._metrics(session, command, head)
+        return Trained(command.task, "", layers, head.trained.steps, metrics, self._outbox.traffic(command.task))
+
+    def _metrics(self, session: LearnerSession, command: Train, head: pb.Head) -> Metrics:
+        state = self._log.state
+        member = state.members[session.name]
+        return messages.decode_metrics(
+            head.trained,
+            command.plan,
+            examples=member.examples,
+            validation=member.validation,
+            classes=state.classes,
+            per_token=state.per_token,
+        )
 
     async def _take_in(
         self, session: LearnerSession, command: Train, head: pb.Head, pieces: AsyncIterator[Buffer]
@@ -157,16 +184,7 @@ class Answers:
 
         A small one that came whole is returned instead, to be encoded with its journal entry.
         """
-        plan, state = command.plan, self._log.state
-        member = state.members[session.name]
-        metrics = messages.decode_metrics(
-            head.trained,
-            plan,
-            examples=member.examples,
-            validation=member.validation,
-            classes=state.classes,
-            per_token=state.per_token,
-        )
+        plan, metrics = command.plan, self._metrics(session, command, head)
         models, bodies = self._log.durable.models, self._bodies
         digests = messages.decode_layers(head.trained.layers)
         optional = self._log.durable.controller.algorithm.optional(self._layout)
@@ -189,7 +207,7 @@ class Answers:
         """Take an answer to a task that is not open: it was answered before, is late, or was never given."""
         if not self._unasked.admit(name, self._log.now):
             raise RetryLater(f"{name} has answered {UNASKED} tasks in a minute that it does not have.")
-        if head.WhichOneof("result") == "scored":
+        if head.WhichOneof("result") in ("scored", "sum"):
             return pb.Receipt(verdict=pb.Receipt.LATE)  # opinions are not in the journal one by one
         owner = await self._log.in_writer(lambda: self._log.durable.journal.handed_to(head.task))
         if owner == name and head.task in self._log.durable.out:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from archipel.core.types import Event, Failed, Left, Train
+from archipel.core.types import AddUp, Event, Failed, Left, Train
 from archipel.federation.controller.outbox import Outbox
+from archipel.federation.controller.secure_rounds import SecureRounds
 from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.controller.site_evaluations import SiteEvaluations
 
@@ -13,7 +14,8 @@ from archipel.federation.controller.site_evaluations import SiteEvaluations
 class Departures:
     """Give up the open tasks of learners that are gone."""
 
-    def __init__(self, outbox: Outbox, evaluations: SiteEvaluations) -> None:
+    def __init__(self, outbox: Outbox, evaluations: SiteEvaluations, sums: SecureRounds) -> None:
+        self._sums = sums
         self._outbox = outbox
         self._evaluations = evaluations
 
@@ -33,7 +35,9 @@ class Departures:
         """
         yield Left(session.name)
         for task, command in list(session.orders.items()):
-            if isinstance(command, Train):
+            if isinstance(command, AddUp):
+                self._sums.gone(session.name, task)
+            elif isinstance(command, Train):
                 yield Failed(task, reason, self._outbox.traffic(task))
             else:
                 self._evaluations.take(task, session.name, None)

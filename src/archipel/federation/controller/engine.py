@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from archipel.core.records import Capped, Committed, Scores
 from archipel.core.types import (
+    AddUp,
     Cancel,
     Command,
     Evaluate,
@@ -32,6 +33,7 @@ from archipel.core.types import (
     Keep,
     Left,
     Stop,
+    Summed,
     Train,
     Trained,
     Woke,
@@ -47,6 +49,7 @@ from archipel.federation.controller.operators import Operators
 from archipel.federation.controller.orders import Orders
 from archipel.federation.controller.outbox import Outbox, TaskDeadline
 from archipel.federation.controller.piecewise_uploads import PiecewiseUploads
+from archipel.federation.controller.secure_rounds import SecureRounds, SumRules
 from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.controller.site_evaluations import SiteEvaluations
 from archipel.federation.controller.status_board import StatusBoard
@@ -80,11 +83,13 @@ class Federation:
         home: HomeSite | None = None,
         meters: Meters | None = None,
         revoked: RevocationList | None = None,
+        sums: SumRules | None = None,
     ) -> None:
         """Take a controller and the terms.
 
         study: hashes that a learner's must equal. layout: hash of the layers. features: the shape of an example, where
-        features are standardised by everybody's statistics. revoked: certificates that no longer count.
+        features are standardised by everybody's statistics. revoked: certificates that no longer count. sums: how
+        updates are added up, if that is done securely.
         """
         self.revoked = revoked or RevocationList()
         self.durable = durable
@@ -99,7 +104,14 @@ class Federation:
         self.evaluations = SiteEvaluations(
             self.log, self.sessions, self.outbox, self.workers, self.meters, home, terms.opinion_deadline
         )
-        self.departures = Departures(self.outbox, self.evaluations)
+        self._large_pieces = Limiter(LARGE_PIECES, PIECE_SECONDS)
+        self.large = PiecewiseUploads(self.log, self.workers, self._large_pieces)
+        self.sums = SecureRounds(
+            *(self.log, self.sessions, self.workers, self.large, sums),
+            federation=self._name(),
+            deadline=terms.opinion_deadline,
+        )
+        self.departures = Departures(self.outbox, self.evaluations, self.sums)
         self.admissions = Admissions(self.log, terms)
         self.status = StatusBoard(self.log, self.sessions, self.admissions, self.meters)
         self.joining = Joining(
@@ -117,16 +129,15 @@ class Federation:
         """Build the two sides that carry models, which share the limits on what is in memory."""
         log, sessions, outbox, terms = self.log, self.sessions, self.outbox, self.terms
         bodies, backlog = Bodies(self.durable.layout), Backlog(CROWDED)
-        large_pieces = Limiter(LARGE_PIECES, PIECE_SECONDS)
         orders = Orders(
-            *(log, sessions, outbox, self.workers, bodies),
+            *(log, sessions, outbox, self.workers, bodies, self.sums),
             backlog=backlog,
-            large_pieces=large_pieces,
+            large_pieces=self._large_pieces,
             heartbeat=terms.heartbeat,
         )
-        large = PiecewiseUploads(log, self.workers, large_pieces)
         answers = Answers(
-            log, sessions, outbox, self.evaluations, large, bodies, terms, self.meters, backlog, self.deadline
+            *(log, sessions, outbox, self.evaluations, self.sums, self.large),
+            *(bodies, terms, self.meters, backlog, self.deadline),
         )
         return orders, answers
 
@@ -196,6 +207,8 @@ class Federation:
         while True:
             events, commands = await self.log.next_batch()
             for event in events:
+                if isinstance(event, Summed | Failed):
+                    self.workers.start(self.sums.close(event.task))
                 if isinstance(event, Trained | Failed | Evaluated):
                     self.outbox.close(event.task)
                 if isinstance(event, Failed | Evaluated):
@@ -215,6 +228,8 @@ class Federation:
                 self.outbox.give(command.learner, command)
             case Evaluate():
                 self.evaluations.ask(command)
+            case AddUp():
+                self.workers.start(self.sums.begin(command))
             case Finish(task):
                 self.outbox.tell_holders(task, "finish")
             case Cancel(task):
@@ -244,6 +259,7 @@ class Federation:
                     session.seen += stalled
             self.log.note_repeats()
             # what is due is posted once: the next look waits until the controller has handled it
+            self.sums.close_due()
             if all(pending.handled.done() for pending in told):
                 told = [self.log.post(event) for event in self._due(looked)] + self.evaluations.tell_due()
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 
-from archipel.core.types import Evaluate, Score, Train
+from archipel.core.types import AddUp, Evaluate, Score, Train
 from archipel.federation.controller.event_log import EventLog
 from archipel.federation.controller.limiter import Backlog, Limiter
 from archipel.federation.controller.outbox import LAST_MODEL, Outbox
+from archipel.federation.controller.secure_rounds import SecureRounds
 from archipel.federation.controller.sessions import FETCHED, LearnerSession, Notice
 from archipel.federation.controller.terms import Missing, Rejected
 from archipel.federation.controller.thread_pools import ThreadPools
@@ -44,6 +45,7 @@ class Orders:
         outbox: Outbox,
         workers: ThreadPools,
         bodies: Bodies,
+        sums: SecureRounds,
         *,
         backlog: Backlog,
         large_pieces: Limiter,
@@ -54,6 +56,7 @@ class Orders:
         self._outbox = outbox
         self._workers = workers
         self._bodies = bodies
+        self._sums = sums
         self._backlog = backlog
         self._large_pieces = large_pieces
         self._heartbeat = heartbeat
@@ -123,6 +126,9 @@ class Orders:
             return None
         if what == "finish":
             return pb.Order(finish=pb.Task(task=task)).SerializeToString()
+        if isinstance(command, AddUp):
+            step = self._sums.order(session.name, command)
+            return None if step is None else step.SerializeToString()
         try:
             return await self._task(session, command)
         except KeyError:  # the model was dropped, so nobody waits for an answer
@@ -188,7 +194,7 @@ class Orders:
             raise Rejected(f"There is no layer {unknown[0][:100]!r}." if unknown else "A layer is wanted twice.")
         command = session.orders.get(want.task)
         over = want.task == LAST_MODEL and self._log.finished.is_set()
-        if command is None and not over:
+        if isinstance(command, AddUp) or (command is None and not over):
             raise Missing(f"Task {want.task} is not one of {name}'s, or no longer.")
         model = self._log.state.model.name if command is None else command.model.name
         if want.shift:

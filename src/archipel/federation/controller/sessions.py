@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from archipel.core.types import Evaluate, Train
+from archipel.core.types import AddUp, Evaluate, Train
 
 Notice: TypeAlias = Literal["do", "finish", "cancel", "stop", "leave"]
 """What a learner is told of a task; "leave" ends its Listen call."""
@@ -27,7 +27,7 @@ class LearnerSession:
     name: str
     seen: float = 0.0
     """When it gave its last sign of life."""
-    orders: dict[int, Train | Evaluate] = field(default_factory=dict)
+    orders: dict[int, Train | Evaluate | AddUp] = field(default_factory=dict)
     """Its open tasks."""
     queue: asyncio.Queue[tuple[Notice, int]] | None = None
     """Notices to send next; None while it does not listen."""

@@ -23,16 +23,18 @@ from archipel.core.types import Plan
 from archipel.federation.learner.link import Link, TurnedAway, bounded
 from archipel.federation.learner.local_state import Memory, Owed, StateFolder
 from archipel.federation.learner.local_trainer import LocalTrainer
+from archipel.federation.learner.masked_updates import MaskedUpdates, Signatures, reply_in_sum
 from archipel.federation.learner.order_record import OrderRecord
+from archipel.federation.learner.owed_answers import head_of, owe, withhold
 from archipel.federation.learner.policy import Probes, Questions, Refusal, failure_reason, without_validation
-from archipel.federation.learner.received_vectors import digest_of_numbers, receive_shift, unpack
+from archipel.federation.learner.received_vectors import receive_shift, unpack
 from archipel.federation.learner.site_data import LocalSite
 from archipel.federation.logs import printable
 from archipel.federation.storage.blobs import Buffer
 from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import messages
-from archipel.federation.wire.body import Bodies, fingerprint
+from archipel.federation.wire.body import Bodies
 from archipel.kernels.threads import threads
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import score
@@ -69,6 +71,8 @@ class Agent:
     study: Mapping[str, str]
     layout: str
     refuses: frozenset[Probes] = frozenset()
+    signatures: Signatures | None = None
+    """Of the learner's certificate; needed for secure sums."""
     ended: str | None = None
     """Why the run was over."""
     last_model: Tensor | None = None
@@ -94,6 +98,10 @@ class Agent:
         self._lost = asyncio.Event()
         """The controller has taken it for gone."""
         self._questions = Questions(self.island.policy, self.memory)
+        self.sums: MaskedUpdates | None = None
+        if (settings := self.island.sums) is not None:
+            own = (self.island.learner.name, self.folder, settings, len(self.island.learner.train))
+            self.sums = MaskedUpdates(*own, self.signatures)
         self._settling: set[int] = set()
         """Tasks whose answers are on their way."""
 
@@ -222,6 +230,8 @@ class Agent:
             case "train":
                 if self.training is None or self.training.order.task != order.train.task:
                     self._later(_in_turn(self._trainings, partial(self._train, order.train)))
+            case "sum":
+                self._later(self._add_up(order.sum))
             case "evaluate":
                 self._later(_in_turn(self._evaluations, partial(self._evaluate, order.evaluate)))
             case "finish" if self.training is not None and self.training.order.task == order.finish.task:
@@ -274,7 +284,7 @@ class Agent:
             owed = None
             if job is not None:
                 unwanted = await self._unwanted()
-                owed = await loop.run_in_executor(self._trainer, lambda: self._answer(training, job, unwanted))
+                owed = await loop.run_in_executor(self._trainer, lambda: self._answer(training, job, carried, unwanted))
         except TurnedAway:
             raise
         except Exception as error:
@@ -312,7 +322,7 @@ class Agent:
                 break
         return None if training.cancelled else job
 
-    def _answer(self, training: Training, job: Job, unwanted: frozenset[str]) -> Owed | None:
+    def _answer(self, training: Training, job: Job, carried: Tensor, unwanted: frozenset[str]) -> Owed | None:
         """In the trainer's thread: the answer, on disk; None if nobody wants it any more."""
         if training.cancelled:
             return None
@@ -324,25 +334,14 @@ class Agent:
         if not learner.keep_private(work.layout, plan.private, vector):
             raise ValueError("its private layers hold numbers that are not finite")
         layers = tuple(name for name in plan.sends(work.layout.names) if name not in unwanted)
-        had = {layer.name: layer.sha256.hex() for layer in training.order.model}
-        layout = work.layout
-        digests = {name: digest_of_numbers(layout.numbers_of(vector, name)) for name in layers}
-        changed = tuple(name for name in layers if digests[name] != had[name])
-        pieces = [layout.numbers_of(vector, name) for name in changed]
-        self.memory.sequence += 1
-        self.memory.trained += 1
-        self.memory.owed = Owed(
-            training.order.task,
-            self.memory.sequence,
-            layers,
-            changed,
-            digests,
-            torch.cat(pieces) if pieces else torch.empty(0),
-            job.steps,
-            metrics,
-        )
+        about, layout, memory = training.order, work.layout, self.memory
+        if self.sums is None:
+            had = {layer.name: layer.sha256.hex() for layer in about.model}
+            owed = owe(memory, layout, about.task, job, layers, had, metrics)
+        else:
+            owed = withhold(memory, layout, about.task, job, carried, layers, metrics)
         self.folder.save()
-        return self.memory.owed
+        return owed
 
     async def _settle(self, owed: Owed) -> None:
         """Give an answer until the controller has it, or does not want it."""
@@ -356,21 +355,7 @@ class Agent:
 
     async def _bring(self, owed: Owed) -> None:
         layout = self.island.work.layout
-        header, name = b"", ""
-        if owed.changed:
-            header = self.bodies.header(layout.indices(owed.changed))
-            name = fingerprint(header, [owed.digests[layer] for layer in owed.changed])
-        head = pb.Head(
-            task=owed.task,
-            sequence=owed.sequence,
-            size=len(header) + owed.numbers.nbytes,
-            sha256=bytes.fromhex(name),
-            trained=messages.encode_metrics(
-                owed.metrics,
-                messages.encode_layers(owed.layers, [owed.digests[name] for name in owed.layers]),
-                owed.steps,
-            ),
-        )
+        head, header = head_of(owed, self.bodies)
         receipt = await self._give(head, header, as_bytes(owed.numbers))
         if receipt.verdict == pb.Receipt.REFUSED:
             log.error("the controller refused an update", extra={"task": owed.task, "reason": receipt.reason})
@@ -383,6 +368,15 @@ class Agent:
             place += size
         if self.memory.owed is owed:
             self.memory.owed = None
+
+    async def _add_up(self, step: pb.SumStep) -> None:
+        """Go through a phase of a secure sum."""
+        self.memory.sequence += 1
+        loop, sequence = asyncio.get_running_loop(), self.memory.sequence
+        head, body = await loop.run_in_executor(None, reply_in_sum, self.sums, step, sequence)
+        receipt = await self._give(head, body)
+        if self.sums is not None and step.phase == "reveal" and receipt.verdict == pb.Receipt.KEPT:
+            self.sums.end(step.task)
 
     # ---------------------------------------------------------------------------------------------------- evaluation
 

@@ -33,6 +33,18 @@ class Owed:
 
 
 @dataclass(slots=True)
+class Withheld:
+    """An update that goes into a secure sum, and into no other."""
+
+    task: int
+    layers: tuple[str, ...]
+    change: Tensor
+    """How far these layers moved, in float64, one behind the other."""
+    sum: int | None = None
+    """The sum that it was promised to."""
+
+
+@dataclass(slots=True)
 class Memory:
     """What a learner must not forget."""
 
@@ -48,9 +60,12 @@ class Memory:
     """SHA-256 of the statistics that its features are standardised by."""
     private: dict[str, Tensor] = field(default_factory=dict)
     owed: Owed | None = None
+    withheld: Withheld | None = None
+    last_sum: int = -1
+    """The last secure sum that it took part in: each has a higher number."""
 
 
-CODEC = Codec(types, Owed, Memory)
+CODEC = Codec(types, Owed, Withheld, Memory)
 
 
 class StateFolder:

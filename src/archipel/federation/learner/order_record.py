@@ -48,6 +48,11 @@ class OrderRecord:
                 told["steps"] = plan.steps
         if kind == "evaluate":
             told |= {"part": about.part[:MOST], "bins": about.bins}
+        if kind == "sum":
+            told |= {"phase": about.phase[:MOST], "of": len(about.told)}
+            if about.HasField("terms"):
+                terms = {field.name: value for field, value in about.terms.ListFields()}
+                told |= {"training": about.training, "layers": _few(about.layers), **terms}
         self._write(told)
 
     def answer(self, head: pb.Head, receipt: pb.Receipt) -> None:
@@ -59,6 +64,9 @@ class OrderRecord:
             told["reports"] = [field.name for field, _ in head.trained.ListFields() if field.name not in SENT]
         if kind == "scored":
             told |= {"examples": head.scored.count}
+        if kind == "sum":
+            told |= {"phase": head.sum.phase, "seeds" if head.sum.phase == "reveal" else "for": len(head.sum.given)}
+            told |= {"keys": len(head.sum.opened)} if head.sum.opened else {}
         if kind == "failed":
             told["reason"] = head.failed[:MOST]
         self._write({**told, "verdict": pb.Receipt.Verdict.Name(receipt.verdict).lower()})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from archipel.data.standardise import Moments
 from archipel.executors.choice import Way
+from archipel.federation.learner.masked_updates import SumSettings
 from archipel.federation.learner.policy import Policy, Probes
 from archipel.learner.learner import Learner, TrainingContext
 
@@ -23,6 +24,8 @@ class LocalSite:
     standardise: Callable[[Moments], TrainingContext] | None = None
     execution: Way | None = None
     """How to train; None: as suits the network."""
+    sums: SumSettings | None = None
+    """How updates are added up, if that is done securely."""
 
     @property
     def refuses(self) -> frozenset[Probes]:

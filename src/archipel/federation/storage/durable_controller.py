@@ -22,6 +22,7 @@ from archipel.core.layout import Layout
 from archipel.core.records import Record, Scores, Stamped
 from archipel.core.state import State
 from archipel.core.types import (
+    AddUp,
     Cancel,
     Command,
     Evaluate,
@@ -33,6 +34,7 @@ from archipel.core.types import (
     Progress,
     RolledBack,
     Stop,
+    Summed,
     Train,
     Trained,
     Wake,
@@ -93,7 +95,7 @@ class Taken:
 class Out:
     """A task that is out."""
 
-    command: Train | Evaluate
+    command: Train | Evaluate | AddUp
     since: float
     finishing: bool = False
     cancelled: bool = False
@@ -133,7 +135,14 @@ class Replay:
         beside = CODEC.value(line.beside)
         match event:
             case Trained(task, model):
-                self.models.adopt(model, self.out.pop(task).command.model.name, beside["delivery"])
+                out = self.out.pop(task).command
+                if model:
+                    assert isinstance(out, Train)
+                    self.models.adopt(model, out.model.name, beside["delivery"])
+            case Summed(task, model):
+                out = self.out.pop(task).command
+                assert isinstance(out, AddUp)
+                self.models.adopt(model, out.start, beside["delivery"])
             case RolledBack(_, model):
                 self.models.adopt(model, self.controller.state.model.name, beside["delivery"])
             case Evaluated(task) | Failed(task):
@@ -160,7 +169,7 @@ class Replay:
         kept: list[Record] = []
         for command in commands:
             match command:
-                case Train(task) | Evaluate(task):
+                case Train(task) | Evaluate(task) | AddUp(task):
                     self.out[task] = Out(command, line.time)
                 case Finish(task) if task in self.out:
                     self.out[task].finishing = True
@@ -320,7 +329,7 @@ class DurableController:
             if before is not None:
                 same = before.answer is not None and before.answer.print == answer.print
                 return _told(CODEC.value(before.event)) if same else Taken("another", "told otherwise before")
-        if isinstance(event, Trained | Evaluated | Failed | Progress):
+        if isinstance(event, Trained | Evaluated | Summed | Failed | Progress):
             out = None if event.task in self._closing else self.out.get(event.task)
             if out is None and answer is None:
                 return Taken("late")  # the engine was overtaken: there is nothing to write
@@ -331,7 +340,7 @@ class DurableController:
             if not isinstance(event, Progress):
                 self._closing.add(event.task)
         self.number += 1
-        delivery = entry.delivery if isinstance(event, Trained | RolledBack) else None
+        delivery = entry.delivery if isinstance(event, Trained | Summed | RolledBack) else None
         beside = CODEC.text({"delivery": delivery, "moved": entry.moved})
         line = Line(self.number, self.time, CODEC.text(event), beside, answer)
         self.journal.append(line)

@@ -7,6 +7,7 @@
     records    what the controller had written down
     snapshots  where events need not be told again from the beginning
     audit      who sent what and when, each row carrying the hash of the one before
+    sums       messages of the secure sum that is out, removed when it is answered
     facts      what was settled once: the study, the statistics of features
     packed     older rows of tasks, records and audit, compressed many at a time
 
@@ -43,6 +44,9 @@ CREATE TABLE IF NOT EXISTS snapshots (number INTEGER PRIMARY KEY, content TEXT N
 CREATE TABLE IF NOT EXISTS audit (
     number INTEGER PRIMARY KEY, at TEXT NOT NULL, who TEXT NOT NULL, what TEXT NOT NULL, detail TEXT NOT NULL,
     hash TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS sums (
+    number INTEGER PRIMARY KEY, task INTEGER NOT NULL, learner TEXT NOT NULL, kind TEXT NOT NULL, content BLOB NOT NULL,
+    blob TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 {TABLE}
 """
@@ -75,6 +79,18 @@ class Answer:
     """The learner's own count of its answers."""
     print: str
     """Hash of all that was said: the same answer again has the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class SumRow:
+    """A message of a learner in a secure sum, or the end of a phase."""
+
+    task: int
+    learner: str
+    kind: str
+    content: bytes
+    blob: str
+    """File of masked numbers, where they are many."""
 
 
 class AuditBroken(Exception):
@@ -229,6 +245,24 @@ class Journal:
     def last_snapshot(self) -> tuple[int, str] | None:
         found = self._base.execute("SELECT number, content FROM snapshots ORDER BY number DESC LIMIT 1").fetchone()
         return (found[0], found[1]) if found else None
+
+    # ---------------------------------------------------------------------------------------------------- secure sums
+
+    def keep_sum_rows(self, rows: Sequence[SumRow]) -> None:
+        with self.write():
+            for row in rows:
+                values = (row.task, row.learner, row.kind, row.content, row.blob)
+                self._add("INSERT INTO sums (task, learner, kind, content, blob)", *values)
+
+    def sum_rows(self, task: int) -> list[SumRow]:
+        query = "SELECT task, learner, kind, content, blob FROM sums WHERE task = ? ORDER BY number"
+        return [SumRow(*row) for row in self._base.execute(query, (task,))]
+
+    def forget_sum(self, task: int) -> None:
+        """Remove the rows of a sum and of all before it."""
+        with self.write():
+            self._base.execute("PRAGMA secure_delete = ON")
+            self._base.execute("DELETE FROM sums WHERE task <= ?", (task,))
 
     # --------------------------------------------------------------------------------------------------------- facts
 

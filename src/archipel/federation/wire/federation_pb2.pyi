@@ -87,20 +87,22 @@ class Heard(_message.Message):
     def __init__(self, join: _Optional[bool] = ..., unwanted: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("train", "evaluate", "finish", "cancel", "stop", "ping")
+    __slots__ = ("train", "evaluate", "finish", "cancel", "stop", "ping", "sum")
     TRAIN_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
     train: Train
     evaluate: Evaluate
     finish: Task
     cancel: Task
     stop: Stop
     ping: Ping
-    def __init__(self, train: _Optional[_Union[Train, _Mapping]] = ..., evaluate: _Optional[_Union[Evaluate, _Mapping]] = ..., finish: _Optional[_Union[Task, _Mapping]] = ..., cancel: _Optional[_Union[Task, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ...) -> None: ...
+    sum: SumStep
+    def __init__(self, train: _Optional[_Union[Train, _Mapping]] = ..., evaluate: _Optional[_Union[Evaluate, _Mapping]] = ..., finish: _Optional[_Union[Task, _Mapping]] = ..., cancel: _Optional[_Union[Task, _Mapping]] = ..., stop: _Optional[_Union[Stop, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., sum: _Optional[_Union[SumStep, _Mapping]] = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("task",)
@@ -224,6 +226,62 @@ class Evaluate(_message.Message):
     keep: bool
     def __init__(self, task: _Optional[int] = ..., model: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., part: _Optional[str] = ..., bins: _Optional[int] = ..., enclosed: _Optional[_Union[Enclosed, _Mapping]] = ..., keep: _Optional[bool] = ...) -> None: ...
 
+class SumTerms(_message.Message):
+    __slots__ = ("threshold", "clip", "bits", "most_examples", "at_least")
+    THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    BITS_FIELD_NUMBER: _ClassVar[int]
+    MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
+    AT_LEAST_FIELD_NUMBER: _ClassVar[int]
+    threshold: float
+    clip: float
+    bits: int
+    most_examples: int
+    at_least: int
+    def __init__(self, threshold: _Optional[float] = ..., clip: _Optional[float] = ..., bits: _Optional[int] = ..., most_examples: _Optional[int] = ..., at_least: _Optional[int] = ...) -> None: ...
+
+class RoundKeys(_message.Message):
+    __slots__ = ("learner", "sharing", "masking", "seed_hash", "signature", "certificate")
+    LEARNER_FIELD_NUMBER: _ClassVar[int]
+    SHARING_FIELD_NUMBER: _ClassVar[int]
+    MASKING_FIELD_NUMBER: _ClassVar[int]
+    SEED_HASH_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    learner: str
+    sharing: bytes
+    masking: bytes
+    seed_hash: bytes
+    signature: bytes
+    certificate: bytes
+    def __init__(self, learner: _Optional[str] = ..., sharing: _Optional[bytes] = ..., masking: _Optional[bytes] = ..., seed_hash: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., certificate: _Optional[bytes] = ...) -> None: ...
+
+class Named(_message.Message):
+    __slots__ = ("name", "data")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    data: bytes
+    def __init__(self, name: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class SumStep(_message.Message):
+    __slots__ = ("task", "phase", "training", "layers", "terms", "told", "keys")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    TOLD_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    phase: str
+    training: int
+    layers: _containers.RepeatedScalarFieldContainer[str]
+    terms: SumTerms
+    told: _containers.RepeatedCompositeFieldContainer[Named]
+    keys: _containers.RepeatedCompositeFieldContainer[RoundKeys]
+    def __init__(self, task: _Optional[int] = ..., phase: _Optional[str] = ..., training: _Optional[int] = ..., layers: _Optional[_Iterable[str]] = ..., terms: _Optional[_Union[SumTerms, _Mapping]] = ..., told: _Optional[_Iterable[_Union[Named, _Mapping]]] = ..., keys: _Optional[_Iterable[_Union[RoundKeys, _Mapping]]] = ...) -> None: ...
+
 class Stop(_message.Message):
     __slots__ = ("reason", "task", "model")
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -253,7 +311,7 @@ class Piece(_message.Message):
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
 class Head(_message.Message):
-    __slots__ = ("task", "sequence", "size", "sha256", "offset", "trained", "scored", "failed")
+    __slots__ = ("task", "sequence", "size", "sha256", "offset", "trained", "scored", "failed", "sum")
     TASK_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +320,7 @@ class Head(_message.Message):
     TRAINED_FIELD_NUMBER: _ClassVar[int]
     SCORED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
     task: int
     sequence: int
     size: int
@@ -270,7 +329,8 @@ class Head(_message.Message):
     trained: Trained
     scored: Scored
     failed: str
-    def __init__(self, task: _Optional[int] = ..., sequence: _Optional[int] = ..., size: _Optional[int] = ..., sha256: _Optional[bytes] = ..., offset: _Optional[int] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ..., failed: _Optional[str] = ...) -> None: ...
+    sum: SumAnswer
+    def __init__(self, task: _Optional[int] = ..., sequence: _Optional[int] = ..., size: _Optional[int] = ..., sha256: _Optional[bytes] = ..., offset: _Optional[int] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ..., failed: _Optional[str] = ..., sum: _Optional[_Union[SumAnswer, _Mapping]] = ...) -> None: ...
 
 class Trained(_message.Message):
     __slots__ = ("layers", "steps", "epochs", "losses", "validation", "gradient_norm", "classes", "training_loss", "squared_loss")
@@ -313,6 +373,18 @@ class Scored(_message.Message):
     tokens: _containers.RepeatedScalarFieldContainer[int]
     cells: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, count: _Optional[int] = ..., loss: _Optional[float] = ..., classes: _Optional[int] = ..., confusion: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., histogram: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., cells: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SumAnswer(_message.Message):
+    __slots__ = ("phase", "keys", "given", "opened")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    phase: str
+    keys: RoundKeys
+    given: _containers.RepeatedCompositeFieldContainer[Named]
+    opened: _containers.RepeatedCompositeFieldContainer[Named]
+    def __init__(self, phase: _Optional[str] = ..., keys: _Optional[_Union[RoundKeys, _Mapping]] = ..., given: _Optional[_Iterable[_Union[Named, _Mapping]]] = ..., opened: _Optional[_Iterable[_Union[Named, _Mapping]]] = ...) -> None: ...
 
 class Portion(_message.Message):
     __slots__ = ("head", "data")

@@ -143,6 +143,11 @@ class SumCollector:
         self.waiting, self.answered = self.answered, set()
         return self.phase
 
+    @property
+    def cohort(self) -> int:
+        """How many learners have given keys."""
+        return len(self._keys)
+
     def cohort_for(self, learner: str) -> Cohort:
         """Return what a learner is told of the cohort."""
         shown = dict.fromkeys((learner, *self._neighbours[learner]))

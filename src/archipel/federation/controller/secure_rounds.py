@@ -1,0 +1,401 @@
+"""Secure sums in a federation: route what learners send each other, journal it, and add up masked numbers.
+
+Law: journal, then handle, then send. Every message of a learner and every end of a phase is a row on the disk before it
+counts, in the order in which it counts. After a crash the rows are told to a new collector, which is where the last one
+was: it asks the same learners the same again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from archipel.core.parts.secure_sum import SecureSum, mean_model
+from archipel.core.types import AddUp, Failed, Summed, Traffic
+from archipel.federation.controller.event_log import EventLog
+from archipel.federation.controller.piecewise_uploads import PiecewiseUploads
+from archipel.federation.controller.sessions import LearnerSession
+from archipel.federation.controller.terms import RetryLater
+from archipel.federation.controller.thread_pools import ThreadPools
+from archipel.federation.controller.uploads import BROKEN_OFF, SMALL, TOO_MUCH, Expected
+from archipel.federation.storage.blobs import Buffer
+from archipel.federation.storage.durable_controller import DurableController, Moved
+from archipel.federation.storage.journal import SumRow
+from archipel.federation.storage.stored_models import Delivery, as_bytes
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire import sum_steps
+from archipel.federation.wire.body import InvalidUpdate
+from archipel.privacy.secure_sum.masking_learner import Verify
+from archipel.privacy.secure_sum.masks import BeyondRange, Quantiser, whole_type
+from archipel.privacy.secure_sum.sum_collector import SumCollector
+from archipel.privacy.secure_sum.sum_messages import PHASES, SecureSumRefused
+
+GONE, CLOSED = "gone", "closed"
+"""Kinds of rows beside the phases: a learner does not go on; a phase is over."""
+
+log = logging.getLogger("archipel.federation")
+
+
+@dataclass(frozen=True)
+class SumRules:
+    """How the study's sums are made."""
+
+    sums: SecureSum
+    equally: bool
+    verify: Verify
+    """Checks a learner's signature against the authority."""
+
+
+@dataclass
+class OpenSum:
+    """A sum that is out."""
+
+    command: AddUp
+    collector: SumCollector
+    size: int
+    """Bytes of a learner's masked numbers."""
+    due: float
+    masked: dict[str, SumRow] = field(default_factory=dict)
+    """Rows of masked numbers by learner."""
+    finishing: bool = False
+
+
+class SecureRounds:
+    """Carry out `AddUp`."""
+
+    def __init__(
+        self,
+        event_log: EventLog,
+        sessions: Mapping[str, LearnerSession],
+        workers: ThreadPools,
+        large: PiecewiseUploads,
+        rules: SumRules | None,
+        *,
+        federation: str,
+        deadline: float,
+    ) -> None:
+        """federation: its name; deadline: seconds of a phase."""
+        self._log, self._sessions, self._workers, self._large = event_log, sessions, workers, large
+        self._rules, self._federation, self._deadline = rules, federation, deadline
+        self._durable: DurableController = event_log.durable
+        self._open: dict[int, OpenSum] = {}
+        self._rows: list[tuple[SumRow, asyncio.Future[str]]] = []
+        self._writing = False
+
+    @property
+    def active(self) -> bool:
+        """Whether the study adds up updates so."""
+        return self._rules is not None
+
+    # ------------------------------------------------------------------------------------------------------ beginning
+
+    async def begin(self, command: AddUp) -> None:
+        """Begin a sum, or take up one of an earlier process."""
+        rules = self._rules
+        assert rules is not None, "a study without secure sums adds nothing up"
+        layout = self._durable.layout
+        numbers = 1 + sum(layout.layers[place].size for place in layout.indices(command.layers))
+        name = f"{self._federation}/{command.task}"
+        collector = SumCollector(
+            name, command.learners, least=rules.sums.at_least, threshold=rules.sums.threshold, verify=rules.verify
+        )
+        due = self._log.now + self._deadline
+        found = self._open[command.task] = OpenSum(command, collector, numbers * rules.sums.bits // 8, due)
+        for row in await self._log.in_writer(lambda: self._durable.journal.sum_rows(command.task)):
+            if row.blob:
+                self._durable.blobs.pin(row.blob)
+            self._apply(found, row)
+        for learner in command.learners:
+            self._sessions[learner].orders[command.task] = command
+        self._tell(found)
+        self._go_on(found)
+
+    def _tell(self, found: OpenSum) -> None:
+        """Tell those who are waited for what is asked of them."""
+        found.due = self._log.now + self._deadline
+        if found.collector.phase == "over":
+            return
+        for learner in sorted(found.collector.waiting):
+            self._sessions[learner].tell("do", found.command.task)
+
+    def order(self, learner: str, command: AddUp) -> pb.Order | None:
+        """Return what a learner is asked now; None if it is not waited for."""
+        found = self._open.get(command.task)
+        if found is None or found.collector.phase == "over" or learner not in found.collector.waiting:
+            return None
+        assert self._rules is not None
+        collector, step = found.collector, pb.SumStep(task=command.task, phase=found.collector.phase)
+        match collector.phase:
+            case "advertise":
+                step.training = command.tasks[command.learners.index(learner)]
+                step.layers.extend(command.layers)
+                step.terms.CopyFrom(sum_steps.encode_terms(self._rules.sums))
+            case "share":
+                cohort = collector.cohort_for(learner)
+                step.told.extend(sum_steps.encode_named(cohort.digests))
+                step.keys.extend(sum_steps.encode_keys(cohort.keys[name]) for name in sorted(cohort.keys))
+            case "mask":
+                step.told.extend(sum_steps.encode_named(collector.boxes_for(learner)))
+            case _:
+                step.told.extend(sum_steps.encode_named(collector.tags_for(learner)))
+        return pb.Order(sum=step)
+
+    # -------------------------------------------------------------------------------------------------------- answers
+
+    async def receive(
+        self, session: LearnerSession, command: AddUp, head: pb.Head, pieces: AsyncIterator[Buffer]
+    ) -> pb.Receipt:
+        """Take a learner's answer to a phase; it is on disk when this returns."""
+        found, name = self._open.get(command.task), session.name
+        if found is None:
+            return pb.Receipt(verdict=pb.Receipt.LATE)
+        if head.WhichOneof("result") != "sum":
+            reason = head.failed[:500] or "an answer of another kind"
+            self._log.note(name, "no part in the sum", task=command.task, reason=reason)
+            log.warning("a learner takes no part in a sum", extra={"learner": name, "reason": reason})
+            await self._write(SumRow(command.task, name, GONE, b"", ""))
+            return pb.Receipt(verdict=pb.Receipt.KEPT)
+        answer = head.sum
+        if answer.phase != found.collector.phase or name not in found.collector.waiting:
+            before = PHASES.index(answer.phase) if answer.phase in PHASES else len(PHASES)
+            known = name in found.collector.answered or before < PHASES.index(found.collector.phase)
+            return pb.Receipt(verdict=pb.Receipt.KEPT if known else pb.Receipt.REFUSED)
+        blob, content = "", answer.SerializeToString()
+        try:
+            if answer.phase == "mask":
+                blob, content = await self._take_numbers(session, found, head, pieces, content)
+        except InvalidUpdate as error:
+            self._log.note_refusal(name, task=command.task, reason=str(error))
+            await self._write(SumRow(command.task, name, GONE, b"", ""))
+            return pb.Receipt(verdict=pb.Receipt.REFUSED, reason=str(error))
+        reason = await self._write(SumRow(command.task, name, answer.phase, content, blob))
+        if reason:
+            self._log.note_refusal(name, task=command.task, reason=reason)
+            return pb.Receipt(verdict=pb.Receipt.REFUSED, reason=reason)
+        self._log.note(name, "in the sum", task=command.task, phase=answer.phase)
+        return pb.Receipt(verdict=pb.Receipt.KEPT)
+
+    async def _take_numbers(
+        self,
+        session: LearnerSession,
+        found: OpenSum,
+        head: pb.Head,
+        pieces: AsyncIterator[Buffer],
+        answer: bytes,
+    ) -> tuple[str, bytes]:
+        """Return the file of masked numbers, and the row's content, in which few numbers are themselves."""
+        name = head.sha256.hex()
+        if head.size != found.size or len(name) != 64:
+            raise InvalidUpdate(f"masked numbers of {head.size:,} bytes, expected {found.size:,}")
+        if found.size <= SMALL and head.offset == 0:
+            body: Buffer = b""
+            async for piece in pieces:
+                body = piece if not body else b"".join((body, piece))
+                if len(body) > found.size:
+                    raise InvalidUpdate(TOO_MUCH.format(found.size))
+            if len(body) < found.size:
+                raise RetryLater(BROKEN_OFF.format(len(body), found.size))
+            if hashlib.sha256(body).hexdigest() != name:
+                raise InvalidUpdate("the SHA-256 of the masked numbers is not the one that was announced")
+            return "", len(answer).to_bytes(8, "little") + answer + bytes(body)
+        check = MaskedCheck(Expected("", {}, (0,), found.size, name))
+        delivery = await self._large.take(session, head, check, pieces)  # type: ignore[arg-type]
+        return delivery.blob, len(answer).to_bytes(8, "little") + answer
+
+    async def _write(self, row: SumRow) -> str:
+        """Journal a row and have it counted; return why it does not count, or nothing."""
+        done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._rows.append((row, done))
+        if not self._writing:
+            self._writing = True
+            self._workers.start(self._write_rows())
+        return await done
+
+    async def _write_rows(self) -> None:
+        """Write rows as they come, many at a time, and count them in their order."""
+        try:
+            while self._rows:
+                rows, self._rows = self._rows, []
+                open_ = [row for row, _ in rows if row.task in self._open]
+                await self._log.in_writer(partial(self._durable.journal.keep_sum_rows, open_))
+                for row, done in rows:
+                    found = self._open.get(row.task)
+                    reason = "the sum is over" if found is None else self._apply(found, row)
+                    if not done.cancelled():
+                        done.set_result(reason)
+                for task in {row.task for row, _ in rows}:
+                    if (found := self._open.get(task)) is not None:
+                        self._go_on(found)
+        finally:
+            self._writing = False
+
+    def _apply(self, found: OpenSum, row: SumRow) -> str:
+        """Count a row; return why it does not count, or nothing. A learner whose answer does not count is gone."""
+        collector = found.collector
+        if row.kind == GONE:
+            collector.gone(row.learner)
+            return ""
+        try:
+            if row.kind == CLOSED:
+                collector.close()
+                return ""
+            content = row.content
+            if row.kind == "mask":
+                length = int.from_bytes(content[:8], "little")
+                content = content[8 : 8 + length]
+            answer = pb.SumAnswer.FromString(content)
+            match row.kind:
+                case "advertise":
+                    keys = sum_steps.decode_keys(answer.keys)
+                    if keys.learner != row.learner:
+                        raise SecureSumRefused(f"{row.learner} sent keys of {keys.learner[:100]!r}")
+                    collector.take_keys(keys)
+                case "share":
+                    collector.take_boxes(row.learner, sum_steps.decode_named(answer.given))
+                case "mask":
+                    collector.take_sent(row.learner, sum_steps.decode_named(answer.given))
+                    found.masked[row.learner] = row
+                case "confirm":
+                    collector.take_confirmed(row.learner, sum_steps.decode_named(answer.given))
+                case "reveal":
+                    collector.take_shares(row.learner, sum_steps.decode_shares(answer))
+        except SecureSumRefused as refused:
+            if row.kind == CLOSED:
+                raise
+            collector.gone(row.learner)
+            return str(refused)
+        return ""
+
+    # -------------------------------------------------------------------------------------------------- phase by phase
+
+    def gone(self, learner: str, task: int) -> None:
+        """Wait no longer for a learner that has left."""
+        found = self._open.get(task)
+        if found is not None and learner in found.collector.waiting:
+            self._workers.start(self._leave(SumRow(task, learner, GONE, b"", "")))
+
+    async def _leave(self, row: SumRow) -> None:
+        await self._write(row)
+
+    def close_due(self) -> None:
+        """Close the phases that have waited long enough."""
+        for found in list(self._open.values()):
+            if found.due <= self._log.now:
+                self._go_on(found, late=True)
+
+    def _go_on(self, found: OpenSum, *, late: bool = False) -> None:
+        """Close the phase if it can be closed, or has to be."""
+        collector = found.collector
+        if found.finishing or not (late or collector.complete or collector.phase == "over"):
+            return
+        found.finishing = True
+        self._workers.start(self._finish(found) if collector.phase == "over" else self._close_phase(found))
+
+    async def _close_phase(self, found: OpenSum) -> None:
+        task = found.command.task
+        row = SumRow(task, "", CLOSED, b"", "")
+        await self._log.in_writer(lambda: self._durable.journal.keep_sum_rows([row]))
+        try:
+            phase = found.collector.close()
+        except SecureSumRefused as refused:
+            self._fail(found, str(refused))
+            return
+        found.finishing = False
+        log.info("a phase of a sum is over", extra={"task": task, "next": phase})
+        self._tell(found)
+        self._go_on(found)
+
+    def _fail(self, found: OpenSum, reason: str) -> None:
+        log.warning("a sum has failed", extra={"task": found.command.task, "reason": reason})
+        self._log.note("controller", "no sum", task=found.command.task, reason=reason)
+        self._log.post(Failed(found.command.task, reason))
+
+    async def _finish(self, found: OpenSum) -> None:
+        """Add up, take the masks off, and tell the controller of the mean."""
+        command = found.command
+        try:
+            delivery, weight, liars = await self._workers.run(lambda: self._mean(found))
+        except (SecureSumRefused, BeyondRange) as refused:
+            self._fail(found, str(refused))
+            return
+        for name in liars:
+            self._log.note(name, "gave wrong shares", task=command.task)
+            log.warning("a learner gave wrong shares", extra={"learner": name, "task": command.task})
+        senders = found.collector.senders
+        tasks = tuple(t for t, name in zip(command.tasks, command.learners, strict=True) if name in senders)
+        layout, bits = self._durable.layout, self._bits
+        moved: Moved = {
+            "train up": {
+                name: len(senders) * layout.bytes(layout.indices([name])) * bits // 32 for name in command.layers
+            }
+        }
+        up = sum(moved["train up"].values())
+        event = Summed(command.task, f"s{command.task}", tasks, weight, Traffic(up=up, sites=len(senders)))
+        self._log.post(event, None, delivery, moved=moved)
+
+    @property
+    def _bits(self) -> int:
+        assert self._rules is not None
+        return self._rules.sums.bits
+
+    def _mean(self, found: OpenSum) -> tuple[Delivery, int, frozenset[str]]:
+        """In a thread: the file of the mean of all updates, the sum of their weights, and who gave wrong shares."""
+        rules, command, layout = self._rules, found.command, self._durable.layout
+        assert rules is not None
+        dtype = whole_type(rules.sums.bits)
+        total = np.zeros(found.size // dtype.itemsize, dtype)
+        for name in sorted(found.collector.senders):
+            total += np.frombuffer(self._numbers(found.masked[name]), dtype)
+        total, liars = found.collector.unmask(total)
+        places = layout.indices(command.layers)
+        start = self._durable.models.read(command.start)
+        quantiser: Quantiser = rules.sums.quantiser(found.collector.cohort, rules.equally)
+        model, weight = mean_model(quantiser, total, len(found.collector.senders), start, layout.slices(places))
+        pieces = [as_bytes(model[layout.layers[place].start : layout.layers[place].stop]) for place in places]
+        blob = self._durable.blobs.put(pieces)
+        self._durable.blobs.pin(blob)
+        hashes = {layout.names[at]: hashlib.sha256(piece).hexdigest() for at, piece in zip(places, pieces, strict=True)}
+        return Delivery(blob, 0, tuple(places), hashes), weight, liars
+
+    def _numbers(self, row: SumRow) -> bytes:
+        if row.blob:
+            return self._durable.blobs.path(row.blob).read_bytes()
+        return row.content[8 + int.from_bytes(row.content[:8], "little") :]
+
+    async def close(self, task: int) -> None:
+        """Forget a sum that was answered, and what is on the disk of it."""
+        found = self._open.pop(task, None)
+        if found is None:
+            return
+        for name in found.command.learners:
+            self._sessions[name].orders.pop(task, None)
+        await self._log.in_writer(lambda: self._durable.journal.forget_sum(task))
+        for row in found.masked.values():
+            if row.blob:
+                self._durable.blobs.unpin(row.blob)
+                self._durable.blobs.path(row.blob).unlink(missing_ok=True)
+
+
+class MaskedCheck:
+    """Looks at masked numbers as they come: they are any numbers, so only their hash tells if they are whole."""
+
+    def __init__(self, expected: Expected) -> None:
+        self.expected = expected
+        self.seen = 0
+        self._digest = hashlib.sha256()
+
+    def check(self, data: Buffer) -> None:
+        self.seen += len(data)
+        self._digest.update(data)
+
+    def passed(self) -> int:
+        """Return where the numbers begin; raise `InvalidUpdate` if they are not those that were announced."""
+        if self._digest.hexdigest() != self.expected.name:
+            raise InvalidUpdate("the SHA-256 of the masked numbers is not the one that was announced")
+        return 0
