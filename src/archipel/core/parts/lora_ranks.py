@@ -129,7 +129,7 @@ class LoraRanks(Planner):
         beyond = _beyond(view.layout, rank)
         if not beyond:
             return model
-        name = view.name(f"rank{rank}/{model.name}")
+        name = f"{model.name}.rank{rank}"  # a model that is sent, not a part's own vector
         if name not in view.state.vectors.counts:
             vector = view.models.read(model.name).clone()
             for piece in view.layout.slices(sorted(beyond)):

@@ -1,0 +1,200 @@
+"""What does a round with adapters on a frozen transformer cost? Bytes, memory and time, beside a loop by hand.
+
+    python -m benchmarks.adapters                   # everything below, each in a process of its own
+    python -m benchmarks.adapters round             # 8 learners, a Llama of 25 million parameters, LoRA of rank 8
+    python -m benchmarks.adapters plain             # the same in the process itself, without workers
+    python -m benchmarks.adapters loop              # the same batches in a loop with transformers and PEFT alone
+    python -m benchmarks.adapters large             # two learners and a base of 100 million parameters: its memory
+
+All weights are random; nothing is downloaded. Workers are threads of the driver, so its memory is everything. Goals:
+bytes within 1 % of the adapters' own; the driver's memory, beyond the imports, at most 1.2 bases and 300 MB with two
+workers; at most 1.1 times the time of the loop; the large base in less than 3 GB, with everything. The loop makes the
+same steps on the same mini-batches, and its adapters are compared with the run's: another result is no comparison.
+Needs the extra hf.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import peft
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import archipel as ap
+from archipel.core.randomness import derive
+from archipel.data import Islands
+from archipel.learner.batches import batches
+from archipel.simulation.simulate import finished, prepare
+
+LEARNERS, RANK, RATE, BATCH, LENGTH = 8, 8, 1e-3, 8, 32
+SIZES = {"vocab_size": 259, "num_attention_heads": 8, "max_position_embeddings": LENGTH, "model_type": "llama"}
+SMALL = {**SIZES, "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8}
+LARGE = {**SIZES, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 14}
+LORA = {"r": RANK, "lora_alpha": 2 * RANK, "lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]}
+
+
+def data(learners: int, batches_each: int = 2) -> Islands:
+    """Texts of random letters, all of the same length."""
+    draw = torch.Generator().manual_seed(0)
+    each = batches_each * BATCH
+    letters = torch.randint(97, 123, (learners * each + 8, LENGTH), generator=draw)  # a few to score at the end
+    texts = [bytes(row.tolist()).decode() for row in letters]
+    source = ap.data.from_texts(texts, "bytes", length=LENGTH)
+    return source.split(learners=learners, sizes=(each,) * learners, test=0.03, stimuli=0)
+
+
+def network(base: dict[str, Any]) -> nn.Module:
+    torch.manual_seed(0)
+    return ap.models.from_hf(base, "causal-lm", lora=LORA)
+
+
+def megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def cpu() -> float:
+    """Return the CPU seconds of this process and of those that it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+def prepared(base: dict[str, Any], learners: int, execution: Any) -> Any:
+    return prepare(
+        ap.fedavg(epochs=1, rate=RATE, batch=BATCH, optimiser="AdamW"),
+        data(learners),
+        model=network(base),
+        ending=ap.Ending(rounds=1),
+        evaluation=ap.Evaluation(every=1000, metric="loss"),
+        execution=execution,
+    )
+
+
+def archipel(base: dict[str, Any], learners: int, execution: str, result: Path) -> dict[str, float]:
+    """One round of Archipel; write its adapters."""
+    imports = megabytes()
+    simulator = prepared(base, learners, execution)
+    at, spent = time.perf_counter(), cpu()
+    simulator.begin()
+    simulator.run()
+    simulator.close()
+    figures = {"seconds": time.perf_counter() - at, "CPU seconds": cpu() - spent}
+    run = finished(simulator)
+    save_file({name: tensor.contiguous() for name, tensor in run.state_dict().items()}, result)
+    frozen = run.layout.frozen
+    assert frozen is not None
+    own = 4 * run.layout.size * learners
+    return {
+        **figures,
+        "base (MB)": 4 * frozen.parameters / 2**20,
+        "adapters of all (MB)": own / 2**20,
+        "down / adapters": run.traffic["train down bytes"] / own,
+        "up / adapters": run.traffic["train up bytes"] / own,
+        "driver beyond imports (MB)": megabytes() - imports,
+        "driver (MB)": megabytes(),
+    }
+
+
+def loop(base: dict[str, Any], learners: int, result: Path) -> dict[str, float]:
+    """The same steps with transformers and PEFT, without the rest; write the mean of the adapters."""
+    simulator = prepared(base, learners, "plain")  # knows the batches
+    method, islands = simulator.controller.algorithm, simulator.sites
+    x, y = simulator.context.x[:, 0], simulator.context.y
+    parts = [islands[name].learner.train for name in islands]
+    chosen = [
+        [part[piece] for piece in batches(method.plan, derive(0, "training", name, 0), len(part), 0)]
+        for name, part in zip(islands, parts, strict=True)
+    ]
+    simulator.close()
+    torch.manual_seed(0)
+    llama = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(**base))
+    module = peft.get_peft_model(llama, peft.LoraConfig(task_type="CAUSAL_LM", **LORA)).train()
+    own = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    begin = {name: copy.deepcopy(parameter.data) for name, parameter in own.items()}
+    at, spent = time.perf_counter(), cpu()
+    total = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in begin.items()}
+    for pieces in chosen:
+        for name, parameter in own.items():
+            parameter.data.copy_(begin[name])
+        optimiser = torch.optim.AdamW(own.values(), lr=RATE)
+        for piece in pieces:
+            optimiser.zero_grad()
+            mask = torch.ones_like(x[piece])
+            logits: Tensor = module(input_ids=x[piece], attention_mask=mask).logits
+            nn.functional.cross_entropy(logits.flatten(0, 1), y[piece].flatten(), ignore_index=-100).backward()
+            optimiser.step()
+        for name, parameter in own.items():
+            total[name] += parameter.data.double() * (sum(map(len, pieces)) / sum(map(len, parts)))
+    figures = {"seconds": time.perf_counter() - at, "CPU seconds": cpu() - spent}
+    save_file({f"network.{name}": value.float() for name, value in total.items()}, result)
+    return figures | {"process (MB)": megabytes()}
+
+
+def measure(what: str, result: Path) -> dict[str, float]:
+    torch.set_num_threads(1)
+    match what:
+        case "round":
+            return archipel(SMALL, LEARNERS, "workers", result)
+        case "plain":
+            return archipel(SMALL, LEARNERS, "plain", result)
+        case "loop":
+            return loop(SMALL, LEARNERS, result)
+        case _:
+            return archipel(LARGE, 2, "workers", result)
+
+
+def difference(one: Path, other: Path) -> float:
+    """Return how far two results are from each other, relative to how far the second is from zero."""
+    a, b = load_file(one), load_file(other)
+    assert a.keys() == b.keys(), sorted(a.keys() ^ b.keys())[:4]
+    numbers = [torch.cat([tensors[name].flatten() for name in sorted(b)]) for tensors in (a, b)]
+    return float((numbers[0] - numbers[1]).norm() / numbers[1].norm())
+
+
+def everything() -> dict[str, dict[str, float]]:
+    """Run each in a process of its own, and compare."""
+    told: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for what in ("round", "plain", "loop", "large"):
+            command = [sys.executable, "-m", "benchmarks.adapters", what, "--result", f"{folder}/{what}"]
+            told[what] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        for what in ("round", "plain"):
+            apart = difference(Path(folder, what), Path(folder, "loop"))
+            told[what]["adapters differ from the loop's by"] = apart
+            if apart > 1e-3:
+                raise SystemExit(f"{what}: its adapters are another result than the loop's ({apart:.2g})")
+    for what in ("round", "plain"):
+        told[what] |= {f"{name} / loop": told[what][name] / told["loop"][name] for name in ("seconds", "CPU seconds")}
+    allowed = 1.2 * told["round"]["base (MB)"] + 300
+    told["round"]["allowed beyond imports (MB)"] = allowed
+    return told
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("round", "plain", "loop", "large"))
+    parser.add_argument("--result", type=Path, help="file to write the adapters to")
+    chosen = parser.parse_args()
+    if chosen.what is None:
+        for what, figures in everything().items():
+            print(what)
+            for name, figure in figures.items():
+                print(f"    {name:36} {figure:12.5g}")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        print(json.dumps(measure(chosen.what, chosen.result or Path(folder) / "adapters")))
+
+
+if __name__ == "__main__":
+    main()
