@@ -39,7 +39,13 @@ def study(**sections: Any) -> dict[str, Any]:
         "simulation": {"execution": "plain"},
         "data": {"source": "digits", "split": {"learners": 3}},
         "ending": {"rounds": 3},
-        "federation": {"operators": ["alice"], "keep_updates": True, "heartbeat": 0.5, "silence": 5 * LIMIT},
+        "federation": {
+            "operators": ["alice"],
+            "keep_updates": True,
+            "heartbeat": 0.5,
+            "silence": 5 * LIMIT,
+            "task_deadline": 5 * LIMIT,
+        },
     }
     for name, section in sections.items():
         raw[name] = {**raw[name], **section} if isinstance(raw.get(name), dict) else section

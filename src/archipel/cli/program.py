@@ -15,6 +15,7 @@ import archipel
 from archipel.cli.console import told
 from archipel.cli.loading import STOPPED, interruptible, loading
 from archipel.core.checks import ArchipelWarning
+from archipel.federation.logs import printable
 from archipel.study.path_errors import in_words
 
 EXPECTED = (ValueError, OSError, ImportError)
@@ -121,7 +122,7 @@ def say(error: Exception) -> None:
     text = (in_words(error) if isinstance(error, OSError) else str(error)) or type(error).__name__
     if not isinstance(error, EXPECTED):
         text = f"{type(error).__name__}: {text}\nRun it again with --debug to see where it arose."
-    told.print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
+    told.print(f"[bold red]error:[/] {escape(printable(text))}", highlight=False, soft_wrap=True)
 
 
 def show_warning(
@@ -134,6 +135,6 @@ def show_warning(
 ) -> None:
     """Print Archipel's warnings as one line each, others as Python does."""
     if issubclass(category, ArchipelWarning):
-        told.print(f"[yellow]note:[/] {escape(str(message))}", highlight=False, soft_wrap=True)
+        told.print(f"[yellow]note:[/] {escape(printable(str(message)))}", highlight=False, soft_wrap=True)
     else:
         told.print(escape(warnings.formatwarning(message, category, filename, lineno, line)), end="")

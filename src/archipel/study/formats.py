@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,6 +23,10 @@ Place: TypeAlias = tuple[str | int, ...]
 LineOf: TypeAlias = Callable[[Place], int | None]
 """The line of a place in its file; None if the file does not have it."""
 
+MOST_PLACES = 200_000
+"""Keys and items of a YAML or JSON file."""
+CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys, or that turn round the text behind them; tabs and line ends are none."""
 MARK = "archipel: the line of this"
 """Stands in a copy of a TOML text at the place whose line is looked for."""
 
@@ -51,10 +56,37 @@ def read_file(path: Path) -> tuple[Raw, LineOf]:
         raise ValueError(f"{path} cannot be read: {reason(error)}.") from None
     try:
         raw, lines = formats[path.suffix](text, path)
+        _check_texts(raw, path, lines)
     except RecursionError:
         raise ValueError(f"{path} is nested too deeply, or holds a YAML alias that refers to itself.") from None
     require(isinstance(raw, dict), f"{path}: a study consists of keys and tables, got {type(raw).__name__}.")
     return raw, lines
+
+
+def _check_texts(raw: object, path: Path, lines: LineOf) -> None:
+    """Refuse a text that changes what a terminal does or shows: a study may be somebody else's, and is printed."""
+    seen: set[int] = set()
+
+    def visit(value: object, place: Place) -> None:
+        if id(value) in seen:  # an alias of YAML
+            return
+        if isinstance(value, str) and (found := CONTROLS.search(value)):
+            at = f", line {line}" if (line := lines(place)) is not None else ""
+            raise ValueError(
+                f"{path}{at}: {value[:100]!r} holds the control character {found[0]!r}, which a study has no use for. "
+                "Remove it."
+            )
+        if isinstance(value, Mapping):
+            seen.add(id(value))
+            for key, inner in value.items():
+                visit(key, place)
+                visit(inner, (*place, key))
+        elif isinstance(value, list):
+            seen.add(id(value))
+            for number, inner in enumerate(value):
+                visit(inner, (*place, number))
+
+    visit(raw, ())
 
 
 # ------------------------------------------------------------------------------------------------------------ TOML
@@ -119,6 +151,10 @@ def _collect_lines(node: Any, place: Place, lines: dict[Place, int], path: Path)
     """Collect the lines of a YAML node and of everything in it; refuse a key that is there twice."""
     if node is None:
         return
+    require(
+        len(lines) < MOST_PLACES,
+        f"{path}: more than {MOST_PLACES:,} keys and items. YAML aliases of aliases multiply what a file holds.",
+    )
     lines.setdefault(place, node.start_mark.line + 1)
     if node.id == "mapping":
         for key, value in node.value:

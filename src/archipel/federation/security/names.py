@@ -35,8 +35,8 @@ def check_name(kind: str, name: str) -> None:
     """Refuse a name that makes no folder and no part of a URI."""
     require(
         NAME.fullmatch(name) is not None,
-        f"{kind} {name!r}: a name should be 1 to 64 letters (A to Z), digits, dots, underscores and hyphens, and not "
-        f"begin with a dot.",
+        f"{kind} {name[:100]!r}: a name should be 1 to 64 letters (A to Z), digits, dots, underscores and hyphens, and "
+        f"not begin with a dot.",
     )
     require(
         name.lower() not in RESERVED,
