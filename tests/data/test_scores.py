@@ -1,5 +1,6 @@
 """Scores by hand numbers, and RADFed's Table I on the real sets."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -91,8 +92,8 @@ def show(name: str, rows: np.ndarray) -> None:
     print(f"\n| {name} | {first} | {rows[:, 3].mean():,.0f} | {spread} |", end="")
 
 
-# What docs/explanation/partitioner.md shows: python -m pytest -m slow -s tests/data/test_scores.py
-SEEDS = 20
+# What docs/explanation/partitioner.md shows: ARCHIPEL_SEEDS=20 python -m pytest -m slow -s tests/data/test_scores.py
+SEEDS = int(os.environ.get("ARCHIPEL_SEEDS", "5"))
 
 
 @pytest.mark.slow

@@ -192,15 +192,20 @@ def _set_version(
             clipped=proposal.clipped,
         )
     )
+    _record_notes(context)
+    recall(context)
+
+
+def _record_notes(context: ControllerContext) -> None:
+    """Record the privacy that the new version has spent, and what the planners note of it."""
     privacy = context.algorithm.privacy
-    spent = None if privacy is None else privacy.spent(context.view("privacy"), state.version)
+    spent = None if privacy is None else privacy.spent(context.view("privacy"), context.state.version)
     if spent is not None:
         context.record(spent)
     if privacy is None or not privacy.hides_updates:  # what planners note is of single updates
         for view, planner in context.planners:
             for note in planner.notes(view):
                 context.record(note)
-    recall(context)
 
 
 def _norms(context: ControllerContext, updates: Sequence[Update]) -> tuple[float, ...]:
