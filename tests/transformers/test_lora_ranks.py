@@ -19,6 +19,9 @@ from archipel.core.parts.merge import Mean
 from archipel.core.types import Plan
 from archipel.data import Islands
 from archipel.models import from_hf
+from archipel.simulation.checkpoint import Checkpoint
+from archipel.simulation.simulate import finished, prepare
+from archipel.simulation.simulator import Simulator
 from tests.core.parts.by_hand import Bench
 from tests.transformers.small_transformers import BERT, LLAMA, needs_peft, spoken
 
@@ -204,6 +207,24 @@ def _loads_alone(run: ap.Run, folder: Path) -> None:
     x = torch.stack([torch.arange(5, 13), torch.ones(8, dtype=torch.int64)]).unsqueeze(0)
     with torch.no_grad():
         torch.testing.assert_close(alone(input_ids=x[:, 0]).logits, ours(x))
+
+
+def test_a_run_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
+    def begun() -> Simulator:
+        settings: dict[str, Any] = {"fleet": FLEET, "ending": ap.Ending(rounds=2)}
+        return prepare(method(StackedLora()), islands(), model=network(), execution="plain", **settings)
+
+    whole, saved = begun(), Checkpoint(tmp_path)
+    whole.begin()
+    whole.run(events=5)  # tasks of both ranks are out
+    assert any(".rank" in name for name in whole.controller.models.names())
+    saved.save(whole)
+    whole.run()
+    resumed = begun()
+    saved.load(resumed)
+    resumed.run()
+    assert finished(resumed).fingerprint() == finished(whole).fingerprint()
+    assert not any(".rank" in name for name in whole.controller.models.names()), "what nobody needs is dropped"
 
 
 def test_a_small_learner_computes_with_its_own_rank_alone() -> None:

@@ -127,6 +127,55 @@ def test_texts_of_one_token_are_refused() -> None:
         ap.data.from_texts([])
 
 
+class Words:
+    """A tokenizer without tokens of its own: a text of spaces has none."""
+
+    pad_token_id, mask_token_id = 0, None
+
+    def __call__(self, text: str, **_: object) -> dict[str, list[int]]:
+        return {"input_ids": [1 + len(word) for word in text.split()]}
+
+
+@pytest.mark.parametrize(
+    ("texts", "settings", "told"),
+    [
+        ("one text", {}, r"texts should be several strings, got one: 'one text'. Give \[text\]"),
+        (["a text", None], {}, "text 1 should be a string, got None"),
+        (["a b", " "], {"task": "sequence-classification", "labels": [0, 1]}, "text 1, ' ', has no tokens"),
+        ([["a"], [" "]], {"task": "token-classification", "labels": [[0], [1]]}, r"text 1, \[' '\], has no tokens"),
+        (["a", "b"], {"task": "sequence-classification", "labels": [1, "b"]}, "labels of several types have no order"),
+        (
+            ["a", "b"],
+            {"task": "sequence-classification", "labels": ["x", "y"], "classes": ["x", "y", "x"]},
+            "classes should differ, got 'x', 'y', 'x'",
+        ),
+    ],
+)
+def test_texts_that_cannot_be_learnt_from(texts: list[object], settings: dict[str, object], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        ap.data.from_texts(texts, Words(), **settings)  # type: ignore[arg-type]
+
+
+def test_a_cell_may_hold_a_play(tmp_path: Path) -> None:
+    (tmp_path / "play.csv").write_text("text\n" + "to be " * 30_000 + "\n")
+    assert len(ap.data.from_text_csv(tmp_path / "play.csv", length=64).x) == -(-6 * 30_000 // 64)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "has no column 'text'; it has no header"),
+        (b"text,label\nto be,x\nor not\n", "line 3: a row has more or fewer cells than the 2 of the header"),
+        (b"text,label\nto be, or not,x\n", "line 2: a row has more or fewer cells than the 2 of the header"),
+        (b"text,label\n\xff\xfe,x\n", "is no table of texts in UTF-8"),
+    ],
+)
+def test_tables_that_are_none(content: bytes, told: str, tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=told):
+        ap.data.from_text_csv(tmp_path / "texts.csv", task="sequence-classification", label="label")
+
+
 def test_padding_is_no_number_of_a_text() -> None:
     x = spoken().x
     lengths = x[:, 1].sum(dim=1)

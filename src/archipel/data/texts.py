@@ -26,6 +26,8 @@ from archipel.data.tokenizers import Tokenizer, tokenizer_of
 
 TASKS: tuple[TextTask, ...] = ("causal-lm", "masked-lm", "sequence-classification", "token-classification")
 
+LONGEST = 1 << 30
+"""Letters of a cell of a table; the csv module has a limit of 131,072 by itself, which a play exceeds."""
 MASKED = 0.15
 """Share of the tokens that are to be predicted in masked language modelling; of these,"""
 HIDDEN, REPLACED = 0.8, 0.1
@@ -58,14 +60,19 @@ def from_texts(
     """
     one_of("from_texts", "task", task, TASKS)
     at_least(2, "from_texts", length=length)
-    require(len(texts) > 0, "from_texts: there are no texts. Give at least one.")
+    _check_texts(task, texts)
     _check_labels(task, texts, labels)
     encoder = tokenizer_of(tokenizer)
     known = _classes(task, labels, classes)
     rows: list[tuple[int, list[int], list[int]]] = []
     for number, text in enumerate(texts):
         label = None if labels is None else labels[number]
-        rows += [(number, *row) for row in _MAKE[task](encoder, text, label, known, length)]
+        made = list(_MAKE[task](encoder, text, label, known, length))
+        require(
+            not task.endswith("classification") or len(made[0][0]) > 0,
+            f"from_texts: text {number}, {text!r}, has no tokens, so there is nothing to classify. Leave it out.",
+        )
+        rows += [(number, *row) for row in made]
     require(
         bool(rows),
         f"from_texts: no text has the two tokens that {task} needs. Give longer texts, or another tokenizer.",
@@ -111,15 +118,7 @@ def from_text_csv(
     require(path.is_file(), f"from_text_csv: there is no file {path}. Give the path of a CSV file with a header.")
     one_of("from_text_csv", "task", task, TASKS[:3])
     wanted = [column for column in (text, label, site) if column is not None]
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        reader = csv.DictReader(stream)
-        lacking = [column for column in wanted if column not in (reader.fieldnames or ())]
-        require(
-            not lacking,
-            f"from_text_csv: {path} has no column {lacking[0] if lacking else ''!r}; it has "
-            f"{', '.join(reader.fieldnames or ())}.",
-        )
-        rows = list(reader)
+    rows = _rows(path, wanted)
     columns = {column: [row[column] for row in rows] for column in wanted}
     return from_texts(
         columns[text],
@@ -132,6 +131,34 @@ def from_text_csv(
         seed,
         path.stem,
     )
+
+
+def _rows(path: Path, wanted: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a table that has these columns."""
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST))
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            reader = csv.DictReader(stream)
+            found = reader.fieldnames or ()
+            lacking = [column for column in wanted if column not in found]
+            require(
+                not lacking,
+                f"from_text_csv: {path} has no column {lacking[0] if lacking else ''!r}; it has "
+                f"{', '.join(found) or 'no header'}.",
+            )
+            rows = []
+            for row in reader:
+                require(
+                    None not in row and None not in row.values(),
+                    f"from_text_csv: {path}, line {reader.line_num}: a row has more or fewer cells than the "
+                    f"{len(found)} of the header. Put texts with commas into quotation marks.",
+                )
+                rows.append(row)
+            return rows
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(
+            f"from_text_csv: {path} is no table of texts in UTF-8 ({error}). Save it as CSV in UTF-8."
+        ) from None
 
 
 # ------------------------------------------------------------------------------------------------------------ examples
@@ -204,6 +231,17 @@ def _masked(x: Tensor, encoder: Tokenizer, seed: int) -> tuple[Tensor, Tensor]:
 # -------------------------------------------------------------------------------------------------------------- labels
 
 
+def _check_texts(task: TextTask, texts: Sequence[Any]) -> None:
+    require(
+        not isinstance(texts, str | bytes),
+        f"from_texts: texts should be several strings, got one: {texts[:20]!r}. Give [text].",
+    )
+    require(len(texts) > 0, "from_texts: there are no texts. Give at least one.")
+    if task != "token-classification":
+        for number, text in enumerate(texts):
+            require(isinstance(text, str), f"from_texts: text {number} should be a string, got {text!r}. Leave it out.")
+
+
 def _check_labels(task: TextTask, texts: Sequence[Any], labels: Sequence[Any] | None) -> None:
     wanted = task.endswith("classification")
     require(
@@ -231,7 +269,14 @@ def _classes(task: TextTask, labels: Sequence[Any] | None, classes: Sequence[Any
     if labels is None:
         return {}
     found = set(labels) if task == "sequence-classification" else {label for own in labels for label in own}
-    known = sorted(found) if classes is None else list(classes)
+    try:
+        known = sorted(found) if classes is None else list(classes)
+    except TypeError:
+        raise ValueError(
+            f"from_texts: labels of several types have no order: {', '.join(map(repr, found))}. Give classes=[...], "
+            "all of them in the order of their numbers."
+        ) from None
+    require(len(set(known)) == len(known), f"from_texts: classes should differ, got {', '.join(map(repr, known))}.")
     strange = [label for label in found if label not in known]
     require(
         not strange,
