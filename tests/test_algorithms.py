@@ -31,8 +31,10 @@ from archipel import (
     Equally,
     Everyone,
     FairChange,
+    FineTuned,
     FrozenLayers,
     HeadFirst,
+    KeptModel,
     LayerByLayer,
     Layout,
     LearnerMomentum,
@@ -41,11 +43,17 @@ from archipel import (
     Mean,
     MeanChange,
     MedianStaleness,
+    MetaDescent,
     Mix,
+    MixedDescent,
+    MixedModel,
+    ModelContrast,
     Momentum,
+    MoreauDescent,
     NormalisedChange,
     NotTrueDistillation,
     PeriodicLayers,
+    PersonalPhase,
     Plan,
     PrivateLayers,
     Product,
@@ -128,7 +136,13 @@ LINES = {
     # Arivazhagan et al.: E = 4, .01; Li et al. (FedBN): E = 1, .01; Oh et al.: C = .1, .1, momentum .9
     "fedper": Algorithm("fedper", planners=(PrivateLayers("head"),), plan=Plan(epochs=4, rate=0.01)),
     "fedbn": Algorithm("fedbn", planners=(PrivateLayers("norms"),), plan=Plan(rate=0.01)),
-    "fedbabu": Algorithm("fedbabu", Rounds(0.1), planners=(FrozenLayers("head"),), plan=Plan(rate=0.1, momentum=0.9)),
+    "fedbabu": Algorithm(
+        "fedbabu",
+        Rounds(0.1),
+        planners=(FrozenLayers("head"),),
+        personal=FineTuned(5),
+        plan=Plan(rate=0.1, momentum=0.9),
+    ),
     # Collins et al. section 5: C = .1, 10 epochs of the head and 1, batch 10, .01, momentum .5
     "fedrep": Algorithm(
         "fedrep",
@@ -138,6 +152,31 @@ LINES = {
     ),
     "fedlc": Algorithm("fedlc", objective=LogitCalibration(1.0)),
     "fedntd": Algorithm("fedntd", objective=NotTrueDistillation(1.0, 1.0)),
+    # Li et al. (Ditto): lambda 1; Li et al. (MOON) section 4.1: mu 5, tau .5, 10 epochs of .01, .9, 1e-5, batch 64
+    "ditto": Algorithm("ditto", weighting=Equally(), planners=(PersonalPhase(1.0, 1),), personal=KeptModel()),
+    "moon": Algorithm(
+        "moon",
+        objective=ModelContrast(5.0, 0.5),
+        plan=Plan(epochs=10, batch=64, rate=0.01, momentum=0.9, options={"weight_decay": 1e-5}),
+    ),
+    # Dinh et al.'s program for MNIST: lambda 15, K 5, .1, R 20, .005, 5 of 20; and what it runs Per-FedAvg with
+    "pfedme": Algorithm(
+        "pfedme",
+        Rounds(0.25),
+        weighting=Equally(),
+        descent=MoreauDescent(15.0, 5, 0.1),
+        personal=KeptModel(),
+        plan=Plan(steps=20, batch=20, rate=0.005),
+    ),
+    "per_fedavg": Algorithm(
+        "per_fedavg",
+        Rounds(0.25),
+        weighting=Equally(),
+        descent=MetaDescent(0.005),
+        personal=FineTuned(steps=1, rate=0.005, momentum=0.0),
+        plan=Plan(steps=20, batch=40, rate=0.001),
+    ),
+    "apfl": Algorithm("apfl", weighting=Equally(), descent=MixedDescent(0.5), personal=MixedModel()),
     # Cho et al.: d = 10 of 100, m = 3 to 30; Lai et al. section 7: .9, .98, .2 and 95 %
     "power_of_choice": Algorithm("power_of_choice", Rounds(0.1), ByLoss(10), Equally()),
     "oort": Algorithm("oort", Rounds(0.1), ByUtility(0.9, 0.98, 0.2, 0.95)),
@@ -197,6 +236,12 @@ SETTINGS = [
     algorithms.scaffold(0.5, 0.3),
     algorithms.fedrep(("fc2", "head"), 3, 0.5),
     algorithms.fedlc(0.5, 0.5),
+    algorithms.ditto(0.5, 3, 0.5),
+    algorithms.moon(1.0, 0.2, 0.5, epochs=1),
+    algorithms.pfedme(5.0, 3, 0.05, 2.0, 0.5, epochs=2),
+    algorithms.per_fedavg(0.01, "differences", 2, 0.5),
+    algorithms.apfl(0.25, True, 0.5),
+    algorithms.fedbabu(tuning_epochs=0),
     algorithms.fedntd(0.3, 2.0, 0.5),
     algorithms.feddyn(0.1, 0.3, epochs=1),
     algorithms.fedcm(0.3, 0.5, 0.2),
@@ -267,7 +312,7 @@ def test_every_constructor_takes_the_settings_of_local_training(name: str) -> No
         "momentum": 0.1,
         "options": {"eps": 1e-6},
     }
-    if name in ("fednova", "scaffold", "fedcm"):  # they have to know what steps add up to
+    if name in ("fednova", "scaffold", "fedcm", "apfl"):  # they have to know what steps add up to
         local |= {"optimiser": "SGD", "momentum": 0.1 if name == "fednova" else 0.0}
     algorithm = getattr(algorithms, name)(**local)
     assert algorithm.plan == Plan(**local)

@@ -3,7 +3,9 @@ from the models that came and went."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +15,7 @@ import torch
 from torch import Tensor
 
 import archipel as ap
-from archipel.core.records import Committed
+from archipel.core.records import Committed, Handed, Returned
 from archipel.core.types import Command, Event, Keep, Trained
 from archipel.simulation.simulator import Simulator
 from tests.algorithms.straight import Net, clients, fleet, islands, mean, micro_f1, run, selected
@@ -162,6 +164,112 @@ def test_private_heads_in_a_relay() -> None:
     for k, site in simulator.sites.items():
         assert torch.equal(site.learner.private["head"], heads[k])
     assert found.traffic["train up bytes"] == 4 * features.stop * found.traffic["train up models"]
+
+
+# -------------------------------------------------------------------------------------- control variates with DVW
+
+
+def test_control_variates_with_weights_by_distributed_validation() -> None:
+    """SCAFFOLD's learners, weighed by what all of them think of an update; weights do not concern the variates."""
+    widths, data, rounds = (64, 32, 10), islands(5), 4
+    net = Net(*widths)
+    learners = clients(net, data, validation=0.05)
+    x, c = net.initial(), torch.zeros(net.size)
+    c_i = {k: torch.zeros(net.size) for k in learners}
+    weights: list[float] = []
+    for _ in range(rounds):
+        shifts = {k: c - c_i[k] for k in learners}
+        y = {k: learners[k].train(x, 2, shift=shifts[k], **LOCAL) for k in sorted(learners)}
+        c = c.clone()
+        for k, y_k in y.items():
+            plus = (y_k - x) / -(LOCAL["rate"] * 2 * learners[k].steps(LOCAL["batch"])) - shifts[k]
+            c.add_(plus - c_i[k], alpha=1 / len(y))
+            c_i[k] = plus
+        opinions = [
+            micro_f1(sum((k.confusion(y_k) for k in learners.values()), np.zeros((10, 10)))) for y_k in y.values()
+        ]
+        weights += opinions
+        x = mean(list(y.values()), opinions)
+    algorithm = ap.Algorithm(
+        "scaffold_dvw",
+        weighting=ap.ByDistributedValidation(),
+        planners=(ap.ControlVariates(),),
+        plan=ap.Plan(epochs=2, **LOCAL),
+    )
+    found, _ = run(algorithm, data, widths, ending=ap.Ending(rounds=rounds))
+    assert torch.equal(found.model, x)
+    assert [spread[0] for _, commit in found.commits for spread in commit.weights] == weights
+    assert len({*weights}) > 4
+
+
+# ------------------------------------------------------------------------------------- FedBuff and FedNova in a stream
+
+
+def streamed(algorithm: ap.Algorithm) -> tuple[ap.Run, Watch, list[list[tuple[Tensor, int, int, float]]]]:
+    """A run of a stream, and of each commit its updates: change, steps, staleness and weight, by learner."""
+    watch, net = Watch(), Net(64, 32, 10)
+    watch.versions[0] = net.initial()
+    seconds = fleet(SECONDS, QUICK)
+    found, _ = run(algorithm, islands(6), (64, 32, 10), watch, fleet=seconds, ending=ap.Ending(commits=8))
+    began = {task.task: task.version for _, task in found.of(Handed)}
+    steps = {task.task: task.steps for _, task in found.of(Returned)}
+    commits = [
+        [
+            (
+                watch.trained[task] - watch.versions[began[task]],
+                steps[task],
+                commit.version - 1 - began[task],
+                spread[0],
+            )
+            for task, spread in zip(commit.tasks, commit.weights, strict=True)
+        ]
+        for _, commit in found.commits
+    ]
+    assert any(staleness > 0 for updates in commits for _, _, staleness, _ in updates), "nothing was stale"
+    return found, watch, commits
+
+
+def test_private_heads_under_fedbuff() -> None:
+    net = Net(64, 32, 10)
+    features, head = net.layers
+    algorithm = replace(ap.fedbuff(3, **LOCAL), name="private heads", planners=(ap.PrivateLayers("head"),))
+    found, watch, commits = streamed(algorithm)
+    for version, updates in enumerate(commits, 1):
+        w = watch.versions[version - 1].clone()
+        for change, _, staleness, weight in updates:
+            assert weight == (1 + staleness) ** -0.5
+            w[features].add_(change[features], alpha=weight / 3)
+        assert torch.equal(watch.versions[version], w)
+    assert torch.equal(found.model[head], net.initial()[head])
+    assert len(found.private) == 6
+    assert set(found.layers["train up"]) == {"fc1"}
+
+
+def test_freshness_in_fednova() -> None:
+    algorithm = replace(
+        ap.fednova(**LOCAL),
+        name="fresh",
+        protocol=ap.Stream(3),
+        weighting=ap.Product(ap.ByExamples(), ap.ByFreshness("inv")),
+    )
+    found, watch, commits = streamed(algorithm)
+    sizes = {learner.name: learner.examples for learner in found.participants}
+    for (_, commit), updates in zip(found.commits, commits, strict=True):
+        expected = [sizes[k] / (1 + u[2]) for k, u in zip(commit.learners, updates, strict=True)]
+        assert [weight for *_, weight in updates] == pytest.approx(expected)
+        total = math.fsum(weight for *_, weight in updates)
+        tau = math.fsum(weight / total * steps for _, steps, _, weight in updates)
+        w = watch.versions[commit.version - 1].clone()
+        for change, steps, _, weight in updates:
+            w.add_(change, alpha=weight / total * tau / steps)
+        assert torch.equal(watch.versions[commit.version], w)
+
+
+def test_a_relay_with_a_dynamic_regulariser_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"a model that came through a Relay has moved at several\. Use Rounds\(\.\.\.\)"
+    ):
+        replace(ap.radfed(), merge=ap.DynamicMean(), planners=(ap.DynamicRegulariser(0.1),))
 
 
 # ---------------------------------------------------------------------------------- D&C with PLU and Adam's server

@@ -147,7 +147,7 @@ def test_a_phase_is_found_by_its_epoch() -> None:
         (ap.fedlc, "not stacked, because its learners minimise an objective of their own (LogitCalibration(tau=1.0))"),
         (
             lambda: ap.fedrep(fraction=1.0),
-            "not stacked, because its tasks have phases, in which different layers train",
+            "not stacked, because its tasks have phases, in which different layers or models train",
         ),
     ],
 )
@@ -176,7 +176,7 @@ def test_workers_come_to_the_bits_of_plain_execution() -> None:
             "HeadFirst and FrozenLayers both say when which layers train",
         ),
         ({"planners": (ap.HeadFirst(), ap.ControlVariates())}, "with HeadFirst no layer trains in all of them"),
-        ({"objective": "LogitCalibration()"}, r"objective should be an Objective such as LogitCalibration\(\)"),
+        ({"objective": "LogitCalibration()"}, r"objective should be, for example, LogitCalibration\(\), or None"),
     ],
 )
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], words: str) -> None:

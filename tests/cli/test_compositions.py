@@ -13,17 +13,17 @@ import torch
 from typer.testing import CliRunner
 
 import archipel as ap
-from archipel.cli.compositions import ROLES, Combination, choices, combinations, page, refusals
+from archipel.cli.compositions import CONTROLLERS, LEARNERS, ROLES, Combination, choices, combinations, page, refusals
 from archipel.core.algorithm import Algorithm
 from archipel.data import Islands
 from tests.cli.small_program import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compositions.md"
-LEARNERS = 6
+SITES = 6
 
 
 def pairs(one: Combination) -> set[tuple[tuple[str, str], ...]]:
-    return set(pairs_of([(role, getattr(one, role)) for role in ROLES], 2))
+    return set(pairs_of([*one.parts.items()], 2))
 
 
 def test_the_page_is_as_it_would_be_written() -> None:
@@ -36,9 +36,10 @@ def test_every_part_takes_part() -> None:
         assert exported - {kind.__name__} <= set(choices(role))
 
 
-def test_every_refusal_names_a_part_and_a_way_out() -> None:
-    found = [one for one, _ in combinations()]
-    told = refusals(found)
+@pytest.mark.parametrize("roles", [CONTROLLERS, LEARNERS], ids=["controller", "learners"])
+def test_every_refusal_names_a_part_and_a_way_out(roles: tuple[str, ...]) -> None:
+    found = [one for one, _ in combinations(roles)]
+    told = refusals(found, roles)
     assert sum(refusal.count for refusal in told) == sum(one.refused is not None for one in found)
     for refusal in told:
         said_of = {name.split("(")[0] for names in refusal.names.values() for name in names or ()}
@@ -50,19 +51,22 @@ def test_every_refusal_names_a_part_and_a_way_out() -> None:
 def test_the_command() -> None:
     result = CliRunner().invoke(app, ["algorithms", "--compose", "--json"], catch_exceptions=False)
     told = json.loads(result.stdout)
-    assert [Combination(**one) for one in told] == [one for one, _ in combinations()]
-    text = CliRunner().invoke(app, ["algorithms", "--compose"], catch_exceptions=False).stdout
-    assert f"of {len(told):,} combinations can be made" in text
-    assert "ControlVariates follows each learner's own movement" in " ".join(text.split())
+    both = [[one for one, _ in combinations(roles)] for roles in (CONTROLLERS, LEARNERS)]
+    assert [Combination(**one) for one in told] == [one for group in both for one in group]
+    text = " ".join(CliRunner().invoke(app, ["algorithms", "--compose"], catch_exceptions=False).stdout.split())
+    assert all(f"of {len(group):,} combinations can be made" in text for group in both)
+    assert "ControlVariates follows each learner's own movement" in text
 
 
 # --------------------------------------------------------------------------------------------------- what is made runs
 
 
-def covering() -> Iterator[tuple[Combination, Algorithm]]:
+def covering(roles: tuple[str, ...]) -> Iterator[tuple[Combination, Algorithm]]:
     """Combinations that can be made, few of them, in which every pair of parts that goes together comes up."""
-    good = [(one, made) for one, made in combinations() if made is not None]
+    good = [(one, made) for one, made in combinations(roles) if made is not None]
     left = set().union(*(pairs(one) for one, _ in good))
+    if roles == LEARNERS:  # protocols and planners come up together among the controller's parts
+        left = {pair for pair in left if not {role for role, _ in pair} <= {"protocol", "planner"}}
     while left:
         best = max(good, key=lambda item: len(pairs(item[0]) & left))
         left -= pairs(best[0])
@@ -73,14 +77,15 @@ def covering() -> Iterator[tuple[Combination, Algorithm]]:
 def data() -> Islands:
     source = ap.data.digits()
     few = torch.arange(0, len(source.x), 13)
-    return ap.data.from_arrays(source.x[few], source.y[few], "few").split(LEARNERS, stimuli=2)
+    return ap.data.from_arrays(source.x[few], source.y[few], "few").split(SITES, stimuli=2)
 
 
 @pytest.mark.slow
-def test_every_pair_that_goes_together_runs(data: Islands) -> None:
+@pytest.mark.parametrize(("roles", "at_least"), [(CONTROLLERS, 100), (LEARNERS, 50)], ids=["controller", "learners"])
+def test_every_pair_that_goes_together_runs(data: Islands, roles: tuple[str, ...], at_least: int) -> None:
     tried = 0
-    for one, algorithm in covering():
-        protocol = ap.Relay(1.0, 2) if one.protocol == "Relay" else algorithm.protocol
+    for one, algorithm in covering(roles):
+        protocol = ap.Relay(1.0, 2) if one.parts["protocol"] == "Relay" else algorithm.protocol
         small = replace(algorithm, protocol=protocol, plan=ap.Plan(batch=8))
         try:
             found = ap.simulate(small, data, ending=ap.Ending(commits=1), validation=0.2, execution="plain")
@@ -88,21 +93,4 @@ def test_every_pair_that_goes_together_runs(data: Islands) -> None:
             pytest.fail(f"{one}: {error}")
         assert found.commits, one
         tried += 1
-    assert tried > 100
-
-
-def test_mixtures_that_the_papers_do_not_have(data: Islands) -> None:
-    """Private heads in FedBuff's buffer, and Fed2A's freshness in FedNova."""
-    mixtures = (
-        replace(ap.fedbuff(3, batch=8), name="private heads", planners=(ap.PrivateLayers("head"),)),
-        replace(
-            ap.fednova(batch=8),
-            name="fresh",
-            protocol=ap.Stream(3),
-            weighting=ap.Product(ap.ByExamples(), ap.ByFreshness("inv")),
-        ),
-    )
-    for algorithm in mixtures:
-        found = ap.simulate(algorithm, data, ending=ap.Ending(rounds=3))
-        assert found.commits
-        assert bool(found.private) == bool(algorithm.planners)
+    assert tried > at_least

@@ -127,6 +127,11 @@ METHODS: dict[str, tuple[int, Callable[[], Algorithm], dict[str, Any]]] = {
     "divide_and_conquer": (1, lambda: ap.divide_and_conquer(prepass=1, epochs=1, tuning_epochs=1), {}),
     "radfed": (1, lambda: ap.radfed(fraction=0.5, hops=2), {}),
     "scaffold": (1, lambda: ap.scaffold(fraction=0.5), {}),
+    "apfl, fine-tuned": (
+        1,
+        lambda: replace(ap.apfl(adaptive=True), personal=ap.FineTuned(1), objective=ap.ModelContrast()),
+        {"ending": ap.Ending(rounds=3)},
+    ),
     "phases and an objective": (
         1,
         lambda: replace(ap.fedntd(), planners=(ap.PrivateLayers("head"), ap.HeadFirst("head", 1))),

@@ -15,20 +15,24 @@ import torch
 from torch import nn
 
 from archipel import algorithms
-from archipel.algorithms import async_dvw, async_fedavg, fedavg, fedbuff, radfed_i, sync_dvw
+from archipel.algorithms import async_dvw, async_fedavg, ditto, fedavg, fedbuff, radfed_i, sync_dvw
 from archipel.core.algorithm import Algorithm
 from archipel.core.parts import (
     Adam,
+    ByExamples,
     CentralNoise,
     Community,
     ControlVariates,
     Ending,
     LatinSquare,
+    MedianStaleness,
+    ModelContrast,
     NormClipped,
     Plateau,
     Poisson,
     PrivateLayers,
     Relay,
+    Stream,
 )
 from archipel.data import Islands, digits, from_arrays
 from archipel.models import mlp
@@ -43,17 +47,22 @@ Make = Callable[[], Algorithm]
 SETTINGS: dict[str, dict[str, Any]] = {
     **{name: {"fraction": 0.5, "hops": 2} for name in algorithms.__all__ if name.startswith("radfed")},
     "async_dvw": {"at_most": 4, "recall_after": 1},
+    "apfl": {"fraction": 0.5, "adaptive": True},
     "async_fedavg": {"epochs": 1},
+    "ditto": {"fraction": 0.5},
     "divide_and_conquer": {"prepass": 2, "epochs": 2, "tuning_epochs": 1, "rate": 0.1},
     "fed2a": {"buffer": 3, "max_wait": 0.2, "period": 2, "last": 1},
-    "fedbabu": {"fraction": 0.5},
+    "fedbabu": {"fraction": 0.5, "tuning_epochs": 1},
     "fedbuff": {"buffer": 3, "beta": 0.3},
     "fedcm": {"epochs": 1, "fraction": 0.5},
     "feddyn": {"epochs": 1, "fraction": 0.5},
     "fedma": {"epochs": 1, "gamma": 20.0},
     "fedrep": {"head_epochs": 1, "fraction": 0.5},
     "hdafl": {"by_gradient_norm": True},
+    "moon": {"fraction": 0.5, "epochs": 1},
     "oort": {"fraction": 0.5},
+    "per_fedavg": {"fraction": 0.5, "epochs": 1, "hessian": "differences"},
+    "pfedme": {"fraction": 0.5, "epochs": 1, "inner_steps": 2},
     "plu": {"buffer": 3, "period": 2, "last": 1},
     "power_of_choice": {"fraction": 0.5, "candidates": 4},
     "rce": {"buffer": 3},
@@ -87,11 +96,22 @@ ALGORITHMS: dict[str, Make] = {
     "noise on drawn learners, with an adaptive clip": lambda: replace(
         fedavg(0.5, equally=True, batch=8), selection=Poisson(), privacy=CentralNoise(noise=1.0)
     ),
+    "own models in a stream that reports by epochs": lambda: replace(
+        ditto(batch=8, personal_epochs=2),
+        name="stream",
+        protocol=Stream(2),
+        recall=MedianStaleness(1),
+        objective=ModelContrast(),
+        weighting=ByExamples(),
+    ),
     "a community that forgets": lambda: replace(async_fedavg(batch=8, epochs=1), merge=Community(forget=True)),
 }
 
-UNSTACKED = ("fedlc", "fedntd", "fedrep")
-"""Methods whose tasks are trained learner by learner: they have phases, or an objective."""
+UNSTACKED = (
+    *("apfl", "ditto", "fedlc", "fedntd", "fedrep", "moon", "per_fedavg", "pfedme"),
+    "own models in a stream that reports by epochs",
+)
+"""Methods whose tasks are trained learner by learner: they have phases, a descent or an objective."""
 
 
 @cache

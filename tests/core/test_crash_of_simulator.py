@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from archipel.algorithms import async_dvw, fed2a, fedavg, hdafl, radfed, sync_dvw
+from archipel.algorithms import async_dvw, ditto, fed2a, fedavg, hdafl, radfed, sync_dvw
 from archipel.core.parts import (
     Ending,
     Rounds,
@@ -63,6 +63,7 @@ def assert_same(one: Simulator, other: Simulator) -> None:
     for name, site in one.sites.items():
         mine, theirs = site.learner.private, other.sites[name].learner.private
         assert difference(mine, theirs, f"the private layers of {name}") is None
+        assert difference(site.learner.kept, other.sites[name].learner.kept, f"what {name} keeps") is None
 
 
 @pytest.mark.slow
@@ -115,12 +116,12 @@ def test_with_adaptive_tasks_in_mid_flight(execution: str, tmp_path: Path) -> No
     assert half_done, "no task was caught in mid-flight: choose other points"
 
 
-def test_with_private_layers_on_the_learners(tmp_path: Path) -> None:
-    make = partial(hdafl, batch=8)
+@pytest.mark.parametrize("make", [partial(hdafl, batch=8), partial(ditto, batch=8)], ids=["hdafl", "ditto"])
+def test_with_private_layers_or_models_on_the_learners(make: Make, tmp_path: Path) -> None:
     whole = checkpointed(make, tmp_path, 15)
     again = simulator(make())
     Checkpoint(tmp_path / "15").load(again)
-    assert any(site.learner.private for site in again.sites.values())
+    assert any(site.learner.private or site.learner.kept for site in again.sites.values())
     assert_same(whole, resumed(make, tmp_path, 15))
 
 

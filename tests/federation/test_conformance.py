@@ -33,7 +33,13 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "sync_dvw": {"name": "sync_dvw"},
     "divide_and_conquer": {"name": "divide_and_conquer", "prepass": 2},
     "fedma": {"name": "fedma", "epochs": 2},
-    "fedbabu": {"name": "fedbabu", "fraction": 1.0},
+    "fedbabu": {"name": "fedbabu", "fraction": 1.0, "tuning_epochs": 0},
+    "ditto": {"name": "ditto", "weight": 0.5},
+    "pfedme": {"name": "pfedme", "fraction": 1.0, "epochs": 1, "inner_steps": 2},
+    "apfl": {"name": "apfl", "adaptive": True},
+    "per_fedavg": {"name": "per_fedavg", "fraction": 1.0, "epochs": 1, "hessian": "differences"},
+    "moon": {"name": "moon", "epochs": 1},
+    "fedbabu, fine-tuned": {"name": "fedbabu", "fraction": 1.0, "tuning_epochs": 2},
     "fedrep with an objective": {
         "name": "fedrep",
         "fraction": 1.0,
@@ -85,6 +91,9 @@ def test_a_federation_comes_to_the_simulators_bits(method: str, tmp_path: Path) 
     for name, agent in held.agents.items():
         for layer, numbers in expected.private.get(name, {}).items():
             assert torch.equal(agent.memory.private[layer], numbers)
+        if name in expected.personal:
+            assert agent.last_model is not None
+            assert torch.equal(agent.last_model, expected.personal[name])
 
 
 def test_models_and_shifts_that_are_fetched_are_those_that_are_enclosed(

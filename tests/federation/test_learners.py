@@ -205,13 +205,14 @@ def test_killed_before_it_knew_that_its_answer_was_safe(
 
 
 def private_of(site: Any) -> dict[str, torch.Tensor]:
-    return dict(site.memory.private)
+    return {**site.memory.private, **site.memory.kept}
 
 
 @pytest.mark.slow
-def test_private_layers_survive(tmp_path: Path) -> None:
-    """Killed in its second round, with private layers: they come to the bits of a learner that was not killed."""
-    raw = three_rounds("hdafl", fraction=1.0)
+@pytest.mark.parametrize("method", ["hdafl", "ditto"])
+def test_private_layers_and_kept_models_survive(method: str, tmp_path: Path) -> None:
+    """Killed in its second round, with something of its own: it comes to the bits of one that was not killed."""
+    raw = three_rounds(method, fraction=1.0)
 
     async def go(folder: Path, kills: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         async with scene(raw, folder) as one:

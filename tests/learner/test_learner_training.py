@@ -375,7 +375,7 @@ def test_private_layers_are_the_learners_own(task: Any) -> None:
     who = Learner("a", torch.arange(30), at(), at())
     assert torch.equal(who.with_private(work.layout, carried), carried)
     mine = carried + 1.0
-    who.keep_private(work.layout, ("head",), mine)
+    who.keep(work.layout, ("head",), mine)
     head = work.layout.layers[work.layout.index("head")]
     stands = who.with_private(work.layout, carried)
     assert torch.equal(stands[head.start : head.stop], mine[head.start : head.stop])
@@ -387,7 +387,7 @@ def test_private_layers_are_the_learners_own(task: Any) -> None:
 def test_a_task_starts_from_the_private_layers_and_is_anchored_there(task: Any) -> None:
     work, carried = task
     who = Learner("a", torch.arange(30), at(), at())
-    who.keep_private(work.layout, ("head",), carried + 1.0)
+    who.keep(work.layout, ("head",), carried + 1.0)
     job = Job.begin(who, work.layout, carried, Plan(private=("head",), proximal=0.5))
     assert torch.equal(job.vector, who.with_private(work.layout, carried))
     assert job.anchor is not None

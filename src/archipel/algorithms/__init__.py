@@ -1,5 +1,7 @@
 """Every method of the five papers and what they compare with, one constructor each."""
 
+from archipel.algorithms.apfl import apfl
+from archipel.algorithms.ditto import ditto
 from archipel.algorithms.divide_and_conquer import divide_and_conquer
 from archipel.algorithms.fed2a import fed2a, plu, rce, tvw
 from archipel.algorithms.fedasync import fedasync
@@ -20,7 +22,10 @@ from archipel.algorithms.fedprox import fedprox
 from archipel.algorithms.fedrep import fedrep
 from archipel.algorithms.hdafl import hdafl, lg_fedavg
 from archipel.algorithms.metis import async_dvw, async_fedavg, sync_dvw
+from archipel.algorithms.moon import moon
 from archipel.algorithms.oort import oort
+from archipel.algorithms.per_fedavg import per_fedavg
+from archipel.algorithms.pfedme import pfedme
 from archipel.algorithms.power_of_choice import power_of_choice
 from archipel.algorithms.qfedavg import qfedavg
 from archipel.algorithms.radfed import radfed, radfed_a, radfed_i, radfed_m, radfed_p
@@ -29,9 +34,11 @@ from archipel.algorithms.tifl import tifl
 from archipel.algorithms.yardsticks import centralised, local_only
 
 __all__ = [
+    "apfl",
     "async_dvw",
     "async_fedavg",
     "centralised",
+    "ditto",
     "divide_and_conquer",
     "fed2a",
     "fedadagrad",
@@ -55,7 +62,10 @@ __all__ = [
     "hdafl",
     "lg_fedavg",
     "local_only",
+    "moon",
     "oort",
+    "per_fedavg",
+    "pfedme",
     "plu",
     "power_of_choice",
     "qfedavg",

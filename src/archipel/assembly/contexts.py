@@ -9,11 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from archipel.core.algorithm import Algorithm
 from archipel.core.checks import require
 from archipel.core.frozen_weights import copied
 from archipel.core.layout import Layout
-from archipel.core.parts.local_noise import LocalNoise
-from archipel.core.parts.objective import Objective
 from archipel.core.randomness import derive
 from archipel.data import Island, Islands, stratified_validation
 from archipel.kernels.threads import threads
@@ -34,8 +33,7 @@ def context_of(
     loss: Loss | None,
     seed: int,
     device: str,
-    objective: Objective | None = None,
-    local_noise: LocalNoise | None = None,
+    algorithm: Algorithm | None = None,
 ) -> TrainingContext:
     """Return the network, the loss and the examples on a device, once they are known to fit together.
 
@@ -59,9 +57,17 @@ def context_of(
         loss = _default_loss(data)
     _check_loss(loss, outputs, data.y[:2])
     x, y = data.x.to(device), data.y.to(device)
-    context = TrainingContext(
-        module.to(device), layout, loss, x, y, data.classes, data.augment, objective, local_noise=local_noise
-    )
+    context = TrainingContext(module.to(device), layout, loss, x, y, data.classes, data.augment)
+    if algorithm is not None:
+        context = replace(
+            context,
+            objective=algorithm.objective,
+            local_noise=algorithm.local_noise,
+            descent=algorithm.descent,
+            personal=algorithm.personal,
+            keeps=algorithm.keeps,
+            tuning=None if algorithm.personal is None else algorithm.personal.tuning(algorithm.plan),
+        )
     rows = max(1, min(TEXTS, NUMBERS // outputs[0].numel()))
     return replace(context, rows=rows) if context.has_texts else context
 

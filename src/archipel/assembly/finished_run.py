@@ -22,13 +22,14 @@ def run_of(
     execution: str,
     layers: Mapping[str, Mapping[str, int]],
     private: Mapping[str, Mapping[str, Tensor]],
+    personal: Mapping[str, Tensor] | None = None,
     execution_reason: str = "",
 ) -> Run:
     """Return the run of a controller.
 
     seconds: on the engine's clock. reason: why it stopped. execution: how the learners were executed. layers: bytes
-    sent, by kind and layer. private: the learners' own layers, where the engine has them. execution_reason: why no
-    faster way was chosen.
+    sent, by kind and layer. private, personal: the learners' own layers and models, where the engine has them.
+    execution_reason: why no faster way was chosen.
     """
     state, evaluation = controller.state, controller.evaluation
     assert evaluation is not None, "both engines give one"
@@ -40,6 +41,7 @@ def run_of(
         layout=controller.layout,
         model=controller.models.read(state.model.name),
         private=private,
+        personal=personal or {},
         records=records,
         seconds=seconds,
         reason=reason,

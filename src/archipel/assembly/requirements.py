@@ -23,15 +23,16 @@ MIN_STIMULI = 3
 def evaluation_of(algorithm: Algorithm, data: Islands, layout: Layout) -> Evaluation:
     """Return where a run is scored by default.
 
-    Where layers are private, at the learners' own test parts; else at learners held out for the test, on the global
-    test set, or at all learners' own test parts, whichever there is first.
+    Where layers are private or learners have models of their own, at their own test parts; else at learners held out
+    for the test, on the global test set, or at all learners' own test parts, whichever there is first.
     """
     metric = default_metric(data)
-    if algorithm.private(layout):
+    if algorithm.private(layout) or algorithm.personal is not None:
+        own = "private layers" if algorithm.private(layout) else "a model for every learner"
         require(
             bool(data.rows.tests.sizes[data.rows.has("train")].any()),
-            f"{algorithm.name} has private layers, so it is scored on the learners' own test parts, and no learner has "
-            "one; split the data with a test part.",
+            f"{algorithm.name} has {own}, so it is scored on the learners' own test parts, and no learner has one; "
+            "split the data with a test part.",
         )
         return Evaluation(at="learners", mean="learners", metric=metric)
     if data.rows.has("test").any():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from itertools import groupby
 from typing import Annotated, Any, get_type_hints
@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 import archipel.algorithms
-from archipel.cli.compositions import ROLES, Combination, choices, combinations, refusals
+from archipel.cli.compositions import CONTROLLERS, LEARNERS, ROLES, Combination, choices, combinations, refusals
 from archipel.cli.console import AsJson, out, print_json
 from archipel.cli.folding import MARGIN, heading, write
 from archipel.core.algorithm import Algorithm
@@ -25,7 +25,7 @@ METHODS: dict[str, Callable[..., Algorithm]] = {
 }
 ALWAYS = ("protocol", "weighting", "merge")
 """Parts that tell methods apart: they are named even where they are the default."""
-FURTHER = ("selection", "server", "planners", "recall", "objective")
+FURTHER = ("selection", "server", "planners", "recall", "objective", "descent", "personal")
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,12 @@ def algorithms(
 ) -> None:
     """List the methods and their parts; with a name, show everything about one."""
     if compose:
-        found = [combination for combination, _ in combinations()]
-        print_json([asdict(combination) for combination in found]) if as_json else show_combinations(found)
+        both: tuple[tuple[str, ...], ...] = (CONTROLLERS, LEARNERS)
+        found = {roles: [one for one, _ in combinations(roles)] for roles in both}
+        if as_json:
+            print_json([asdict(combination) for group in found.values() for combination in group])
+        else:
+            show_combinations(found)
     elif name is not None:
         one_of("archipel algorithms", "the name", name, METHODS)
         method = details(name)
@@ -159,16 +163,17 @@ def show_all(methods: list[Method]) -> None:
     write("archipel algorithms NAME tells what can be set and how the paper was read.")
 
 
-def show_combinations(found: list[Combination]) -> None:
-    good = sum(combination.refused is None for combination in found)
+def show_combinations(found: Mapping[tuple[str, ...], Sequence[Combination]]) -> None:
     for role in ROLES:
         write(", ".join(choices(role)), 2 * MARGIN, name=f"{role}:")
-    write("")
-    write(f"{good:,} of {len(found):,} combinations can be made. The others, and why not:")
-    for refusal in refusals(found):
+    for roles, group in found.items():
+        good = sum(combination.refused is None for combination in group)
         write("")
-        heading(" + ".join(" or ".join(names) for names in refusal.names.values() if names is not None))
-        write(refusal.sentence)
+        write(f"{', '.join(roles)}: {good:,} of {len(group):,} combinations can be made. The others, and why not:")
+        for refusal in refusals(group, roles):
+            write("")
+            heading(" + ".join(" or ".join(names) for names in refusal.names.values() if names is not None))
+            write(refusal.sentence)
 
 
 def show(method: Details) -> None:

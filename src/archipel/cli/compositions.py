@@ -1,17 +1,21 @@
-"""Which protocols, weightings, merges and planners go together: found by putting every combination together.
+"""Which parts go together: found by putting every combination together, of the controller's parts and of the learners'.
 
 Run as a module, it writes the page docs/reference/compositions.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 from archipel.core import parts
 from archipel.core.algorithm import Algorithm
+from archipel.core.parts.descent import Descent
 from archipel.core.parts.merge import Merge
+from archipel.core.parts.objective import Objective
+from archipel.core.parts.personal import Personal
 from archipel.core.parts.planning import Planner
 from archipel.core.parts.protocol import Protocol, Stream
 from archipel.core.parts.weighting import ByExamples, ByFreshness, Product, Weighting
@@ -21,8 +25,15 @@ ROLES: dict[str, type[parts.Part]] = {
     "weighting": Weighting,
     "merge": Merge,
     "planner": Planner,
+    "objective": Objective,
+    "descent": Descent,
+    "personal": Personal,
 }
-NO_PLANNER = "none"
+CONTROLLERS = ("protocol", "weighting", "merge", "planner")
+LEARNERS = ("protocol", "planner", "objective", "descent", "personal")
+"""Roles that are put together; the others have their defaults."""
+NONE = "none"
+OPTIONAL = ("planner", "objective", "descent", "personal")
 NAME = "mixture"
 
 
@@ -30,10 +41,7 @@ NAME = "mixture"
 class Combination:
     """One part of each role, and why they do not go together; None: they do."""
 
-    protocol: str
-    weighting: str
-    merge: str
-    planner: str
+    parts: Mapping[str, str]
     refused: str | None
 
 
@@ -51,32 +59,31 @@ def choices(role: str) -> dict[str, parts.Part | None]:
     """Return the parts of a role by name, each with its own defaults; a stream also with a buffer."""
     kind = ROLES[role]
     kinds = [found for name in parts.__all__ if _is_choice(found := getattr(parts, name), kind)]
-    made: dict[str, parts.Part | None] = {NO_PLANNER: None} if role == "planner" else {}
+    made: dict[str, parts.Part | None] = {NONE: None} if role in OPTIONAL else {}
     for found in kinds:
         made[found.__name__] = Product(ByExamples(), ByFreshness()) if found is Product else found()
     return made | {"Stream(5)": Stream(5)} if role == "protocol" else made
 
 
-def combinations() -> Iterator[tuple[Combination, Algorithm | None]]:
-    """Yield every combination, with the algorithm where it can be made."""
-    for named in product(*(choices(role).items() for role in ROLES)):
-        (protocol, _), (weighting, _), (merge, _), (planner, _) = named
-        algorithm, refused = _put_together(*(part for _, part in named))
-        yield Combination(protocol, weighting, merge, planner, refused), algorithm
+def combinations(roles: Sequence[str] = CONTROLLERS) -> Iterator[tuple[Combination, Algorithm | None]]:
+    """Yield every combination of these roles, with the algorithm where it can be made."""
+    for named in product(*(choices(role).items() for role in roles)):
+        algorithm, refused = _put_together({role: part for role, (_, part) in zip(roles, named, strict=True)})
+        yield Combination({role: name for role, (name, _) in zip(roles, named, strict=True)}, refused), algorithm
 
 
-def refusals(found: Iterable[Combination]) -> list[RefusedCombinations]:
-    """Return the reasons why combinations are refused, the most frequent first."""
+def refusals(found: Iterable[Combination], roles: Sequence[str] = CONTROLLERS) -> list[RefusedCombinations]:
+    """Return the reasons why combinations of these roles are refused, the most frequent first."""
     by_sentence: dict[str, list[Combination]] = {}
     for combination in found:
         if combination.refused is not None:
             by_sentence.setdefault(combination.refused, []).append(combination)
-    every = {role: tuple(choices(role)) for role in ROLES}
+    every = {role: tuple(choices(role)) for role in roles}
     told = []
     for sentence, said_of in by_sentence.items():
         names: dict[str, tuple[str, ...] | None] = {}
-        for role in ROLES:
-            seen = {getattr(combination, role) for combination in said_of}
+        for role in roles:
+            seen = {combination.parts[role] for combination in said_of}
             names[role] = tuple(name for name in every[role] if name in seen)
             if len(seen) == len(every[role]):
                 names[role] = None
@@ -88,17 +95,11 @@ def _is_choice(found: object, kind: type[parts.Part]) -> bool:
     return isinstance(found, type) and issubclass(found, kind) and found is not kind
 
 
-def _put_together(
-    protocol: parts.Part | None, weighting: parts.Part | None, merge: parts.Part | None, planner: parts.Part | None
-) -> tuple[Algorithm | None, str | None]:
+def _put_together(chosen: Mapping[str, parts.Part | None]) -> tuple[Algorithm | None, str | None]:
+    given: dict[str, Any] = {role: part for role, part in chosen.items() if role != "planner"}
+    planner = chosen["planner"]
     try:
-        made = Algorithm(
-            NAME,
-            protocol=protocol,  # type: ignore[arg-type]
-            weighting=weighting,  # type: ignore[arg-type]
-            merge=merge,  # type: ignore[arg-type]
-            planners=() if planner is None else (planner,),  # type: ignore[arg-type]
-        )
+        made = Algorithm(NAME, planners=() if planner is None else (planner,), **given)  # type: ignore[arg-type]
     except ValueError as refused:
         return None, str(refused).removeprefix(f"{NAME}: ")
     return made, None
@@ -106,36 +107,41 @@ def _put_together(
 
 def page() -> str:
     """Return the page of the documentation."""
-    found = [combination for combination, _ in combinations()]
-    good = sum(combination.refused is None for combination in found)
     lines = [
         "# Which parts go together",
         "",
-        "Generated by `python -m archipel.cli.compositions`, which puts every protocol, weighting, merge and planner",
-        "together, each with its defaults, and a stream also with a buffer. `archipel algorithms --compose` prints the",
-        "same.",
-        "",
-        f"Of {len(found):,} combinations {good:,} can be made; the others are refused when the algorithm is made, with",
-        "the way out. Selections, servers, recalls and objectives have their defaults.",
+        "Generated by `python -m archipel.cli.compositions`, which puts parts together, each with its defaults, and a",
+        "stream also with a buffer. `archipel algorithms --compose` prints the same. What does not go together is",
+        "refused when the algorithm is made, with the way out.",
         "",
         "| role | parts |",
         "| --- | --- |",
         *(f"| {role} | {', '.join(f'`{name}`' for name in choices(role))} |" for role in ROLES),
         "",
-        "## What is refused",
-        "",
-        "A sentence is said of combinations of these parts; a dash stands for every part of the role. Where several",
-        "reasons hold, the first one found is given.",
-        "",
-        "| protocol | weighting | merge | planner | combinations | reason, and the way out |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "In the tables a sentence is said of combinations of these parts; a dash stands for every part of the role.",
+        "Where several reasons hold, the first one found is given.",
     ]
-    for refusal in refusals(found):
+    lines += _section("Parts of the controller", CONTROLLERS)
+    lines += _section("Parts that run at the learners", LEARNERS)
+    return "\n".join([*lines, ""])
+
+
+def _section(title: str, roles: Sequence[str]) -> Iterator[str]:
+    """Yield the lines on the combinations of these roles."""
+    found = [combination for combination, _ in combinations(roles)]
+    good = sum(combination.refused is None for combination in found)
+    yield from ("", f"## {title}", "")
+    yield f"Of {len(found):,} combinations {good:,} can be made; parts of other roles have their defaults."
+    yield from (
+        "",
+        f"| {' | '.join(roles)} | combinations | reason, and the way out |",
+        "| --- " * (len(roles) + 2) + "|",
+    )
+    for refusal in refusals(found, roles):
         names = [
             "–" if chosen is None else ", ".join(f"`{name}`" for name in chosen) for chosen in refusal.names.values()
         ]
-        lines.append(f"| {' | '.join(names)} | {refusal.count} | {refusal.sentence} |")
-    return "\n".join([*lines, ""])
+        yield f"| {' | '.join(names)} | {refusal.count} | {refusal.sentence} |"
 
 
 if __name__ == "__main__":

@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from archipel.core.checks import require
 from archipel.core.layout import Layout
+from archipel.core.parts.descent import Descent
 from archipel.core.parts.local_noise import LocalNoise
 from archipel.core.parts.merge import Mean, Merge
 from archipel.core.parts.objective import Objective
 from archipel.core.parts.part import Needs, Part
+from archipel.core.parts.personal import Personal
 from archipel.core.parts.planning import Planner
 from archipel.core.parts.privacy import Privacy
 from archipel.core.parts.protocol import Protocol, Rounds
@@ -22,6 +24,15 @@ from archipel.core.parts.selection import Selection, Uniform
 from archipel.core.parts.server import Replace, Server
 from archipel.core.parts.weighting import ByExamples, Weighting
 from archipel.core.types import Plan, Reports
+
+OPTIONAL: dict[str, tuple[type[Part], str]] = {
+    "recall": (Recall, "MedianStaleness(20)"),
+    "objective": (Objective, "LogitCalibration()"),
+    "descent": (Descent, "MetaDescent()"),
+    "personal": (Personal, "FineTuned()"),
+    "privacy": (Privacy, "CentralNoise(epsilon=2.0)"),
+}
+"""Parts that an algorithm may lack, by role: their kind, and an example."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,10 @@ class Algorithm:
     recall: Recall | None = None
     objective: Objective | None = None
     """What learners minimise instead of the task's loss."""
+    descent: Descent | None = None
+    """What learners descend along instead of the gradient."""
+    personal: Personal | None = None
+    """The model that a learner uses for itself instead of the shared one."""
     privacy: Privacy | None = None
     plan: Plan = Plan()
     """The plan the planners start from: epochs, batch, rate, optimiser."""
@@ -61,22 +76,23 @@ class Algorithm:
             )
         for planner in self.planners:
             require(isinstance(planner, Planner), f"{self.name}: {planner!r} in planners is no Planner.")
-        require(
-            self.recall is None or isinstance(self.recall, Recall),
-            f"{self.name}: recall should be a Recall such as MedianStaleness(20), or None, got {self.recall!r}.",
-        )
-        require(
-            self.objective is None or isinstance(self.objective, Objective),
-            f"{self.name}: objective should be an Objective such as LogitCalibration(), or None, got "
-            f"{self.objective!r}.",
-        )
-        require(
-            self.privacy is None or isinstance(self.privacy, Privacy),
-            f"{self.name}: privacy should be, for example, CentralNoise(epsilon=2.0), or None, got {self.privacy!r}.",
-        )
+        for name, (kind, example) in OPTIONAL.items():
+            given = getattr(self, name)
+            require(
+                given is None or isinstance(given, kind),
+                f"{self.name}: {name} should be, for example, {example}, or None, got {given!r}.",
+            )
+        owners: dict[str, Part] = {}
         for _, part in self.parts():
             conflict = part.conflicts(self)
             require(conflict is None, f"{self.name}: {conflict}")
+            for name in part.keeps:
+                require(
+                    name not in owners,
+                    f"{self.name}: {type(owners.get(name)).__name__} and {type(part).__name__} both have learners keep "
+                    f"{name!r}; use one.",
+                )
+                owners[name] = part
 
     def check(self, layout: Layout) -> None:
         """Refuse a model that a part cannot work with."""
@@ -105,12 +121,7 @@ class Algorithm:
             ("server", self.server),
         ]
         named += [(f"planner.{i}", planner) for i, planner in enumerate(self.planners)]
-        if self.recall is not None:
-            named.append(("recall", self.recall))
-        if self.objective is not None:
-            named.append(("objective", self.objective))
-        if self.privacy is not None:
-            named.append(("privacy", self.privacy))
+        named += [(role, part) for role in OPTIONAL if (part := getattr(self, role)) is not None]
         return named
 
     def plans(self, layout: Layout) -> tuple[Plan, ...]:
@@ -146,6 +157,11 @@ class Algorithm:
     def needs(self) -> Needs:
         """What the parts ask for, together."""
         return Needs.together(part.needs for _, part in self.parts())
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Names of the vectors that every learner keeps from task to task, beside its private layers."""
+        return tuple(name for _, part in self.parts() for name in part.keeps)
 
     def optional(self, layout: Layout) -> frozenset[str]:
         """Return the layers that a task leaves out of its answer if they are unwanted when it ends."""

@@ -10,11 +10,17 @@ is out" and cannot hang.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias, TypedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from archipel.core.checks import at_least, between, more_than, one_of, require
+from archipel.core.checks import one_of
+from archipel.core.plan import CurrentPhase as CurrentPhase
+from archipel.core.plan import Cycle as Cycle
+from archipel.core.plan import Local as Local
+from archipel.core.plan import Phase as Phase
+from archipel.core.plan import Plan as Plan
+from archipel.core.plan import Reports as Reports
 from archipel.core.records import Record
 from archipel.core.scored import Counts as Counts
 from archipel.core.scored import Scored as Scored
@@ -26,16 +32,6 @@ HOME = "home"
 
 Role: TypeAlias = Literal["train", "validation", "test"]
 Distance: TypeAlias = Literal["correlation", "cosine", "euclidean"]
-Reports: TypeAlias = Literal[
-    "validation",
-    "validation scores",
-    "losses",
-    "progress",
-    "gradient norm per sample",
-    "gradient norm per batch",
-    "class counts",
-    "training loss",
-]
 TextTask: TypeAlias = Literal["causal-lm", "masked-lm", "sequence-classification", "token-classification"]
 IGNORED = -100
 """The target of a token that is not to be predicted; torch's own default."""
@@ -56,137 +52,6 @@ class Model:
 
     name: str
     manifest: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Cycle:
-    """Stop when the loss on the learner's own validation part stops falling (Metis section V, C1 and C2)."""
-
-    loss: float = 0.0
-    """VC_loss: an epoch fails if the loss did not fall by more than so many per cent."""
-    tombstones: int = 0
-    """VC_tomb: failures allowed; the cycle ends at the first one after them."""
-    at_most: int = 100
-    """Epochs after which the cycle ends anyway: a tiny validation part may never fail."""
-
-    def __post_init__(self) -> None:
-        at_least(0, "Cycle", loss=self.loss)
-        at_least(0, "Cycle", tombstones=self.tombstones)
-        at_least(1, "Cycle", at_most=self.at_most)
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """Some epochs of a task in which only some layers train; each phase begins with an optimiser of its own."""
-
-    epochs: int
-    trains: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        at_least(1, "Phase", epochs=self.epochs)
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What one task asks of a learner."""
-
-    epochs: int = 1
-    """Passes over the learner's training data (the update frequency uf of Metis)."""
-    steps: int | None = None
-    """Mini-batches instead of epochs, running on into further passes where needed."""
-    batch: int = 32
-    """Examples of a mini-batch; a learner with fewer trains on all it has at once."""
-    rate: float = 0.05
-    """Learning rate."""
-    momentum: float = 0.0
-    """Attenuation of the momentum (gamma of Metis eq. 2); it does not survive between tasks."""
-    optimiser: str = "SGD"
-    """Any class of `torch.optim`, by name."""
-    options: Mapping[str, float | bool | tuple[float, ...]] = field(default_factory=dict)
-    """Further arguments of the optimiser, such as {"weight_decay": 1e-4}."""
-    accumulate: int = 1
-    """Pieces that a mini-batch is computed in, one after the other, to save memory; their gradients add up."""
-    all_data: bool = False
-    """Train on the examples that are reserved for validation too."""
-    cycle: Cycle | None = None
-    """Stop by validation loss instead of after a fixed number of epochs."""
-    trains: tuple[str, ...] | None = None
-    """Layers that train; the others are frozen. None: all."""
-    phases: tuple[Phase, ...] = ()
-    """The task's epochs one after the other, by the layers that train; empty: all epochs are alike."""
-    uploads: tuple[str, ...] | None = None
-    """Layers that are sent back. None: all that are not private."""
-    private: tuple[str, ...] = ()
-    """Layers that never leave the learner; it keeps them between tasks."""
-    proximal: float = 0.0
-    """Weight of (1/2)||w - w'||^2 in the loss, w' being the model the task carried."""
-    shift: str | None = None
-    """Name of the vector added to every gradient (SCAFFOLD's c - c_i); its layers that train and are shared travel."""
-    reports: tuple[Reports, ...] = ()
-    """What the learner tells beside its model."""
-
-    def __post_init__(self) -> None:
-        at_least(1, "Plan", epochs=self.epochs)
-        if self.steps is not None:
-            at_least(1, "Plan", steps=self.steps)
-        at_least(1, "Plan", batch=self.batch)
-        at_least(1, "Plan", accumulate=self.accumulate)
-        more_than(0, "Plan", rate=self.rate)
-        between("Plan", "momentum", self.momentum, 0, 1)
-        at_least(0, "Plan", proximal=self.proximal)
-        require(
-            self.momentum == 0 or self.optimiser in ("SGD", "RMSprop"),
-            f"Plan: momentum={self.momentum} goes with SGD and RMSprop, not with {self.optimiser}; "
-            "give that optimiser's own settings in options={...}.",
-        )
-        require(
-            self.steps is None or self.cycle is None,
-            f"Plan: steps={self.steps} and a validation cycle both say when to stop; give one of them.",
-        )
-        require(
-            not (self.all_data and self.cycle is not None),
-            "Plan: a task that trains on all data has no validation part left for its cycle; leave one of them out.",
-        )
-        if self.phases:
-            total = sum(phase.epochs for phase in self.phases)
-            require(
-                total == self.epochs and self.steps is None and self.cycle is None,
-                f"Plan: phases of {total} epochs divide a task of as many, and this one has epochs={self.epochs}, "
-                f"steps={self.steps} and cycle={self.cycle}.",
-            )
-
-    def phase(self, epoch: int) -> tuple[Plan, int]:
-        """Return the plan of the phase that an epoch belongs to, and the epoch at which the phase ends."""
-        end = 0
-        for phase in self.phases:
-            end += phase.epochs
-            if epoch < end:
-                return replace(self, trains=phase.trains, epochs=end, phases=()), end
-        return self, self.epochs
-
-    def untrained(self) -> Plan:
-        """Return the plan of a task that trains and sends nothing: the learner reports on the model it receives."""
-        return replace(self, epochs=1, steps=None, cycle=None, trains=(), uploads=(), shift=None, phases=())
-
-    def sends(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return which of these layers go back to the controller."""
-        if self.uploads is None and not self.private:
-            return names
-        uploads = names if self.uploads is None else self.uploads
-        return tuple(name for name in names if name in uploads and name not in self.private)
-
-
-class Local(TypedDict, total=False):
-    """The settings of local training that every algorithm's constructor takes: the first fields of `Plan`."""
-
-    epochs: int
-    steps: int | None
-    batch: int
-    rate: float
-    momentum: float
-    optimiser: str
-    options: Mapping[str, float | bool | tuple[float, ...]]
-    accumulate: int
 
 
 @dataclass(frozen=True, slots=True)

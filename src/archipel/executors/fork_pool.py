@@ -111,8 +111,7 @@ class _Worker:
                     row_of[id(vector)] = row
                     rows[row].copy_(vector)
                 places.append(None if vector is None else row_of[id(vector)])
-            memory = _as_arrays(job.memory)
-            progress = (job.epochs, job.losses, memory)
+            progress = (job.epochs, job.losses, _as_arrays(job.memory), _as_arrays(job.kept), job.plain)
             requests.append((id(learner), examples, places, job.plan, job.key, job.noise, *progress))
         with suppress(OSError):  # a process that died is noticed when its reply is read
             self.connection.send((size, epochs, forget, requests))
@@ -129,9 +128,9 @@ class _Worker:
         rows = self._memory.rows(count, jobs[0].vector.numel())
         for i, (job, reply) in enumerate(zip(jobs, replies, strict=True)):
             if reply is not None:
-                job.epochs, job.losses, job.validation, memory = reply
+                job.epochs, job.losses, job.validation, memory, kept = reply
                 job.vector = rows[i].clone()
-                job.memory = _as_tensors(memory)
+                job.memory, job.kept = _as_tensors(memory), _as_tensors(kept)
         return True
 
 
@@ -160,7 +159,7 @@ def _vectors(job: Job) -> tuple[Tensor | None, ...]:
 
 
 def _as_arrays(memory: dict[str, Any]) -> dict[str, Any]:
-    """Return an optimiser's memory in a form that a pipe copies; torch would share it between the processes."""
+    """Return tensors by name in a form that a pipe copies; torch would share them between the processes."""
     return {
         name: value.numpy() if isinstance(value, Tensor) else _as_arrays(value) if isinstance(value, dict) else value
         for name, value in memory.items()
@@ -168,7 +167,7 @@ def _as_arrays(memory: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_tensors(memory: dict[str, Any]) -> dict[str, Any]:
-    """Return an optimiser's memory as it was before `_as_arrays`."""
+    """Return what `_as_arrays` was given."""
     return {
         name: torch.from_numpy(value.copy())
         if isinstance(value, np.ndarray)
@@ -202,7 +201,8 @@ def _serve(connection: Connection, train: TrainStack, memory: _SharedRows) -> No
                 replies.append(None)
                 continue
             rows[i].copy_(job.vector)
-            replies.append((job.epochs, job.losses, job.validation, _as_arrays(job.memory)))
+            own = _as_arrays(job.memory), _as_arrays(job.kept)
+            replies.append((job.epochs, job.losses, job.validation, *own))
         connection.send(replies)
 
 
@@ -218,6 +218,8 @@ def _job(
     epochs: int,
     losses: list[float],
     memory: dict[str, Any],
+    kept: dict[str, Any],
+    plain: bool,
 ) -> Job:
     if examples is not None:
         name, train, validation = examples
@@ -225,5 +227,5 @@ def _job(
         learners[identity] = Learner(name, torch.from_numpy(train), torch.from_numpy(validation), nothing)
     vector, anchor, shift = (None if row is None else rows[row] for row in places)
     assert vector is not None
-    known, kept = learners[identity], _as_tensors(memory)
-    return Job(known, plan, vector, anchor, key, epochs, losses, kept, shift=shift, noise=noise)
+    own: dict[str, Any] = {"shift": shift, "noise": noise, "kept": _as_tensors(kept), "plain": plain}
+    return Job(learners[identity], plan, vector, anchor, key, epochs, losses, _as_tensors(memory), **own)

@@ -41,8 +41,10 @@ def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
         return "LocalNoise clips the gradient of every example"
     if context.objective is not None:
         return f"its learners minimise an objective of their own ({context.objective!r})"
+    if context.descent is not None:
+        return f"its learners descend along something else than a gradient ({context.descent!r})"
     if plan.phases:
-        return "its tasks have phases, in which different layers train"
+        return "its tasks have phases, in which different layers or models train"
     if context.has_texts or context.per_token:
         return "its examples are texts, whose padding depends on their batch"
     if plan.accumulate > 1:

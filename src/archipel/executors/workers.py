@@ -37,9 +37,11 @@ class Workers:
         self.context, self._threads_each = context, threads_each
         on_cpu = context.x.device.type == "cpu"
         self.pool = ForkPool(count or torch.get_num_threads() if on_cpu else 1, context.layout.size)
-        # gradients of single examples are not for shortcuts
         module = copied(context.module)
-        self._faster = replace(context, module=module if context.local_noise else with_shortcuts(module))
+        twice = context.descent is not None and context.descent.differentiates_twice
+        if not (twice or context.local_noise):  # neither second derivatives nor gradients of single examples
+            module = with_shortcuts(module)
+        self._faster = replace(context, module=module)
 
     def running(self) -> AbstractContextManager[None]:
         """Leave torch's threads as they are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from archipel.core.binding import Binding
 from archipel.core.checks import require
 from archipel.core.layout import Layout
+from archipel.core.parts.descent import Descent
 from archipel.core.parts.local_noise import LocalNoise
 from archipel.core.parts.objective import Objective
+from archipel.core.parts.personal import Personal
 from archipel.core.types import Metrics, Plan, Scored
 from archipel.kernels import kernels
 from archipel.learner.batches import epochs_of, steps_after, steps_of_epoch
@@ -54,6 +56,14 @@ class TrainingContext:
     """How training examples are changed at random."""
     objective: Objective | None = None
     """What learners minimise instead of the loss."""
+    descent: Descent | None = None
+    """What they descend along instead of the gradient."""
+    personal: Personal | None = None
+    """The model that a learner uses for itself instead of the shared one."""
+    tuning: Plan | None = None
+    """How a learner fine-tunes its own model before it is used."""
+    keeps: tuple[str, ...] = ()
+    """Names of what every learner keeps from task to task."""
     rows: int = ROWS
     """Examples that are tried at a time."""
     local_noise: LocalNoise | None = None
@@ -74,6 +84,11 @@ class TrainingContext:
         """Examples are texts: rows of whole numbers, such as token ids and attention mask."""
         return self.x.dtype == torch.int64 and self.x.dim() == 3
 
+    def kept_after(self, kept: Mapping[str, Tensor], vector: Tensor) -> dict[str, Tensor]:
+        """Return what a learner keeps after a task that has made these vectors and ended with this model."""
+        name = "" if self.objective is None else self.objective.keeps_model
+        return {**kept, name: vector} if name else dict(kept)
+
     @cached_property
     def binding(self) -> Binding:
         """The network's parameters as views into a vector."""
@@ -82,7 +97,7 @@ class TrainingContext:
 
 @dataclass(eq=False)
 class Learner:
-    """One island: examples by their index, and the private layers that never leave it."""
+    """One island: examples by their index, and the private layers and kept vectors that never leave it."""
 
     name: str
     train: Tensor
@@ -90,6 +105,8 @@ class Learner:
     test: Tensor
     private: dict[str, Tensor] = field(default_factory=dict)
     """Its own layers by name, once it has trained them."""
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    """What it keeps from task to task for the algorithm's parts, by name."""
 
     def __post_init__(self) -> None:
         require(
@@ -98,24 +115,33 @@ class Learner:
         )
 
     def under(self, plan: Plan) -> Learner:
-        """Return the learner with the examples that it trains on under a plan; it keeps its private layers."""
+        """Return the learner with the examples that it trains on under a plan; it keeps what is its own."""
         return self._on_all_data if plan.all_data else self
 
     @cached_property
     def _on_all_data(self) -> Learner:
         everything = torch.cat((self.train, self.validation))
-        return Learner(self.name, everything, self.validation[:0], self.test, self.private)
+        return Learner(self.name, everything, self.validation[:0], self.test, self.private, self.kept)
+
+    def snapshot(self) -> Learner:
+        """Return the learner with what is its own as it is now."""
+        return replace(self, private=dict(self.private), kept=dict(self.kept))
 
     def with_private(self, layout: Layout, vector: Tensor) -> Tensor:
         """Return the model with this learner's private layers, if it has any."""
         return layout.with_layers(vector, self.private) if self.private else vector
 
-    def keep_private(self, layout: Layout, names: tuple[str, ...], vector: Tensor) -> bool:
-        """Keep these layers of a model; False, and the old ones stay, if one is not finite."""
-        slices = {name: layout.slices((layout.index(name),))[0] for name in names}
-        if not all(kernels().finite(vector[piece]) for piece in slices.values()):
+    def keep(
+        self, layout: Layout, private: tuple[str, ...], vector: Tensor, kept: Mapping[str, Tensor] | None = None
+    ) -> bool:
+        """Keep the private layers of a model, and vectors; False, and the old ones stay, if one is not finite."""
+        slices = {name: layout.slices((layout.index(name),))[0] for name in private}
+        kept = kept or {}
+        numbers = (*(vector[piece] for piece in slices.values()), *kept.values())
+        if not all(kernels().finite(one) for one in numbers):
             return False
         self.private |= {name: vector[piece].clone() for name, piece in slices.items()}
+        self.kept |= {name: one.cpu().clone() for name, one in kept.items()}
         return True
 
 
@@ -143,6 +169,10 @@ class Job:
     """What is added to every gradient."""
     noise: StepNoise | None = None
     """What its gradients are clipped and noised with."""
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    """What the learner keeps, as far as this task has changed it. A vector is replaced and never changed."""
+    plain: bool = False
+    """It takes plain steps on the task's own loss, whatever the algorithm's objective and descent are: fine-tuning."""
     examples: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -161,17 +191,27 @@ class Job:
     ) -> Job:
         learner = learner.under(plan)
         vector = learner.with_private(layout, carried)
-        anchored = plan.proximal > 0 or (objective is not None and objective.needs_received)
-        received = vector if "training loss" in plan.reports else None
-        anchor = vector if anchored else None
-        return Job(learner, plan, vector, anchor, key, received=received, shift=shift, noise=noise)
+        anchored = plan.proximal > 0 or any(phase.of or phase.proximal for phase in plan.phases)
+        anchored = anchored or (objective is not None and objective.needs_received)
+        return Job(
+            learner,
+            plan,
+            vector,
+            vector if anchored else None,
+            key,
+            received=vector if "training loss" in plan.reports else None,
+            shift=shift,
+            noise=noise,
+            kept=dict(learner.kept),
+        )
 
     @property
     def steps(self) -> int:
         return self.steps_at(self.epochs)
 
     def steps_at(self, epochs: int) -> int:
-        return steps_after(self.plan, self.examples, epochs)
+        """Return the steps that the task's model has made after so many epochs."""
+        return steps_after(self.plan, self.examples, self.plan.own_epochs(epochs) if self.plan.phases else epochs)
 
     @property
     def watches(self) -> bool:

@@ -6,18 +6,20 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from archipel.core.types import AUC_BINS, Metrics, Plan
-from archipel.learner.batches import batches
+from archipel.learner.batches import batches, steps_after
 from archipel.learner.learner import Job, TrainingContext, optimiser
 from archipel.learner.noised_gradient import NoisedGradient
 from archipel.learner.objective_loss import class_counts, training_loss
 from archipel.learner.probes import loss_moments, mean_loss, score, squared_gradient_norm
 from archipel.learner.tokens import targets_of
+from archipel.learner.training_point import LocalPoint
 
 
 def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
@@ -30,22 +32,44 @@ def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
         job.losses.append(mean_loss(work, job.learner.validation))
     last = math.inf if epochs is None else job.epochs + epochs
     while not job.done and job.epochs < last:
-        _advance_phase(work, job, last)
+        plan, end, of = job.plan.phase(job.epochs) if job.plan.phases else (job.plan, math.inf, "")
+        if of:
+            _advance_kept(work, job, plan, of, min(last, end), end)
+        else:
+            _advance_phase(work, job, plan, min(last, end), end)
     work.binding.collect(job.vector)
 
 
-def _advance_phase(work: TrainingContext, job: Job, last: float) -> None:
+def _advance_kept(work: TrainingContext, job: Job, plan: Plan, name: str, last: float, end: float) -> None:
+    """Train a vector that the learner keeps instead of the task's model."""
+    work.binding.collect(job.vector)
+    model, watched = job.vector, job.losses[-1:]
+    begin = job.kept.get(name, job.anchor)
+    assert begin is not None
+    job.vector = begin.to(model.device).clone()
+    work.binding.bind(job.vector)
+    _advance_phase(work, job, plan, last, end, of=name)
+    work.binding.collect(job.vector)
+    job.kept = {**job.kept, name: job.vector}
+    job.vector = model
+    work.binding.bind(model)
+    job.losses += watched * (job.epochs + 1 - len(job.losses)) if watched else []
+
+
+def _advance_phase(work: TrainingContext, job: Job, plan: Plan, last: float, end: float, of: str = "") -> None:
     """Carry a job on to the end of its phase, or to this epoch if that comes first."""
-    plan, end = job.plan.phase(job.epochs) if job.plan.phases else (job.plan, math.inf)
     with _trainable(work.module, work, plan.trains) as parameters:
-        steps = _Steps(work, job, plan, parameters) if parameters else None
-        while not job.done and job.epochs < min(last, end):
+        steps = _Steps(work, job, plan, parameters, of) if parameters else None
+        while not job.done and job.epochs < last:
             if steps is not None:
                 _epoch(work, job, plan, steps)
             job.epochs += 1
-            if job.watches:
+            if job.watches and not of:
                 work.binding.collect(job.vector)
                 job.losses.append(mean_loss(work, job.learner.validation))
+        if steps is not None and steps.point is not None:
+            work.binding.collect(job.vector)
+            job.kept = steps.point.collected(work.layout, job.vector)
         if steps is not None and not job.done:
             job.memory = steps.memory() if job.epochs < end else {}
 
@@ -75,22 +99,38 @@ def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metr
 class _Steps:
     """Makes the steps of one phase."""
 
-    def __init__(self, work: TrainingContext, job: Job, plan: Plan, parameters: list[nn.Parameter]) -> None:
+    def __init__(
+        self, work: TrainingContext, job: Job, plan: Plan, parameters: list[nn.Parameter], of: str = ""
+    ) -> None:
+        """of: the kept vector that is trained; empty: the task's model."""
         self.optimiser = optimiser(plan, parameters)
         if job.memory:
             _remember(self.optimiser, job.memory)
         self.parameters, self.proximal = parameters, plan.proximal
         self.accumulate, self.per_token = plan.accumulate, work.per_token
         self.anchors = _pieces(work, job.anchor if plan.proximal else None, parameters)
-        self.shifts = _pieces(work, job.shift, parameters)
-        self.loss = training_loss(work, job.learner, job.anchor)
+        self.shifts = _pieces(work, job.shift if plan.shift else None, parameters)
+        apart = job.plain or bool(of)
+        self.loss = (lambda x, y: work.loss(work.module(x), y)) if apart else training_loss(work, job)
+        self.descent = None if apart else work.descent
         self.noised = None if job.noise is None else NoisedGradient(work, job, plan, parameters)
+        self.point: LocalPoint | None = None
+        if self.descent is not None:
+            before, pieces = job.steps, partial(_pieces, work, parameters=parameters)
+            self.point = LocalPoint(parameters, pieces, self._backward, self.loss, job.kept, plan.rate, before)
+            if before == 0:
+                self.descent.begin(self.point)
 
     def step(self, x: Tensor, y: Tensor, number: int) -> None:
         """Make one step on a mini-batch; number: of the step in its task."""
         self.optimiser.zero_grad()
         if self.noised is not None:
             self.noised.write(x, y, number)
+        elif self.descent is not None and self.point is not None:
+            direction = self.descent.direction(self.point, x, y)
+            for parameter, gradient in zip(self.parameters, direction, strict=True):
+                parameter.grad = gradient
+            self.point.step += 1
         else:
             self._backward(x, y)
         for parameter, shift in zip(self.parameters, self.shifts, strict=False):
@@ -103,6 +143,7 @@ class _Steps:
         self.optimiser.step()
 
     def _backward(self, x: Tensor, y: Tensor) -> None:
+        """Put the gradient on a mini-batch into the parameters."""
         for piece, share in _batch_pieces(y, self.accumulate, self.per_token):
             loss = self.loss(x[piece], y[piece])
             (loss if share == 1 else share * loss).backward()
@@ -118,7 +159,9 @@ def _epoch(work: TrainingContext, job: Job, plan: Plan, steps: _Steps) -> None:
     draws = None if augment is None else augment.draws(job.key, job.epochs, job.examples)
     seed = job.key + job.epochs if job.noise is None else job.noise.randomness(job.epochs)
     with _randomness(work.x.device, seed):
-        for number, positions in enumerate(_batches(work, job, plan), job.steps):
+        # of all steps of the task: no two of them may draw the same noise
+        before = steps_after(job.plan, job.examples, job.epochs)
+        for number, positions in enumerate(_batches(work, job, plan), before):
             chosen = job.learner.train[positions]
             x = work.x[chosen]
             if augment is not None and draws is not None:

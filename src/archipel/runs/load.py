@@ -43,6 +43,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
             layout=layout,
             model=layout.joined(load_file(folder / "model.safetensors")),
             private=_private(folder / "private.safetensors", layout),
+            personal=_personal(folder / "personal.safetensors", layout),
             records=tuple(map(parse_record, (folder / "records.jsonl").read_text().splitlines())),
             participants=tuple(Participant(**{**one, "labels": tuple(one["labels"])}) for one in saved["participants"]),
             layers=saved["bytes_by_layer"],
@@ -81,3 +82,12 @@ def _private(path: Path, layout: Layout) -> dict[str, dict[str, Tensor]]:
             pieces = [tensors[f"{learner}/{entry.name}"].flatten().float() for entry in layer.entries]
             found[learner][layer.name] = torch.cat(pieces)
     return found
+
+
+def _personal(path: Path, layout: Layout) -> dict[str, Tensor]:
+    """Return the models that learners have of their own."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for full, tensor in load_file(path).items() if path.exists() else ():
+        learner, _, name = full.rpartition("/")
+        found.setdefault(learner, {})[name] = tensor
+    return {learner: layout.joined(tensors) for learner, tensors in found.items()}

@@ -76,6 +76,8 @@ class RunData:
     """What tuning has chosen for it, by key."""
     fold: int | None = None
     """Which combination of held-out learners it had: a repetition, as a seed is."""
+    personal: Mapping[str, Tensor] = field(default_factory=dict)
+    """The models that learners have of their own, by learner."""
     execution_reason: str = ""
     """Why no faster way of execution was chosen; empty if there is none."""
 
@@ -129,14 +131,14 @@ class RunData:
         return found
 
     def state_dict(self, learner: str | None = None) -> dict[str, Tensor]:
-        """Return the model for `module.load_state_dict`; with a learner's name, with its private layers.
+        """Return the model for `module.load_state_dict`; with a learner's name, its own or with its private layers.
 
         Frozen parameters are not in it: load it with strict=False into a module that has them.
         """
         vector = self.model
         if learner is not None:
             one_of("state_dict", "learner", learner, [participant.name for participant in self.participants])
-            vector = self.layout.with_layers(vector, self.private.get(learner, {}))
+            vector = self.personal.get(learner, self.layout.with_layers(vector, self.private.get(learner, {})))
         tensors = self.layout.tensors(vector)
         tensors |= {name: tensors[owner] for name, owner in self.layout.tied.items()}
         return {name: tensor.clone() for name, tensor in tensors.items()}

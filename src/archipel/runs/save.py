@@ -6,6 +6,7 @@
     model.safetensors    the model by the names of its tensors, without frozen weights, of which run.json has the hash
     model.pt             the same as a plain state_dict, for torch.load(path, weights_only=True)
     private.safetensors  the layers that learners kept, as <learner>/<tensor>, if there are any
+    personal.safetensors the models that learners have of their own, as <learner>/<tensor>, if there are any
 
 Nothing is unpickled when it is read: model.pt is for others, Archipel reads model.safetensors.
 """
@@ -70,6 +71,8 @@ def save_run(run: RunData, folder: str | os.PathLike[str], parquet: bool = True)
     torch.save(tensors, folder / "model.pt")
     if run.private:
         save_file(dict(_private_tensors(run)), folder / "private.safetensors")
+    if run.personal:
+        save_file(dict(_personal_tensors(run)), folder / "personal.safetensors")
     write_text(folder / "run.json", json.dumps(_description(run), indent=2) + "\n")
 
 
@@ -117,7 +120,14 @@ def _write_parquet(run: RunData, path: Path) -> None:
 def _private_tensors(run: RunData) -> Iterable[tuple[str, Tensor]]:
     """Yield the tensors that learners kept, by their names in the file."""
     for learner, kept in run.private.items():
-        tensors = run.state_dict(learner)
+        tensors = run.layout.tensors(run.layout.with_layers(run.model, kept))
         for name in kept:
             for entry in run.layout.layers[run.layout.index(name)].entries:
-                yield f"{learner}/{entry.name}", tensors[entry.name]
+                yield f"{learner}/{entry.name}", tensors[entry.name].clone()
+
+
+def _personal_tensors(run: RunData) -> Iterable[tuple[str, Tensor]]:
+    """Yield the tensors of the learners' own models, by their names in the file."""
+    for learner, vector in run.personal.items():
+        for name, tensor in run.layout.tensors(vector).items():
+            yield f"{learner}/{name}", tensor.clone()

@@ -14,7 +14,7 @@ from archipel.simulation.simulator import Simulator
 from archipel.storage.dataclass_codec import Codec
 
 CODEC = Codec(types, records, members, state, clock, evaluations, network)
-FORMAT = 4
+FORMAT = 5
 """Of the file; another format cannot be read."""
 
 

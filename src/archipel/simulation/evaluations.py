@@ -30,6 +30,7 @@ from archipel.simulation.attacks import inflated
 from archipel.simulation.clock import Answered, Clock
 from archipel.simulation.fleet import Group
 from archipel.simulation.network import Wire
+from archipel.simulation.personal_models import scored_models
 from archipel.simulation.simulated_sites import SimulatedSites
 
 
@@ -131,6 +132,10 @@ class Evaluations:
         probe, vector = command.probe, self.models.read(command.model.name)
         if isinstance(probe, Consistency):
             return KnownResult((self._consistency(command, probe),) * len(command.sites))
+        if command.record and self.context.personal is not None:
+            models = scored_models(self.context, self.sites, command.sites, vector, self.executor)
+            scores = zip(command.sites, models, strict=True)
+            return KnownResult(ScoreTable.of([self._score(name, model, probe) for name, model in scores]))
         if any(map(self._private, command.sites)):
             return KnownResult(ScoreTable.of([*self._scores_with_private_layers(vector, command.sites, probe)]))
         return self.executor.score(vector, self._parts(command.sites, probe.part), probe, urgent=command.record)
@@ -146,7 +151,10 @@ class Evaluations:
         vector = vector.to(self.context.x.device)
         for name in sites:
             own = vector if name == HOME else self.sites[name].learner.with_private(self.context.layout, vector)
-            yield score(self.context, own, self._examples(name, probe.part), probe.bins)
+            yield self._score(name, own, probe)
+
+    def _score(self, name: str, model: Tensor, probe: Score) -> Scored:
+        return score(self.context, model, self._examples(name, probe.part), probe.bins)
 
     def _private(self, name: str) -> bool:
         return bool(self.sites.private.get(name))

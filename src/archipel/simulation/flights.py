@@ -9,7 +9,7 @@ ahead of the clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -28,6 +28,7 @@ from archipel.simulation.network import Wire
 from archipel.simulation.simulated_sites import SimulatedSites
 from archipel.simulation.site import Site
 
+NOT_FINITE = "what its learner keeps to itself holds numbers that are not finite"
 AHEAD = 1 << 26
 """Parameters of all models that are trained before their time has come: they wait in memory."""
 
@@ -48,7 +49,9 @@ class Flight:
     began: float = 0.0
     """When the epoch after those began."""
     before: Tensor | None = None
-    """The model when that epoch began, while the job is ahead."""
+    """The model when that epoch began, while the job is ahead,"""
+    kept_before: dict[str, Tensor] = field(default_factory=dict)
+    """and what its learner kept then."""
     submitted: bool = False
     """Its next epoch is being trained."""
     finishing: bool = False
@@ -211,8 +214,10 @@ class Flights:
             flight.sends = self.wanted(task)
         self._close(task)
         epochs = flight.ended if flight.by_epoch else job.epochs
-        vector = flight.before if job.epochs > epochs and flight.before is not None else job.vector
-        return self._answer(flight, job, vector.cpu(), epochs)
+        vector, kept = job.vector, job.kept
+        if job.epochs > epochs and flight.before is not None:
+            vector, kept = flight.before, flight.kept_before
+        return self._answer(flight, job, vector.cpu(), kept, epochs)
 
     def upload(self, task: int) -> None:
         """Decide which layers an answer holds when it is sent, and schedule its arrival."""
@@ -253,8 +258,9 @@ class Flights:
         fresh, self._fresh = self._fresh, []
         if not self.executor.early or len(self.out) > AHEAD // self.context.layout.size:
             return
-        # what a task with private layers begins with is known when the learner's task before it has ended
-        if whole := [flight for flight in fresh if flight.waits and not flight.train.plan.private]:
+        # what a task begins with that the learner has of its own is known when its task before has ended
+        own = self.context.keeps
+        if whole := [flight for flight in fresh if flight.waits and not (own or flight.train.plan.private)]:
             self._start(whole)
         if by_epoch := [flight for flight in fresh if flight.trains_ahead]:
             self._start_epoch(by_epoch)
@@ -267,7 +273,7 @@ class Flights:
         """Train these together for one epoch."""
         jobs = [self._job(flight) for flight in flights]
         for flight, job in zip(flights, jobs, strict=True):
-            flight.before, flight.submitted = job.vector, True
+            flight.before, flight.kept_before, flight.submitted = job.vector, job.kept, True
         self.executor.submit(jobs, 1)
 
     def _job(self, flight: Flight) -> Job:
@@ -280,12 +286,14 @@ class Flights:
             flight.job = Job.begin(learner, self.context.layout, carried, plan, key, shift, objective, noise)
         return flight.job
 
-    def _answer(self, flight: Flight, job: Job, vector: Tensor, epochs: int) -> Trained | Failed:
+    def _answer(
+        self, flight: Flight, job: Job, vector: Tensor, kept: dict[str, Tensor], epochs: int
+    ) -> Trained | Failed:
         task, layout = flight.train.task, self.context.layout
         name, sent, learner = f"t{task}", flight.sends, flight.train.learner
         assert sent is not None
-        if job.plan.private and not job.learner.keep_private(layout, job.plan.private, vector):
-            return Failed(task, "its private layers hold numbers that are not finite", Traffic(flight.down))
+        if not job.learner.keep(layout, job.plan.private, vector, self.context.kept_after(kept, vector)):
+            return Failed(task, NOT_FINITE, Traffic(flight.down))
         model = vector
         if self.attackers.attacks:
             model = self.attackers.sent(learner, task, self.models.read(flight.train.model.name), vector)
@@ -324,7 +332,9 @@ class Flights:
     def _epoch_seconds(self, flight: Flight, epoch: int) -> float:
         site, plan = self.sites[flight.train.learner], flight.train.plan
         examples = len(site.learner.under(plan).train)
-        steps = steps_after(plan, examples, epoch + 1) - steps_after(plan, examples, epoch)
+        steps: float = steps_after(plan, examples, epoch + 1) - steps_after(plan, examples, epoch)
+        if self.context.descent is not None and not (plan.phases and plan.phase(epoch).of):
+            steps = steps * self.context.descent.gradients
         seconds = steps * site.group.train_seconds * site.pace(self.seed, flight.train.task)
         if plan.cycle is None and "losses" not in plan.reports:
             return seconds
@@ -337,15 +347,22 @@ class Flights:
     def save(self) -> dict[str, Any]:
         """Return what a resumed run needs, once nothing is being trained."""
         private = {name: private for name, private in self.sites.private.items() if private}
-        out = {task: _saved(flight) for task, flight in self.out.items()}
-        budgets = None if self.budgets is None else self.budgets.save()
-        kept = {"private": private, "movements": self.attackers.latest, "budgets": budgets}
-        return {"out": out, "unanswered": self.unanswered, **kept}
+        kept = {name: kept for name, kept in self.sites.kept.items() if kept}
+        return {
+            "out": {task: _saved(flight) for task, flight in self.out.items()},
+            "unanswered": self.unanswered,
+            "private": private,
+            "kept": kept,
+            "movements": self.attackers.latest,
+            "budgets": None if self.budgets is None else self.budgets.save(),
+        }
 
     def load(self, saved: dict[str, Any]) -> None:
         """Continue from what `save` returned."""
         for name, private in saved["private"].items():
             self.sites.private[name].update(private)
+        for name, kept in saved["kept"].items():
+            self.sites.kept[name].update(kept)
         self.attackers.latest = saved["movements"]
         if self.budgets is not None:
             self.budgets.load(saved["budgets"])
@@ -363,9 +380,9 @@ class Flights:
 
 def _saved(flight: Flight) -> dict[str, Any]:
     job = flight.job
-    kept = ("train", "down", "by_epoch", "ended", "began", "before", "finishing", "arriving", "lost", "sends")
-    progress = ("vector", "anchor", "epochs", "losses", "memory", "validation", "received", "shift")
+    fields = ("train", "down", "by_epoch", "ended", "began", "before", "kept_before", "finishing", "arriving", "lost")
+    progress = ("vector", "anchor", "epochs", "losses", "memory", "validation", "received", "shift", "kept")
     return {
-        **{name: getattr(flight, name) for name in kept},
+        **{name: getattr(flight, name) for name in (*fields, "sends")},
         "job": None if job is None else {name: getattr(job, name) for name in progress},
     }

@@ -32,6 +32,7 @@ from archipel.simulation.cluster.opening import open_cluster
 from archipel.simulation.divergences import ShadowRun
 from archipel.simulation.example_budgets import ExampleBudgets
 from archipel.simulation.fleet import Fleet
+from archipel.simulation.personal_models import models_at_end
 from archipel.simulation.simulated_sites import SimulatedSites
 from archipel.simulation.simulator import Simulator
 from archipel.simulation.vectors import MemoryModels
@@ -139,7 +140,7 @@ def prepare(
     fleet = Fleet(fast=len(data.learners)) if fleet is None or algorithm.pooled else fleet
     assigned = fleet.assign(data.sizes())
     data = with_flipped_labels(data, fleet.attacks(data.rows.names, assigned))
-    context = context_of(data, model, loss, seed, device, algorithm.objective, algorithm.local_noise)
+    context = context_of(data, model, loss, seed, device, algorithm)
     algorithm.check_network(context.module, context.layout, context.x[:TRIED])
     evaluation = evaluation or evaluation_of(algorithm, data, context.layout)
     check_evaluation(evaluation, algorithm, data, context.layout)
@@ -212,9 +213,9 @@ def _executor(
 def finished(simulator: Simulator) -> Run:
     """Return the run of a simulator that has stopped."""
     require(simulator.stopped is not None, "finished: the simulation is still running; call run() first.")
-    sites = simulator.sites
+    sites, controller = simulator.sites, simulator.controller
     return run_of(
-        simulator.controller,
+        controller,
         participants=participants(sites),
         records=simulator.records.finished(),
         seconds=simulator.clock.now,
@@ -223,6 +224,7 @@ def finished(simulator: Simulator) -> Run:
         execution_reason=simulator.executor.reason,
         layers=simulator.wire.moved,
         private={name: dict(private) for name, private in sites.private.items() if private},
+        personal=models_at_end(simulator.context, sites, controller.models.read(controller.state.model.name)),
     )
 
 

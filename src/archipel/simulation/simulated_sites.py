@@ -35,6 +35,8 @@ class SimulatedSites(Mapping[str, Site]):
         self.seed = seed
         self.private: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
         """Layers that learners keep to themselves, by learner and layer."""
+        self.kept: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+        """What they keep from task to task, by learner and name."""
         rows = data.rows
         self.row = {name: row for row, name in enumerate(rows.names)}
         self._held_out = ~rows.has("train")
@@ -60,7 +62,7 @@ class SimulatedSites(Mapping[str, Site]):
         nothing = torch.empty(0, dtype=torch.int64)  # `test` returns test parts, each when it is needed
         island = Island(name, rows.train[row], nothing, rows.role(row))
         learner = learner_of(island, self.data, self.validation, self.seed)
-        learner.private = self.private[name]
+        learner.private, learner.kept = self.private[name], self.kept[name]
         return Site(learner, self.group(name))
 
     def __iter__(self) -> Iterator[str]:

@@ -60,7 +60,7 @@ def take_part(
     reserve = algorithm.validates or (evaluation is not None and evaluation.validates)
     learner = learner_of(part, data, study.validation if reserve else 0.0, seed)
     model, loss = settings.get("model"), settings.get("loss")
-    work = context_of(data, model, loss, seed, study.simulation.device, algorithm.objective)
+    work = context_of(data, model, loss, seed, study.simulation.device, algorithm)
     listed = len(study.federation.learners) or (len(data.learners) if table is None else UNLISTED)
     ending = settings.get("ending") or Ending(rounds=20)
     policy = Policy.of(algorithm, work.layout, evaluation, ending, listed, rules)
@@ -173,6 +173,6 @@ def _executor(island: LocalSite, work: TrainingContext, threads: int) -> str:
 
 
 def save_model(island: LocalSite, model: Tensor, path: Path) -> None:
-    """Save the last version, with this learner's own layers in it, by the names of the network's tensors."""
+    """Save the model that this learner uses at the end, by the names of the network's tensors."""
     tensors = island.work.layout.tensors(model)
     save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, path)

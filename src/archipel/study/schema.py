@@ -27,11 +27,13 @@ import archipel.models
 from archipel import algorithms
 from archipel.core.algorithm import Algorithm
 from archipel.core.checks import one_of, require
+from archipel.core.parts.descent import Descent
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.merge import Merge
 from archipel.core.parts.objective import Objective
 from archipel.core.parts.part import Part
+from archipel.core.parts.personal import Personal
 from archipel.core.parts.planning import Planner
 from archipel.core.parts.privacy import Privacy
 from archipel.core.parts.protocol import Protocol
@@ -157,6 +159,10 @@ class BesideMethod(Arguments, use_attribute_docstrings=True):
     """Another recall, such as "MedianStaleness(20)"."""
     objective: Annotated[Any, expression(Objective)] = None
     """Another objective of the learners, such as "LogitCalibration(0.5)"."""
+    descent: Annotated[Any, expression(Descent)] = None
+    """What learners descend along instead of the gradient, such as "MetaDescent(0.01)"."""
+    personal: Annotated[Any, expression(Personal)] = None
+    """The model that learners use for themselves instead of the shared one, such as "FineTuned(5)"."""
     privacy: Annotated[Any, expression(Privacy)] = None
     """Differential privacy or secure sums, such as "CentralNoise(epsilon=2.0, clip=1.0)" or "SecureSum()"."""
 

@@ -5,6 +5,7 @@ from archipel.core.parts.central_noise import CentralNoise
 from archipel.core.parts.changes import FairChange, MeanChange, NormalisedChange
 from archipel.core.parts.class_mean import MeanByClass
 from archipel.core.parts.clipping import NormClipped
+from archipel.core.parts.descent import Descent, MetaDescent, MixedDescent, MoreauDescent
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.frozen import FrozenLayers
@@ -12,8 +13,9 @@ from archipel.core.parts.local_noise import LocalNoise
 from archipel.core.parts.lora_ranks import LoraRanks, StackedLora, ZeroPadded
 from archipel.core.parts.matched import LayerByLayer, MatchedMean
 from archipel.core.parts.merge import Community, Mean, Merge, Mix, Proposal
-from archipel.core.parts.objective import LogitCalibration, NotTrueDistillation, Objective
+from archipel.core.parts.objective import LogitCalibration, ModelContrast, NotTrueDistillation, Objective
 from archipel.core.parts.part import Part
+from archipel.core.parts.personal import FineTuned, KeptModel, MixedModel, Personal, PersonalPhase
 from archipel.core.parts.phases import HeadFirst
 from archipel.core.parts.planning import (
     Decay,
@@ -61,6 +63,7 @@ __all__ = [
     "Community",
     "ControlVariates",
     "Decay",
+    "Descent",
     "DivideAndConquer",
     "DynamicMean",
     "DynamicRegulariser",
@@ -69,9 +72,11 @@ __all__ = [
     "Evaluation",
     "Everyone",
     "FairChange",
+    "FineTuned",
     "FrozenLayers",
     "GeometricMedian",
     "HeadFirst",
+    "KeptModel",
     "Krum",
     "LatinSquare",
     "LayerByLayer",
@@ -86,14 +91,21 @@ __all__ = [
     "Median",
     "MedianStaleness",
     "Merge",
+    "MetaDescent",
     "Mix",
+    "MixedDescent",
+    "MixedModel",
+    "ModelContrast",
     "Momentum",
+    "MoreauDescent",
     "NormClipped",
     "NormalisedChange",
     "NotTrueDistillation",
     "Objective",
     "Part",
     "PeriodicLayers",
+    "Personal",
+    "PersonalPhase",
     "Planner",
     "Plateau",
     "Poisson",

@@ -112,6 +112,26 @@ class LocalNoise(Privacy):
                 f"LocalNoise bounds what one example adds, and {objective!r} makes the loss of every example depend on "
                 "how many there are of each class. Leave it out."
             )
+        return self._conflict_at_learners(algorithm)
+
+    def _conflict_at_learners(self, algorithm: Composition) -> str | None:
+        """Refuse training that is not by noised gradients alone."""
+        objective, descent, personal = algorithm.objective, algorithm.descent, algorithm.personal
+        if objective is not None and objective.compares:
+            return (
+                f"LocalNoise takes the gradient of every example by itself, and {objective!r} compares what goes into "
+                "a layer. Leave it out, or use CentralNoise."
+            )
+        if descent is not None:
+            return (
+                f"LocalNoise puts noise into the gradient of a mini-batch, and {descent!r} goes along something else. "
+                "Leave it out, or use CentralNoise."
+            )
+        if personal is not None and personal.tuning(algorithm.plan) is not None:
+            return (
+                f"{personal!r} trains on the learner's examples without noise, and its scores are told. Use "
+                "KeptModel() with PersonalPhase(), which has noise too, or leave it out."
+            )
         return None
 
     def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:

@@ -30,6 +30,12 @@ class TrainingBatch:
     """The learner's training examples of each class; empty for tasks without classes."""
     received: Tensor | None
     """Outputs of the model that the task carried, if the objective needs them."""
+    features: Tensor | None = None
+    """What goes into the layer that the objective names, a row for each example."""
+    received_features: Tensor | None = None
+    """The same in the model that the task carried."""
+    previous_features: Tensor | None = None
+    """The same in the model that the learner's last task ended with; in its first task, as in the one it carried."""
 
 
 class Objective(Part):
@@ -37,6 +43,17 @@ class Objective(Part):
 
     needs_received = False
     """Whether it compares outputs with those of the model that the task carried."""
+    keeps_model = ""
+    """The name under which learners keep the model that a task ends with, for the next one; empty: they do not."""
+
+    @property
+    def compares(self) -> str | tuple[str, ...]:
+        """Which layer's inputs it compares, by name or by a word that `Layout.select` knows; empty: none."""
+        return ""
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        return (self.keeps_model,) if self.keeps_model else ()
 
     needs_counts = False
     """Whether it looks at the learner's examples of each class; else it is given none where examples are private."""
@@ -101,3 +118,43 @@ class NotTrueDistillation(Objective):
         """Return log softmax over the other classes, [example, class - 1]."""
         others = torch.ones_like(scores, dtype=torch.bool).scatter_(1, targets[:, None], False)
         return nn.functional.log_softmax(scores[others].view(len(scores), -1) / self.tau, dim=1)
+
+
+@dataclass(frozen=True)
+class ModelContrast(Objective):
+    """MOON: adds mu times -log(e^(s / tau) / (e^(s / tau) + e^(p / tau))).
+
+    s is the cosine between the features of an example in the local and in the received model, p that between the local
+    and the learner's previous model; features are what goes into the head.
+    """
+
+    mu: float = 1.0
+    tau: float = 0.5
+    head: str | tuple[str, ...] = "head"
+    """The layer whose inputs are the features: a name, or a word that `Layout.select` knows."""
+
+    needs_received = True
+    keeps_model = "previous"
+
+    def __post_init__(self) -> None:
+        at_least(0, "ModelContrast", mu=self.mu)
+        more_than(0, "ModelContrast", tau=self.tau)
+
+    @property
+    def compares(self) -> str | tuple[str, ...]:
+        return self.head
+
+    def check(self, layout: Layout) -> None:
+        layout.select("ModelContrast", self.head)
+
+    def loss(self, batch: TrainingBatch, plain: PlainLoss) -> Tensor:
+        assert batch.features is not None
+        assert batch.received_features is not None
+        assert batch.previous_features is not None
+        likenesses = [
+            nn.functional.cosine_similarity(batch.features, other, dim=1)
+            for other in (batch.received_features, batch.previous_features)
+        ]
+        scores = torch.stack(likenesses, dim=1) / self.tau
+        first = torch.zeros(len(scores), dtype=torch.int64, device=scores.device)
+        return plain(batch.outputs, batch.targets) + self.mu * nn.functional.cross_entropy(scores, first)

@@ -53,6 +53,11 @@ class Part:
         """What this part asks for, as one value."""
         return Needs()
 
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Names of the vectors that every learner keeps for this part from task to task; they never leave it."""
+        return ()
+
     def inner(self) -> tuple[Part, ...]:
         """Return the parts inside this one."""
         return ()
@@ -110,6 +115,17 @@ class LearnerLoss(Protocol):
     needs_counts: bool
     """Whether it looks at the learner's examples of each class."""
 
+    @property
+    def compares(self) -> str | tuple[str, ...]:
+        """Which layer's inputs it compares; empty: none."""
+
+
+class OwnModel(Protocol):
+    """What parts may ask of the model that a learner uses for itself."""
+
+    def tuning(self, plan: Plan) -> Plan | None:
+        """Return how a learner fine-tunes it before it is used; None: not."""
+
 
 class Composition(Protocol):
     """What a part may look at of the algorithm that it belongs to."""
@@ -139,5 +155,15 @@ class Composition(Protocol):
     def plan(self) -> Plan: ...
 
     @property
+    def descent(self) -> Part | None: ...
+
+    @property
+    def personal(self) -> OwnModel | None: ...
+
+    @property
     def reports(self) -> tuple[Reports, ...]:
         """What every learner reports with its update."""
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Names of the vectors that every learner keeps from task to task."""

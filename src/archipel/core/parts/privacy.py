@@ -9,6 +9,7 @@ from archipel.core.parts.ending import Ending
 from archipel.core.parts.frozen import FrozenLayers
 from archipel.core.parts.merge import Merge, Proposal
 from archipel.core.parts.part import Composition, Part
+from archipel.core.parts.personal import PersonalPhase
 from archipel.core.parts.phases import HeadFirst
 from archipel.core.parts.planning import (
     Decay,
@@ -21,7 +22,7 @@ from archipel.core.parts.planning import (
 from archipel.core.records import PrivacySpent
 from archipel.core.state import Update, View
 
-BLIND = (Proximal, Decay, ValidationCycle, PeriodicLayers, PrivateLayers, FrozenLayers, HeadFirst)
+BLIND = (Proximal, Decay, ValidationCycle, PeriodicLayers, PrivateLayers, FrozenLayers, HeadFirst, PersonalPhase)
 """Planners that look at no update."""
 
 

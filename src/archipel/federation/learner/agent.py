@@ -36,7 +36,8 @@ from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import messages
 from archipel.federation.wire.body import Bodies
 from archipel.kernels.threads import threads
-from archipel.learner.learner import Job, TrainingContext
+from archipel.learner.learner import Job, Learner, TrainingContext
+from archipel.learner.personal_model import used_model
 from archipel.learner.probes import score
 from archipel.learner.training import report
 
@@ -76,7 +77,7 @@ class Agent:
     ended: str | None = None
     """Why the run was over."""
     last_model: Tensor | None = None
-    """The last version, with this learner's own layers in it."""
+    """The model that this learner uses at the end: the last version with its own layers in it, or one of its own."""
     training: Training | None = None
     _layers: dict[str, Tensor] = field(default_factory=dict)
     """Layers that are held here, by their digests: of the model that came last, and of the answer that went last."""
@@ -87,7 +88,7 @@ class Agent:
         self.memory: Memory = self.folder.memory
         self.record = OrderRecord(self.folder.path.parent)
         self.bodies = Bodies(self.island.work.layout)
-        self.island.learner.private = self.memory.private
+        self.island.learner.private, self.island.learner.kept = self.memory.private, self.memory.kept
         self._trainer = ThreadPoolExecutor(1, "trainer")
         self._threads = torch.get_num_threads()  # a new thread of Python would ask for as many as there are now
         self.trainer = LocalTrainer(self.island, self._threads)
@@ -331,8 +332,8 @@ class Agent:
         metrics = report(work, job, vector.to(work.x.device), job.epochs)
         if "validation" in self.refuses:
             metrics = replace(metrics, losses=())  # a cycle has followed them
-        if not learner.keep_private(work.layout, plan.private, vector):
-            raise ValueError("its private layers hold numbers that are not finite")
+        if not learner.keep(work.layout, plan.private, vector, work.kept_after(job.kept, vector)):
+            raise ValueError("what it keeps to itself holds numbers that are not finite")
         layers = tuple(name for name in plan.sends(work.layout.names) if name not in unwanted)
         about, layout, memory = training.order, work.layout, self.memory
         if self.sums is None:
@@ -381,14 +382,14 @@ class Agent:
     # ---------------------------------------------------------------------------------------------------- evaluation
 
     async def _evaluate(self, order: pb.Evaluate) -> None:
-        private = dict(self.island.learner.private)  # as they are now: training may change them meanwhile
+        learner = self.island.learner.snapshot()  # training may change it meanwhile
         self.memory.sequence += 1
         head = pb.Head(task=order.task, sequence=self.memory.sequence)
         try:
             self._questions.admit(order, self.refuses)
             vector = await self._model(order.task, order.model, order.enclosed, keep=order.keep)
             loop = asyncio.get_running_loop()
-            scored = await loop.run_in_executor(self._evaluator, lambda: self._score(order, vector, private))
+            scored = await loop.run_in_executor(self._evaluator, lambda: self._score(order, vector, learner))
             head.scored.CopyFrom(scored)
         except TurnedAway:
             raise
@@ -396,12 +397,12 @@ class Agent:
             head.failed = failure_reason(error, order.task)
         await self._give(head)
 
-    def _score(self, order: pb.Evaluate, vector: Tensor, private: Mapping[str, Tensor]) -> pb.Scored:
-        learner, work = self.island.learner, self._bench
-        part = learner.validation if order.part == "validation" else learner.test
-        own = work.layout.with_layers(vector, private).to(work.x.device)
+    def _score(self, order: pb.Evaluate, vector: Tensor, learner: Learner) -> pb.Scored:
+        work, part = self._bench, learner.validation if order.part == "validation" else learner.test
         with threads(self._threads):
-            return messages.encode_scored(score(work, own, part, order.bins))
+            # evidence is about what was sent; scores for the records are numbered downwards
+            own = learner.with_private(work.layout, vector) if order.task >= 0 else used_model(work, learner, vector)
+            return messages.encode_scored(score(work, own.to(work.x.device), part, order.bins))
 
     # -------------------------------------------------------------------------------------------------------- models
 
@@ -433,7 +434,8 @@ class Agent:
         except (TurnedAway, ValueError, TimeoutError) as error:
             log.warning("the last model did not come", extra={"reason": str(error)})
             return
-        self.last_model = self.island.learner.with_private(self.island.work.layout, vector)
+        used = partial(used_model, self._bench, self.island.learner.snapshot(), vector)
+        self.last_model = (await asyncio.get_running_loop().run_in_executor(self._evaluator, used)).cpu()
 
 
 async def _in_turn(turns: asyncio.Semaphore, work: Callable[[], Awaitable[None]]) -> None:

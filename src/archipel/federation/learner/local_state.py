@@ -1,7 +1,7 @@
-"""A learner's own folder: its private layers and its last answers, safe from a sudden end.
+"""A learner's own folder: its private layers, what it keeps and its last answers, safe from a sudden end.
 
-What one training task leaves behind, its private layers and the answer that is owed, is written in one file at once: a
-learner that is asked for the same task again gives the same answer and has not trained twice.
+What one training task leaves behind, its private layers, kept vectors and the answer that is owed, is written in one
+file at once: a learner that is asked for the same task again gives the same answer and has not trained twice.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Memory:
     moments: str = ""
     """SHA-256 of the statistics that its features are standardised by."""
     private: dict[str, Tensor] = field(default_factory=dict)
+    kept: dict[str, Tensor] = field(default_factory=dict)
     owed: Owed | None = None
     withheld: Withheld | None = None
     last_sum: int = -1

@@ -187,12 +187,18 @@ class Plan(_message.Message):
     def __init__(self, epochs: _Optional[int] = ..., steps: _Optional[int] = ..., batch: _Optional[int] = ..., rate: _Optional[float] = ..., momentum: _Optional[float] = ..., optimiser: _Optional[str] = ..., options: _Optional[str] = ..., cycle: _Optional[_Union[Cycle, _Mapping]] = ..., trains: _Optional[_Union[Names, _Mapping]] = ..., uploads: _Optional[_Union[Names, _Mapping]] = ..., private: _Optional[_Iterable[str]] = ..., proximal: _Optional[float] = ..., reports: _Optional[_Iterable[str]] = ..., key: _Optional[int] = ..., shift: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., accumulate: _Optional[int] = ..., all_data: _Optional[bool] = ...) -> None: ...
 
 class Phase(_message.Message):
-    __slots__ = ("epochs", "trains")
+    __slots__ = ("epochs", "trains", "rate", "proximal", "of")
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     TRAINS_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    PROXIMAL_FIELD_NUMBER: _ClassVar[int]
+    OF_FIELD_NUMBER: _ClassVar[int]
     epochs: int
     trains: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, epochs: _Optional[int] = ..., trains: _Optional[_Iterable[str]] = ...) -> None: ...
+    rate: float
+    proximal: float
+    of: str
+    def __init__(self, epochs: _Optional[int] = ..., trains: _Optional[_Iterable[str]] = ..., rate: _Optional[float] = ..., proximal: _Optional[float] = ..., of: _Optional[str] = ...) -> None: ...
 
 class Cycle(_message.Message):
     __slots__ = ("loss", "tombstones", "at_most")

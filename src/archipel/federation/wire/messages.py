@@ -43,7 +43,10 @@ def encode_plan(plan: Plan, key: int) -> pb.Plan:
         options=json.dumps(dict(plan.options)),
         cycle=None if cycle is None else pb.Cycle(loss=cycle.loss, tombstones=cycle.tombstones, at_most=cycle.at_most),
         trains=None if plan.trains is None else pb.Names(names=plan.trains),
-        phases=[pb.Phase(epochs=phase.epochs, trains=phase.trains) for phase in plan.phases],
+        phases=[
+            pb.Phase(epochs=phase.epochs, trains=phase.trains, rate=phase.rate, proximal=phase.proximal, of=phase.of)
+            for phase in plan.phases
+        ],
         uploads=None if plan.uploads is None else pb.Names(names=plan.uploads),
         private=plan.private,
         proximal=plan.proximal,
@@ -73,13 +76,18 @@ def decode_plan(said: pb.Plan) -> Plan:
         options={name: tuple(value) if isinstance(value, list) else value for name, value in options.items()},
         cycle=Cycle(said.cycle.loss, said.cycle.tombstones, said.cycle.at_most) if said.HasField("cycle") else None,
         trains=tuple(said.trains.names) if said.HasField("trains") else None,
-        phases=tuple(Phase(phase.epochs, tuple(phase.trains)) for phase in said.phases),
+        phases=tuple(map(_phase, said.phases)),
         uploads=tuple(said.uploads.names) if said.HasField("uploads") else None,
         private=tuple(said.private),
         proximal=said.proximal,
         shift=said.shift or None,
         reports=tuple(report for report in known if report in said.reports),
     )
+
+
+def _phase(said: pb.Phase) -> Phase:
+    proximal = said.proximal if said.HasField("proximal") else None
+    return Phase(said.epochs, tuple(said.trains), said.rate, proximal, said.of)
 
 
 # ------------------------------------------------------------------------------------------------------------- answers

@@ -51,7 +51,7 @@ class TrainingActor:
         import ray.cloudpickle  # Ray's own serialisation, inside the user's own cluster
 
         torch.set_num_threads(blueprint.threads)
-        module, loss, augment, objective, local_noise = ray.cloudpickle.loads(blueprint.network)
+        module, loss, augment, objective, descent, local_noise = ray.cloudpickle.loads(blueprint.network)
         put_together(module, blueprint.frozen_shapes, map(_shared, frozen))
         device = blueprint.device
         examples = _data(x).to(device), _data(y).to(device)
@@ -63,8 +63,9 @@ class TrainingActor:
             blueprint.classes,
             augment,
             objective,
-            blueprint.rows,
-            local_noise,
+            descent,
+            rows=blueprint.rows,
+            local_noise=local_noise,
         )
         self.blueprint = blueprint
         self.executor = executor_of(self.context, blueprint.plan, blueprint.way)
@@ -90,7 +91,9 @@ class TrainingActor:
             names = tuple(job.learner.name for stack in jobs for job in stack)
             return JobFailure(socket.gethostname(), names, traceback.format_exc()), None
         done = [job for stack in jobs for job in stack]
-        replies = [JobReply(job.epochs, job.losses, as_arrays(job.memory), job.validation) for job in done]
+        replies = [
+            JobReply(job.epochs, job.losses, as_arrays(job.memory), as_arrays(job.kept), job.validation) for job in done
+        ]
         return replies, np.stack([job.vector.cpu().numpy() for job in done])
 
     def _submissions(self, stacks: list[list[Job]]) -> list[list[Job]]:

@@ -120,7 +120,7 @@ class TrainStacks(ClusterTask):
         models = self._get(1)
         for job, reply, model in zip(self.jobs, self._replies, models, strict=True):
             job.epochs, job.losses, job.validation = reply.epochs, reply.losses, reply.validation
-            job.memory = as_tensors(reply.memory)
+            job.memory, job.kept = as_tensors(reply.memory), as_tensors(reply.kept)
             job.vector = torch.from_numpy(model.copy()).to(job.vector.device)
 
     def compute_here(self) -> None:

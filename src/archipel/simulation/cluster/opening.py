@@ -60,10 +60,10 @@ def open_cluster(cluster: Cluster, inner: Executor, way: Way, context: TrainingC
 
 
 def _pickled(ray: Any, module: nn.Module, context: TrainingContext) -> bytes:
-    """Return network, loss, augmentation and objective with the code that is not installed on the nodes."""
+    """Return network, loss, augmentation, objective and descent with the code that is not installed on the nodes."""
     with _by_value(ray):
         try:
-            sent = (module, context.loss, context.augment, context.objective, context.local_noise)
+            sent = (module, context.loss, context.augment, context.objective, context.descent, context.local_noise)
             return bytes(ray.cloudpickle.dumps(sent))
         except Exception as error:
             raise ClusterError(

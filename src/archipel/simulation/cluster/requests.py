@@ -72,6 +72,8 @@ class JobRequest:
     epochs: int
     losses: list[float]
     memory: dict[str, Any]
+    kept: dict[str, Any]
+    plain: bool
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class JobReply:
     epochs: int
     losses: list[float]
     memory: dict[str, Any]
+    kept: dict[str, Any]
     validation: Scored | None
 
 
@@ -103,7 +106,7 @@ def request_of(job: Job, position: Callable[[Tensor], int], *, known: bool) -> J
         None if vector is None else position(vector) for vector in (job.vector, job.anchor, job.shift)
     )
     assert model is not None
-    progress = (job.epochs, job.losses, memory)
+    progress = (job.epochs, job.losses, memory, as_arrays(job.kept), job.plain)
     return JobRequest(id(learner), examples, job.plan, job.key, job.noise, model, anchor, shift, *progress)
 
 
@@ -111,8 +114,9 @@ def job_of(request: JobRequest, learner: Learner, models: Sequence[Tensor]) -> J
     """Return the job that a request describes."""
     anchor, shift = (None if place is None else models[place] for place in (request.anchor, request.shift))
     model, losses, memory = models[request.model], list(request.losses), as_tensors(request.memory)
-    plan, noise = request.plan, request.noise
-    return Job(learner, plan, model, anchor, request.key, request.epochs, losses, memory, shift=shift, noise=noise)
+    kept = as_tensors(request.kept)
+    own: dict[str, Any] = {"shift": shift, "noise": request.noise, "kept": kept, "plain": request.plain}
+    return Job(learner, request.plan, model, anchor, request.key, request.epochs, losses, memory, **own)
 
 
 def learner_of(examples: Examples) -> Learner:
