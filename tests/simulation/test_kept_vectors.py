@@ -16,6 +16,7 @@ from archipel.core.records import Handed, Returned
 from archipel.core.types import Plan
 from archipel.executors.workers import Workers
 from archipel.learner import noised_gradient
+from archipel.privacy import noise
 from archipel.simulation.simulate import finished
 from tests.simulation.engine_cases import begun, islands, small_islands
 
@@ -173,7 +174,7 @@ def test_no_two_steps_of_both_models_draw_the_same_noise(monkeypatch: pytest.Mon
         drawn.append((key, place))
         return as_before(key, place, *rest)
 
-    as_before = noised_gradient.noised
+    as_before = noise.noised
     monkeypatch.setattr(noised_gradient, "noised", noised)
     algorithm = replace(ap.ditto(personal_epochs=2, **LOCAL), privacy=ap.LocalNoise(noise=1.0))
     ap.simulate(algorithm, small_islands(), ending=ap.Ending(rounds=2), execution="plain")
