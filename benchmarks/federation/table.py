@@ -48,7 +48,7 @@ def _kills() -> Iterator[tuple[str, ...]]:
             "none",
             f"**{', '.join(wrong)}**" if wrong else f"none of {acknowledged:,}; replayed to the bit",
             "`python -m tests.federation.chaos --kills 100 --seed 4`",
-            f"{_file('chaos')}, c44e286",
+            f"{_file('chaos')}, 743b94c",
         )
 
 
