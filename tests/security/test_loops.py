@@ -24,6 +24,8 @@ from archipel.federation.wire.channel import NAME as SERVICE
 from archipel.study.federate import host
 from archipel.study.files import study_of
 from tests.federation.hand_made import BAD, NAMES, hello, study
+from tests.federation.in_one_process import agent
+from tests.federation.in_one_process import study as in_one_process
 from tests.federation.scene import Scene, scene
 from tests.waiting import LIMIT, reached
 
@@ -186,5 +188,22 @@ def test_a_model_is_fetched_only_so_often(tmp_path: Path, monkeypatch: pytest.Mo
         assert list(session.fetched) == [10**6], "what is known of closed tasks is forgotten"
         running.cancel()
         await federation.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.slow
+def test_two_processes_with_one_certificate_count_once(tmp_path: Path) -> None:
+    """Each hangs up the other's Listen call; both may train a task, and its first answer is the one that counts."""
+
+    async def go() -> None:
+        async with scene(in_one_process(ending={"rounds": 1_000_000}), tmp_path) as one:
+            for name in ("00", "01", "02"):
+                one.agent(name)
+            copied = agent(one.raw, "00", tmp_path / "copy", one.port)
+            one.beside.append(asyncio.create_task(copied.run()))
+            await one.until(lambda: copied.memory.trained > 1 and one.version > 5)
+            updates = await one.updates("00")
+            assert len({event.task for event in updates}) == len(updates) > 0
 
     asyncio.run(go())
