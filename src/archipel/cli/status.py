@@ -38,7 +38,8 @@ def status(
         f"{told['updates waiting']} updates waiting{'; ' + doing if doing else ''}{restarts}"
     )
     out.print(escape(sentence), highlight=False, soft_wrap=True)
-    table = Table("learner", "state", "examples", "training", "evaluating", "movement", "seen")
+    spent = ["epsilon"] if any(one.get("epsilon") is not None for one in told["learners"]) else []
+    table = Table("learner", "state", "examples", "training", "evaluating", "movement", *spent, "seen")
     for one in told["learners"]:
         seen = "" if one["seen"] is None else f"{one['seen']} s ago"
         cells = (
@@ -48,6 +49,7 @@ def status(
             one["training"] or "",
             one["evaluating"] or "",
             _movement(one),
+            *([None if one["epsilon"] is None else f"{one['epsilon']:.4g}"] if spent else []),
             seen,
         )
         table.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))

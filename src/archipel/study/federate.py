@@ -299,7 +299,9 @@ def host(study: Study) -> Hosting:
         not algorithm.pooled, f"{algorithm.name} pools all data in one place, which a federation is there to avoid."
     )
     terms = _terms(study, data if at_home else None)
-    if terms.limits.most_movement is not None and algorithm.privacy is None:  # which clips by a limit of its own
+    if terms.limits.most_movement is not None and (
+        algorithm.privacy is None or not algorithm.privacy.merges
+    ):  # which clips by a limit of its own
         algorithm = replace(algorithm, merge=clipped(algorithm.merge, terms.limits.most_movement))
     for planner in algorithm.planners:
         if isinstance(planner, ValidationCycle):

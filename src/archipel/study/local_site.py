@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from archipel.core.checks import require
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.secure_sum import SecureSum
 from archipel.core.parts.weighting import Equally
+from archipel.core.types import Plan
 from archipel.data import Island, Islands
 from archipel.data.standardise import Moments, moments, standardised_by
 from archipel.executors.arithmetic import is_small
@@ -26,13 +28,16 @@ from archipel.federation.learner.masked_updates import SumSettings
 from archipel.federation.learner.policy import Policy, SiteRules
 from archipel.federation.learner.site_data import LocalSite
 from archipel.kernels import kernels
-from archipel.learner.learner import Job, TrainingContext
+from archipel.learner.example_budget import BudgetTerms, ExampleAccount, ExampleBudget, check_budget
+from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.probes import score
 from archipel.learner.training import advance
 from archipel.study.build import Settings, build_algorithm, build_data, build_settings, build_source
 from archipel.study.federate import one_run
 from archipel.study.schema import Study
 
+TRIED = 4
+"""Examples that a network is tried on."""
 UNLISTED = 100
 """Learners there may be where a learner's own copy of the study lists none."""
 
@@ -65,9 +70,11 @@ def take_part(
     ending = settings.get("ending") or Ending(rounds=20)
     policy = Policy.of(algorithm, work.layout, evaluation, ending, listed, rules)
     policy.check_site(len(learner.train) or len(learner.test))
+    budget = BudgetTerms.of(algorithm, work.layout, ending, rules.max_epsilon)
+    _check_budget(algorithm, work, learner, budget, rules)
     execution, sums = study.simulation.execution, _sums(algorithm)
     if not everybodys:
-        return LocalSite(work, learner, policy, execution=execution, sums=sums), study
+        return LocalSite(work, learner, policy, execution=execution, sums=sums, budget=budget), study
     x = data.x
 
     def standardise(by: Moments) -> TrainingContext:
@@ -82,6 +89,20 @@ def _sums(algorithm: Algorithm) -> SumSettings | None:
     if not isinstance(settings, SecureSum):
         return None
     return SumSettings(settings, isinstance(algorithm.weighting, Equally))
+
+
+def _check_budget(
+    algorithm: Algorithm, work: TrainingContext, learner: Learner, budget: BudgetTerms | None, rules: SiteRules
+) -> None:
+    """Check that the noise that a site demands is in the study, and that its budget pays for a task."""
+    require(
+        rules.max_epsilon is None or budget is not None,
+        f"This site allows its examples epsilon {rules.max_epsilon}, and {algorithm.name} adds no noise to gradients. "
+        'Ask for a study with privacy = "LocalNoise(...)", or leave max_epsilon out of the site file.',
+    )
+    if budget is not None and len(learner.train):
+        algorithm.check_network(work.module, work.layout, work.x[learner.train[:TRIED]])
+        check_budget(ExampleBudget(budget, len(learner.train), ExampleAccount()), "this learner")
 
 
 def _own_table(study: Study, name: str, table: Path, seed: int) -> tuple[Islands, Island]:
@@ -149,7 +170,12 @@ def try_out(study: Study, island: LocalSite, threads: int = 1) -> list[str]:
         told.append(f"features: {still} of {island.moments.sum.numel()} do not vary here")
     told.append(_executor(island, work, threads))
     plan = replace(build_algorithm(study).plan, epochs=1, steps=1)
-    job = Job.begin(learner, work.layout, work.layout.vector(work.module), plan)
+    noise = None
+    if island.budget is not None:
+        budget = ExampleBudget(island.budget, len(learner.train), ExampleAccount())
+        noise = budget.of_task(plan, "dry run")
+        told.append(f"privacy: noise {budget.noise:.3g} x clip in every step; {_paid(budget, island.budget.plans[0])}")
+    job = Job.begin(learner, work.layout, work.layout.vector(work.module), plan, noise=noise)
     before = score(work, job.vector, learner.train).loss
     advance(work, job)
     require(
@@ -170,6 +196,14 @@ def _executor(island: LocalSite, work: TrainingContext, threads: int) -> str:
     if is_small(work):
         return told
     return f"{told}; a large network, on {threads} of this machine's {os.cpu_count()} cores (--threads)"
+
+
+def _paid(budget: ExampleBudget, plan: Plan) -> str:
+    """Say how far a budget goes."""
+    epsilon = budget.terms.budget
+    if math.isinf(epsilon):
+        return "no budget limits it"
+    return f"a budget of epsilon {epsilon:g} pays for {budget.tasks_paid(plan)} tasks"
 
 
 def save_model(island: LocalSite, model: Tensor, path: Path) -> None:

@@ -31,6 +31,9 @@ class SiteTable(StudyTable):
     """Models that are tried on the learner's data in the whole run; default: as many as the study needs."""
     refuse: tuple[Probes, ...] = ()
     """What is not answered, as with `--refuse`."""
+    max_epsilon: Annotated[float, Field(gt=0)] | None = None
+    """Epsilon that any example may be spent for in the whole run; the study has to use LocalNoise. Where the noise
+    follows from the budget it is raised, else the learner rests earlier."""
     code: dict[str, Sha256] | None = None
     """Code files beside the study that may run, each with its SHA-256, as `sha256sum` prints it. Other code is refused,
     `--allow-code` or not; an empty table refuses all. Default: as without a site file."""
@@ -54,6 +57,11 @@ def read_site(path: Path) -> SiteFile:
     except ValidationError as error:
         raise in_lines(error, raw, str(path), lines) from None
     rules = SiteRules(
-        table.min_rows, table.min_scored_rows, table.min_batch, table.max_questions, frozenset(table.refuse)
+        table.min_rows,
+        table.min_scored_rows,
+        table.min_batch,
+        table.max_questions,
+        frozenset(table.refuse),
+        table.max_epsilon,
     )
     return SiteFile(rules, None if table.code is None else ApprovedCode(tuple(sorted(table.code.items()))))

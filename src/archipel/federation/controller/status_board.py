@@ -10,9 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from archipel.core.parts.clipping import Movements
+from archipel.core.parts.local_noise import ExampleSpending
 from archipel.core.parts.privacy_account import PrivacyAccount
 from archipel.core.records import Capped, Committed, Scores
-from archipel.core.types import Evaluate, Train
+from archipel.core.types import Evaluate, Spent, Train
 from archipel.federation.controller.admissions import Admissions
 from archipel.federation.controller.event_log import EventLog
 from archipel.federation.controller.meters import Meters
@@ -141,9 +142,15 @@ class StatusBoard:
     def _epsilon(self) -> dict[str, float] | None:
         """Return what the versions so far reveal, where the method adds noise."""
         account = self._log.state.memory.get("privacy")
-        if not isinstance(account, PrivacyAccount):
-            return None
-        return {"spent": account.epsilon, "delta": account.delta, "noise": account.noise}
+        if isinstance(account, PrivacyAccount):
+            return {"spent": account.epsilon, "delta": account.delta, "noise": account.noise}
+        told = max(self._spent().values(), key=lambda one: one.epsilon, default=None)
+        return None if told is None else {"spent": told.epsilon, "delta": told.delta, "noise": told.noise}
+
+    def _spent(self) -> dict[str, Spent]:
+        """Return what learners have told of their own accounts."""
+        account = self._log.state.memory.get("privacy")
+        return account.latest if isinstance(account, ExampleSpending) else {}
 
     def _expiring(self, who: Identity) -> list[dict[str, Any]]:
         """Return when the certificates that were seen expire, the first one first; a learner sees its own."""
@@ -173,6 +180,8 @@ class StatusBoard:
         else:
             rests = session.rests_until > self._log.now
             state = "there" if member.active else "resting" if rests else "gone"
+            if member.active and member.resting:
+                state = "privacy budget spent"
         return {
             "name": name,
             "state": state,
@@ -180,6 +189,7 @@ class StatusBoard:
             "capped": self._capped(name),
             "training": [task for task, command in session.orders.items() if isinstance(command, Train)],
             "evaluating": sum(isinstance(command, Evaluate) for command in session.orders.values()),
+            "epsilon": self._spent()[name].epsilon if name in self._spent() else None,
             "seen": None if member is None else round(self._log.now - session.seen, 1),
         }
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from archipel.core.frozen_weights import copied
 from archipel.core.types import Plan
+from archipel.federation.learner.example_privacy import ExamplePrivacy
 from archipel.federation.learner.link import Link, TurnedAway, bounded
 from archipel.federation.learner.local_state import Memory, Owed, StateFolder
 from archipel.federation.learner.local_trainer import LocalTrainer
@@ -103,6 +104,7 @@ class Agent:
         if (settings := self.island.sums) is not None:
             own = (self.island.learner.name, self.folder, settings, len(self.island.learner.train))
             self.sums = MaskedUpdates(*own, self.signatures)
+        self._examples = ExamplePrivacy(self.island.budget, self.memory, len(self.island.learner.train))
         self._settling: set[int] = set()
         """Tasks whose answers are on their way."""
 
@@ -315,7 +317,9 @@ class Agent:
         work, device = self.island.work, self.island.work.x.device
         shift, key = None if shift is None else shift.to(device), training.order.plan.key
         carried = carried.to(device)
-        job = Job.begin(self.island.learner, work.layout, carried, training.plan, key, shift, work.objective)
+        plan = training.plan
+        noise = self._examples.noise(plan, training.order.task)
+        job = Job.begin(self.island.learner, work.layout, carried, plan, key, shift, work.objective, noise)
         while not job.done and not training.cancelled:
             self.trainer.advance(job)
             training.steps = job.steps
@@ -336,6 +340,7 @@ class Agent:
             raise ValueError("what it keeps to itself holds numbers that are not finite")
         layers = tuple(name for name in plan.sends(work.layout.names) if name not in unwanted)
         about, layout, memory = training.order, work.layout, self.memory
+        metrics = self._examples.charged(metrics, plan, job.epochs)
         if self.sums is None:
             had = {layer.name: layer.sha256.hex() for layer in about.model}
             owed = owe(memory, layout, about.task, job, layers, had, metrics)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from archipel.core import types
 from archipel.core.types import Metrics
+from archipel.learner.example_budget import ExampleAccount
 from archipel.storage.dataclass_codec import Codec
 
 
@@ -58,6 +59,8 @@ class Memory:
     """Questions about models that it has answered."""
     moments: str = ""
     """SHA-256 of the statistics that its features are standardised by."""
+    examples: ExampleAccount | None = None
+    """The secret and the account of its examples, where it adds noise to its gradients."""
     private: dict[str, Tensor] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
     owed: Owed | None = None
@@ -66,7 +69,7 @@ class Memory:
     """The last secure sum that it took part in: each has a higher number."""
 
 
-CODEC = Codec(types, Owed, Withheld, Memory)
+CODEC = Codec(types, Owed, Withheld, Memory, ExampleAccount)
 
 
 class StateFolder:

@@ -59,6 +59,8 @@ class SiteRules:
     max_questions: int | None = None
     """In the whole run."""
     refuse: frozenset[Probes] = frozenset()
+    max_epsilon: float | None = None
+    """That its examples may be spent for in the whole run."""
 
 
 class Refusal(ValueError):

@@ -9,6 +9,7 @@ from archipel.data.standardise import Moments
 from archipel.executors.choice import Way
 from archipel.federation.learner.masked_updates import SumSettings
 from archipel.federation.learner.policy import Policy, Probes
+from archipel.learner.example_budget import BudgetTerms
 from archipel.learner.learner import Learner, TrainingContext
 
 
@@ -26,6 +27,9 @@ class LocalSite:
     """How to train; None: as suits the network."""
     sums: SumSettings | None = None
     """How updates are added up, if that is done securely."""
+
+    budget: BudgetTerms | None = None
+    """What its examples may be spent for, where the study adds noise to gradients."""
 
     @property
     def refuses(self) -> frozenset[Probes]:

@@ -339,7 +339,7 @@ class Head(_message.Message):
     def __init__(self, task: _Optional[int] = ..., sequence: _Optional[int] = ..., size: _Optional[int] = ..., sha256: _Optional[bytes] = ..., offset: _Optional[int] = ..., trained: _Optional[_Union[Trained, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ..., failed: _Optional[str] = ..., sum: _Optional[_Union[SumAnswer, _Mapping]] = ...) -> None: ...
 
 class Trained(_message.Message):
-    __slots__ = ("layers", "steps", "epochs", "losses", "validation", "gradient_norm", "classes", "training_loss", "squared_loss")
+    __slots__ = ("layers", "steps", "epochs", "losses", "validation", "gradient_norm", "classes", "training_loss", "squared_loss", "spent")
     LAYERS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
@@ -349,6 +349,7 @@ class Trained(_message.Message):
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     TRAINING_LOSS_FIELD_NUMBER: _ClassVar[int]
     SQUARED_LOSS_FIELD_NUMBER: _ClassVar[int]
+    SPENT_FIELD_NUMBER: _ClassVar[int]
     layers: _containers.RepeatedCompositeFieldContainer[Layer]
     steps: int
     epochs: float
@@ -358,7 +359,20 @@ class Trained(_message.Message):
     classes: _containers.RepeatedScalarFieldContainer[int]
     training_loss: float
     squared_loss: float
-    def __init__(self, layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., steps: _Optional[int] = ..., epochs: _Optional[float] = ..., losses: _Optional[_Iterable[float]] = ..., validation: _Optional[_Union[Scored, _Mapping]] = ..., gradient_norm: _Optional[float] = ..., classes: _Optional[_Iterable[int]] = ..., training_loss: _Optional[float] = ..., squared_loss: _Optional[float] = ...) -> None: ...
+    spent: Spent
+    def __init__(self, layers: _Optional[_Iterable[_Union[Layer, _Mapping]]] = ..., steps: _Optional[int] = ..., epochs: _Optional[float] = ..., losses: _Optional[_Iterable[float]] = ..., validation: _Optional[_Union[Scored, _Mapping]] = ..., gradient_norm: _Optional[float] = ..., classes: _Optional[_Iterable[int]] = ..., training_loss: _Optional[float] = ..., squared_loss: _Optional[float] = ..., spent: _Optional[_Union[Spent, _Mapping]] = ...) -> None: ...
+
+class Spent(_message.Message):
+    __slots__ = ("epsilon", "delta", "noise", "rests")
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    NOISE_FIELD_NUMBER: _ClassVar[int]
+    RESTS_FIELD_NUMBER: _ClassVar[int]
+    epsilon: float
+    delta: float
+    noise: float
+    rests: bool
+    def __init__(self, epsilon: _Optional[float] = ..., delta: _Optional[float] = ..., noise: _Optional[float] = ..., rests: _Optional[bool] = ...) -> None: ...
 
 class Scored(_message.Message):
     __slots__ = ("count", "loss", "classes", "confusion", "bins", "histogram", "tokens", "cells")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from archipel.core.types import AUC_BINS, Cycle, Metrics, Phase, Plan, Reports, Scored
+from archipel.core.types import AUC_BINS, Cycle, Metrics, Phase, Plan, Reports, Scored, Spent
 from archipel.data.standardise import Moments
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.body import InvalidUpdate
@@ -172,6 +173,7 @@ def encode_metrics(metrics: Metrics, layers: Iterable[pb.Layer], steps: int) -> 
         classes=metrics.classes,
         training_loss=metrics.training_loss,
         squared_loss=metrics.squared_loss,
+        spent=None if metrics.spent is None else pb.Spent(**asdict(metrics.spent)),
     )
 
 
@@ -211,7 +213,16 @@ def decode_metrics(
         )
     told = "training loss" in asked and said.HasField("training_loss") and said.HasField("squared_loss")
     moments = (said.training_loss, said.squared_loss) if told else (None, None)
-    return Metrics(said.epochs, losses, scored, norm, counts, *moments)
+    return replace(Metrics(said.epochs, losses, scored, norm, counts, *moments), spent=_spent(said))
+
+
+def _spent(said: pb.Trained) -> Spent | None:
+    if not said.HasField("spent"):
+        return None
+    told = said.spent
+    if not (0 <= told.epsilon < math.inf and 0 < told.delta < 1 and 0 < told.noise < math.inf):
+        raise InvalidUpdate(f"an account of epsilon {told.epsilon} at delta {told.delta} with noise {told.noise}")
+    return Spent(told.epsilon, told.delta, told.noise, told.rests)
 
 
 def most_epochs(plan: Plan) -> int:

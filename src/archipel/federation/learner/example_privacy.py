@@ -1,0 +1,36 @@
+"""A learner's own side of local noise: its secret and its account are in its state folder, and it asks nobody."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from archipel.core.types import Metrics, Plan
+from archipel.federation.learner.local_state import Memory
+from archipel.federation.learner.policy import Refusal
+from archipel.learner.example_budget import BudgetTerms, ExampleAccount, ExampleBudget, StepNoise
+
+
+class ExamplePrivacy:
+    """Gives every task its noise and enters it in the account, as the learner's own copy of the study says."""
+
+    def __init__(self, terms: BudgetTerms | None, memory: Memory, examples: int) -> None:
+        """terms: None where the study adds no noise to gradients."""
+        self._memory = memory
+        self._budget: ExampleBudget | None = None
+        if terms is not None:
+            memory.examples = memory.examples or ExampleAccount()
+            self._budget = ExampleBudget(terms, examples, memory.examples)
+
+    def noise(self, plan: Plan, task: int) -> StepNoise | None:
+        """Return what a task's gradients are noised with; refuse one that the budget does not pay for."""
+        if self._budget is None:
+            return None
+        reason = self._budget.refusal(plan)
+        if reason is not None:
+            raise Refusal(reason)
+        # a task that is asked for again after its answer has left is another one, whatever its number
+        return self._budget.of_task(plan, f"{self._memory.federation} {task} {self._memory.trained}")
+
+    def charged(self, metrics: Metrics, plan: Plan, epochs: int) -> Metrics:
+        """Enter a task whose answer is about to be saved; return its metrics with the account."""
+        return metrics if self._budget is None else replace(metrics, spent=self._budget.charge(plan, epochs))
