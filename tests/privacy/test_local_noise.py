@@ -21,10 +21,24 @@ from scipy import stats
 from torch import nn
 
 from archipel import ArchipelWarning, simulate
-from archipel.algorithms import async_fedavg, fedavg, fedlc, fedntd, hdafl, oort, radfed, radfed_i, scaffold, sync_dvw
+from archipel.algorithms import (
+    async_fedavg,
+    ditto,
+    fedavg,
+    fedlc,
+    fedntd,
+    hdafl,
+    moon,
+    oort,
+    per_fedavg,
+    radfed,
+    radfed_i,
+    scaffold,
+    sync_dvw,
+)
 from archipel.core.algorithm import Algorithm
 from archipel.core.layout import Layout
-from archipel.core.parts import Ending, LocalNoise, Rounds, Stream
+from archipel.core.parts import AllData, Ending, FineTuned, LocalNoise, Rounds, Stream
 from archipel.core.records import LearnerSpent, PrivacySpent
 from archipel.core.types import Plan
 from archipel.data import digits
@@ -319,6 +333,7 @@ COMPOSED: dict[str, tuple[Algorithm, dict[str, Any]]] = {
     "models that travel": (radfed(fraction=0.4, hops=2, batch=64), {}),
     "a stream": (async_fedavg(batch=64), {}),
     "evaluated by others": (sync_dvw(batch=64), {}),
+    "a model that learners keep": (ditto(batch=64), {}),
     "an objective": (fedntd(batch=64), {}),
     "dropout and Adam": (fedavg(batch=64, optimiser="Adam", rate=0.01), {"model": with_dropout}),
 }
@@ -373,6 +388,13 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "gradient norms": (lambda: noised(radfed_i()), "ByImportance"),
     "losses": (lambda: noised(oort()), "has learners tell their training loss, computed from the same examples"),
     "class counts": (lambda: noised(fedlc()), "how many there are of each class. Leave it out"),
+    "another descent": (lambda: noised(per_fedavg()), "goes along something else"),
+    "features": (lambda: noised(moon()), "compares what goes into a layer"),
+    "fine-tuning": (
+        lambda: replace(FEDAVG, personal=FineTuned(), privacy=NOISE),
+        "trains on the learner's examples without noise",
+    ),
+    "all data": (lambda: replace(noised(), planners=(AllData(5),)), "tasks train on the validation part too"),
     "batch norm": (
         lambda: start(NOISE, Ending(rounds=1), model=normed),
         "BatchNorm1d '2' mixes the examples of a batch. Use group normalisation: torch.nn.GroupNorm(8, 24)",

@@ -26,6 +26,7 @@ from archipel.core.checks import at_least, more_than, one_of, require
 from archipel.core.frozen_weights import copied
 from archipel.core.layout import Layout
 from archipel.core.members import Members
+from archipel.core.parts.all_data import AllData
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.merge import Merge, Proposal
 from archipel.core.parts.part import Composition, Part
@@ -131,6 +132,12 @@ class LocalNoise(Privacy):
             return (
                 f"{personal!r} trains on the learner's examples without noise, and its scores are told. Use "
                 "KeptModel() with PersonalPhase(), which has noise too, or leave it out."
+            )
+        everything = next((planner for planner in algorithm.planners if isinstance(planner, AllData)), None)
+        if everything is not None:
+            return (
+                f"LocalNoise accounts for the training part, and with {everything!r} tasks train on the validation "
+                "part too. Leave one of them out."
             )
         return None
 
