@@ -40,7 +40,7 @@ bench: $(READY)  ## Race Archipel against its peers and the machine's limits, on
 
 chaos: $(READY)  ## Kill the controller of a real federation 100 times under each protocol, and crowd it with strangers; half an hour
 	$(RUN) tests.federation.chaos --kills 100 --out benchmarks/measured/chaos.json
-	ARCHIPEL_CHAOS=1 $(RUN) pytest tests/federation/test_faults.py
+	ARCHIPEL_CHAOS=1 $(RUN) pytest tests/federation/test_faults.py tests/federation/test_secure_kills.py
 	$(RUN) benchmarks.federation.strangers --out benchmarks/measured/strangers.json
 
 fuzz: $(READY)  ## Feed ten million changed inputs to the parsers, and 10,000 random histories to the controller; hours

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from archipel.federation.security.authority import create_authority, issue
+from archipel.core.checks import ArchipelWarning
+from archipel.federation.security.authority import create_authority, described, issue
+from archipel.federation.security.revocation import RevocationList
+from archipel.federation.security.round_signatures import RoundSignatures
+from archipel.privacy.secure_sum.sum_messages import RoundKeys
+from archipel.study.federate import host
+from archipel.study.files import study_of
 from tests.federation.in_one_process import hold, study
 from tests.federation.test_conformance import simulated
 
@@ -36,6 +43,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*hides updates and not scores")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_federation_comes_to_the_simulators_bits(method: str, tmp_path: Path, papers: Path) -> None:
     raw = study(
@@ -50,3 +58,41 @@ def test_a_federation_comes_to_the_simulators_bits(method: str, tmp_path: Path, 
     assert torch.equal(held.run.model, expected.model)
     assert held.run.traffic == expected.traffic
     assert [c.weights for _, c in held.run.commits] == [c.weights for _, c in expected.commits]
+
+
+def test_scores_at_learners_are_told_to_be_seen_one_by_one() -> None:
+    raw = study(algorithms=[{"name": "fedavg", "privacy": "SecureSum()"}], evaluation={"at": "learners"})
+    with pytest.warns(ArchipelWarning, match="hides updates and not scores"):
+        host(study_of(raw))
+
+
+def test_a_controller_without_certificates_is_refused(tmp_path: Path) -> None:
+    hosting = host(study_of(study(algorithms=[{"name": "fedavg", "privacy": "SecureSum()"}])))
+    with pytest.raises(ValueError, match="whose keys are signed with certificates"):
+        hosting.open(tmp_path)
+
+
+def test_signatures_count_only_with_a_valid_certificate_of_the_authority(papers: Path, tmp_path: Path) -> None:
+    mine = RoundSignatures(papers / "00", listed=["00", "01"])
+    other = tmp_path / "other"
+    create_authority(other)
+    issue(other, "learner", "01")
+
+    def reason(signer: RoundSignatures, name: str = "01", checks: RoundSignatures = mine) -> str | None:
+        keys = RoundKeys(name, bytes(32), bytes(32), bytes(32))
+        signature, certificate = signer.sign(keys.statement("here/1"))
+        signed = replace(keys, signature=signature, certificate=certificate)
+        return checks.verify(signed, keys.statement("here/1"))
+
+    honest = RoundSignatures(papers / "01")
+    assert reason(honest) is None
+    assert reason(honest, "00") == "the certificate is not that of learner/00"
+    assert reason(RoundSignatures(papers / "02"), "02") == "the study does not list that learner"
+    assert reason(RoundSignatures(other / "01")) == "the certificate is none of this federation's authority"
+    assert reason(RoundSignatures(papers / "controller"), "controller") is not None
+    serial = described(papers / "01").serial
+    (tmp_path / "revoked.txt").write_text(serial)
+    strict = RoundSignatures(papers / "00", revoked=RevocationList(tmp_path / "revoked.txt"))
+    assert reason(honest, checks=strict) == "the certificate has been revoked"
+    keys = RoundKeys("01", bytes(32), bytes(32), bytes(32), b"forged", honest.sign(b"")[1])
+    assert mine.verify(keys, keys.statement("here/1")) == "another key has made it"

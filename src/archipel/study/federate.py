@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from archipel.assembly.contexts import context_of
 from archipel.assembly.finished_run import run_of
 from archipel.assembly.requirements import check_stimuli, default_metric, evaluation_of
 from archipel.core.algorithm import Algorithm
-from archipel.core.checks import require
+from archipel.core.checks import ArchipelWarning, require
 from archipel.core.controller import Controller
 from archipel.core.layout import Layout
 from archipel.core.parts.clipping import clipped
@@ -307,6 +308,13 @@ def host(study: Study) -> Hosting:
         if isinstance(planner, ValidationCycle):
             for guest in terms.learners.values():
                 planner.cycle_of(guest.group)  # says so if there are no thresholds for it
+    if isinstance(algorithm.privacy, SecureSum) and evaluation.at != "home":
+        warnings.warn(
+            f'Evaluation(at="{evaluation.at}"): SecureSum hides updates and not scores: counts of right and wrong answers '
+            "come to the controller learner by learner. Score the model at home, or accept that.",
+            ArchipelWarning,
+            stacklevel=2,
+        )
     ending = settings.get("ending") or Ending(rounds=20)
     layout = work.layout
 

@@ -68,7 +68,7 @@ class Answers:
         self._sessions = sessions
         self._outbox = outbox
         self._evaluations = evaluations
-        self._sums = sums
+        self._sums, self._in_sums = sums, sums.active
         self._large = large
         self._bodies = bodies
         self._terms = terms
@@ -119,7 +119,7 @@ class Answers:
         event: Event
         try:
             match head.WhichOneof("result"):
-                case "trained" if self._sums.active:
+                case "trained" if self._in_sums:
                     event = self._without_numbers(session, command, head)
                 case "trained":
                     event, delivery, body = await self._take_in(session, command, head, pieces)

@@ -104,6 +104,7 @@ class Federation:
         self.evaluations = SiteEvaluations(
             self.log, self.sessions, self.outbox, self.workers, self.meters, home, terms.opinion_deadline
         )
+        self._in_sums = sums is not None
         self._large_pieces = Limiter(LARGE_PIECES, PIECE_SECONDS)
         self.large = PiecewiseUploads(self.log, self.workers, self._large_pieces)
         self.sums = SecureRounds(
@@ -259,7 +260,8 @@ class Federation:
                     session.seen += stalled
             self.log.note_repeats()
             # what is due is posted once: the next look waits until the controller has handled it
-            self.sums.close_due()
+            if self._in_sums:
+                self.sums.close_due()
             if all(pending.handled.done() for pending in told):
                 told = [self.log.post(event) for event in self._due(looked)] + self.evaluations.tell_due()
 
