@@ -308,13 +308,7 @@ def host(study: Study) -> Hosting:
         if isinstance(planner, ValidationCycle):
             for guest in terms.learners.values():
                 planner.cycle_of(guest.group)  # says so if there are no thresholds for it
-    if isinstance(algorithm.privacy, SecureSum) and evaluation.at != "home":
-        warnings.warn(
-            f'Evaluation(at="{evaluation.at}"): SecureSum hides updates and not scores: counts of right and wrong answers '
-            "come to the controller learner by learner. Score the model at home, or accept that.",
-            ArchipelWarning,
-            stacklevel=2,
-        )
+    _tell_of_scores(algorithm, evaluation)
     ending = settings.get("ending") or Ending(rounds=20)
     layout = work.layout
 
@@ -325,6 +319,17 @@ def host(study: Study) -> Hosting:
     secret = new_key() if algorithm.privacy is not None and algorithm.privacy.keyed else ""
     home = work if at_home else None
     return Hosting(study, algorithm, layout, terms, ending, evaluation, seed, secret, initial, data, home)
+
+
+def _tell_of_scores(algorithm: Algorithm, evaluation: Evaluation) -> None:
+    """Warn of scores that tell the controller of single learners, where updates are hidden from it."""
+    if isinstance(algorithm.privacy, SecureSum) and evaluation.at != "home":
+        warnings.warn(
+            f'Evaluation(at="{evaluation.at}"): SecureSum hides updates and not scores: each learner tells how many of its '
+            "answers were right and wrong. Score the model at home, or accept that.",
+            ArchipelWarning,
+            stacklevel=2,
+        )
 
 
 def _evaluation(algorithm: Algorithm, data: Islands, layout: Layout, at_home: bool) -> Evaluation:
