@@ -325,8 +325,8 @@ def _tell_of_scores(algorithm: Algorithm, evaluation: Evaluation) -> None:
     """Warn of scores that tell the controller of single learners, where updates are hidden from it."""
     if isinstance(algorithm.privacy, SecureSum) and evaluation.at != "home":
         warnings.warn(
-            f'Evaluation(at="{evaluation.at}"): SecureSum hides updates and not scores: each learner tells how many of its '
-            "answers were right and wrong. Score the model at home, or accept that.",
+            f'Evaluation(at="{evaluation.at}"): SecureSum hides updates and not scores: each learner tells how many of '
+            "its answers were right and wrong. Score the model at home, or accept that.",
             ArchipelWarning,
             stacklevel=2,
         )
