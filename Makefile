@@ -1,6 +1,7 @@
 # Every target sets up its own virtual environment, so that on a fresh machine one command is enough.
 PYTHON ?= python3
 VENV   := .venv
+WORKERS ?= 2
 RUN    := $(VENV)/bin/python -m
 PLAIN  := $(VENV)/.plain
 READY  := $(VENV)/.ready
@@ -27,7 +28,7 @@ demo: $(PLAIN)  ## Run the methods of the five papers side by side on digits, an
 	$(VENV)/bin/archipel run
 
 test: $(READY)  ## Run all tests
-	$(RUN) pytest -n 2 --dist worksteal
+	$(RUN) pytest -n $(WORKERS) --dist worksteal
 
 coverage: $(READY)  ## Measure how much of the core and the parts their own tests cover, and write docs/reference/coverage.md
 	# one process: pytest-xdist kills a worker that is slow to exit, and what it has measured is lost
@@ -67,7 +68,7 @@ lint: $(READY)  ## Format, lint and types, without changing a file
 	$(RUN) mypy
 
 check: lint  ## Format, lint, types and the fast tests
-	$(RUN) pytest -n 2 --dist worksteal -m "not slow"
+	$(RUN) pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 format: $(READY)  ## Put the code into its one format
 	$(RUN) ruff format $(CODE)

@@ -158,7 +158,7 @@ def opened(hosting: Hosting, folder: Path) -> DurableController:
 
 
 @pytest.mark.parametrize("method", [*SYNCHRONOUS, *ASYNCHRONOUS])
-def test_a_simulators_events_told_to_a_federations_book(method: str, tmp_path: Path) -> None:
+def test_a_simulators_events_told_to_a_durable_controller(method: str, tmp_path: Path) -> None:
     """Also with partial uploads, private layers and whatever else the methods do with layers."""
     raw = study(algorithms=[{**SYNCHRONOUS, **ASYNCHRONOUS}[method]], ending={"rounds": 6})
     one = one_run(study_of(raw))

@@ -144,7 +144,7 @@ def test_the_same_answer_with_another_body_is_refused(undisturbed: Left, tmp_pat
         assert (await bad.send(update.head, body)).verdict == pb.Receipt.KEPT
         update.numbers += 1
         receipt = await bad.send(update.head, update.sign())
-        assert (receipt.verdict, receipt.reason) == (pb.Receipt.REFUSED, "told otherwise before")
+        assert (receipt.verdict, receipt.reason) == (pb.Receipt.REFUSED, "conflicts with an earlier answer")
 
     left = run(tmp_path, act)
     assert torch.equal(left.model, undisturbed.model)

@@ -94,10 +94,8 @@ def learner(
     from archipel.study.own_code import Code
     from archipel.study.site_file import SiteFile, read_site
 
-    who = identity(papers, insecure, controller)
-    if who.kind != "learner":
-        raise ValueError(f"--tls: is the certificate of {who}; a learner's is needed.")
-    place = state or Path(f"learner-{who.name}")
+    name = _own_name(papers, insecure, controller)
+    place = state or Path(f"learner-{name}")
     if log:
         _print_record(place)
         return
@@ -105,7 +103,7 @@ def learner(
     demands = SiteFile() if site is None else read_site(site)
     code: Code = demands.code or ("any" if allow_code else "none" if dry_run else "beside")
     chosen = read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code)
-    island, narrowed = take_part(chosen, who.name, data, demands.rules)
+    island, narrowed = take_part(chosen, name, data, demands.rules)
     count = threads or narrowed.simulation.threads
     if dry_run:
         _print_lines(try_out(narrowed, island, count))
@@ -115,6 +113,14 @@ def learner(
         own = (StateFolder(place), hashes_of(narrowed), layout_hash(island.work.layout), refuses)
         signed = _signatures(papers, narrowed, place)
         _finish(run_learner(lambda: Agent(link(controller, papers, insecure), island, *own, signatures=signed)), place)
+
+
+def _own_name(papers: Path | None, insecure: str | None, controller: str) -> str:
+    """Return the name in the certificate, which must be a learner's."""
+    who = identity(papers, insecure, controller)
+    if who.kind != "learner":
+        raise ValueError(f"--tls: is the certificate of {who}; a learner's is needed.")
+    return who.name
 
 
 def _signatures(papers: Path | None, study: Study, place: Path) -> RoundSignatures | None:

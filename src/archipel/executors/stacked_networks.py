@@ -131,8 +131,8 @@ class Sequential(Mapped):
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    rows, turned = x.flatten(1, -2), weight.transpose(1, 2)
-    product = torch.bmm(rows, turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, turned)
+    rows, transposed = x.flatten(1, -2), weight.transpose(1, 2)
+    product = torch.bmm(rows, transposed) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, transposed)
     return product.view(*x.shape[:-1], -1)
 
 

@@ -83,15 +83,12 @@ class SecureRounds:
         """federation: its name; deadline: seconds of a phase."""
         self._log, self._sessions, self._workers, self._large = event_log, sessions, workers, large
         self._rules, self._federation, self._deadline = rules, federation, deadline
+        self.active = rules is not None
+        """Whether the study adds up updates so."""
         self._durable: DurableController = event_log.durable
         self._open: dict[int, OpenSum] = {}
         self._rows: list[tuple[SumRow, asyncio.Future[str]]] = []
         self._writing = False
-
-    @property
-    def active(self) -> bool:
-        """Whether the study adds up updates so."""
-        return self._rules is not None
 
     # ------------------------------------------------------------------------------------------------------ beginning
 

@@ -133,26 +133,7 @@ class Replay:
         """Tell the controller of an event: what to do, and what to write down."""
         event: Event = CODEC.value(line.event)
         beside = CODEC.value(line.beside)
-        match event:
-            case Trained(task, model):
-                out = self.out.pop(task).command
-                if model:
-                    assert isinstance(out, Train)
-                    self.models.adopt(model, out.model.name, beside["delivery"])
-            case Summed(task, model):
-                out = self.out.pop(task).command
-                assert isinstance(out, AddUp)
-                self.models.adopt(model, out.start, beside["delivery"])
-            case RolledBack(_, model):
-                self.models.adopt(model, self.controller.state.model.name, beside["delivery"])
-            case Evaluated(task) | Failed(task):
-                self.out.pop(task, None)
-            case Woke(tag):
-                self.alarms.remove(next(alarm for alarm in self.alarms if alarm.tag == tag))
-        for kind, layers in beside["moved"].items():
-            ledger = self.moved.setdefault(kind, {})
-            for layer, amount in layers.items():
-                ledger[layer] = ledger.get(layer, 0) + amount
+        self._receive(event, beside)
         try:
             commands = self.controller.handle(event)
         except OSError:  # the disk's, which is no fault of the event
@@ -182,6 +163,29 @@ class Replay:
                 case Stop(reason):
                     self.stopped = reason
         return commands, kept
+
+    def _receive(self, event: Event, beside: dict[str, Any]) -> None:
+        """Take up what came beside an event: models, and the bytes that were moved."""
+        match event:
+            case Trained(task, model):
+                out = self.out.pop(task).command
+                if model:
+                    assert isinstance(out, Train)
+                    self.models.adopt(model, out.model.name, beside["delivery"])
+            case Summed(task, model):
+                out = self.out.pop(task).command
+                assert isinstance(out, AddUp)
+                self.models.adopt(model, out.start, beside["delivery"])
+            case RolledBack(_, model):
+                self.models.adopt(model, self.controller.state.model.name, beside["delivery"])
+            case Evaluated(task) | Failed(task):
+                self.out.pop(task, None)
+            case Woke(tag):
+                self.alarms.remove(next(alarm for alarm in self.alarms if alarm.tag == tag))
+        for kind, layers in beside["moved"].items():
+            ledger = self.moved.setdefault(kind, {})
+            for layer, amount in layers.items():
+                ledger[layer] = ledger.get(layer, 0) + amount
 
     def save(self) -> dict[str, Any]:
         return {
@@ -328,7 +332,9 @@ class DurableController:
             before = self.journal.answered(answer.learner, answer.task, answer.sequence)
             if before is not None:
                 same = before.answer is not None and before.answer.print == answer.print
-                return _told(CODEC.value(before.event)) if same else Taken("another", "told otherwise before")
+                return (
+                    _told(CODEC.value(before.event)) if same else Taken("another", "conflicts with an earlier answer")
+                )
         if isinstance(event, Trained | Evaluated | Summed | Failed | Progress):
             out = None if event.task in self._closing else self.out.get(event.task)
             if out is None and answer is None:
