@@ -11,6 +11,9 @@ bytes within 1 % of the adapters' own; the driver's memory, beyond the imports, 
 workers; at most 1.1 times the time of the loop; the large base in less than 3 GB, with everything. The loop makes the
 same steps on the same mini-batches, and its adapters are compared with the run's: another result is no comparison.
 Needs the extra hf.
+
+Flower runs in an environment of its own: environments/flower.txt, with transformers and peft of the extra hf:
+`PYTHONPATH=. ENVIRONMENT/bin/python -m benchmarks.contenders.flower_adapters`. Its mini-batches are drawn by itself.
 """
 
 from __future__ import annotations
@@ -37,20 +40,13 @@ from archipel.core.randomness import derive
 from archipel.data import Islands
 from archipel.learner.batches import batches
 from archipel.simulation.simulate import finished, prepare
-
-LEARNERS, RANK, RATE, BATCH, LENGTH = 8, 8, 1e-3, 8, 32
-SIZES = {"vocab_size": 259, "num_attention_heads": 8, "max_position_embeddings": LENGTH, "model_type": "llama"}
-SMALL = {**SIZES, "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8}
-LARGE = {**SIZES, "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 14}
-LORA = {"r": RANK, "lora_alpha": 2 * RANK, "lora_dropout": 0.0, "target_modules": ["q_proj", "v_proj"]}
+from benchmarks.contenders.adapters_work import BATCH, BATCHES, LARGE, LEARNERS, LENGTH, LORA, RATE, SMALL, letters
 
 
-def data(learners: int, batches_each: int = 2) -> Islands:
+def data(learners: int) -> Islands:
     """Texts of random letters, all of the same length."""
-    draw = torch.Generator().manual_seed(0)
-    each = batches_each * BATCH
-    letters = torch.randint(97, 123, (learners * each + 8, LENGTH), generator=draw)  # a few to score at the end
-    texts = [bytes(row.tolist()).decode() for row in letters]
+    each = BATCHES * BATCH
+    texts = [bytes(row.tolist()).decode() for row in letters(learners)]
     source = ap.data.from_texts(texts, "bytes", length=LENGTH)
     return source.split(learners=learners, sizes=(each,) * learners, test=0.03, stimuli=0)
 
