@@ -58,7 +58,9 @@ def main() -> None:
 
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
-        strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_available_nodes=LEARNERS)
+        strategy = FedAvg(
+            fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=LEARNERS, min_available_nodes=LEARNERS
+        )
         results.append(strategy.start(grid, ArrayRecord(begin), num_rounds=1))
 
     def watch() -> None:
