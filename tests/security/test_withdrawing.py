@@ -6,10 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from archipel.core.records import Handed, Membership
 from archipel.core.types import Evaluate, Evaluated, Failed, Left
+from archipel.federation.learner.link import TurnedAway
+from archipel.federation.security.names import Identity
+from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire.channel import NAME
 from tests.federation.hand_made import study
 from tests.federation.scene import Scene, scene
 
@@ -85,5 +90,29 @@ def test_whoever_is_withdrawn_while_it_owes_an_opinion_is_given_no_task(tmp_path
             events = await one.events()
             asked = next(event for event in events if isinstance(event, Evaluated) and None in event.results)
             assert events.index(Left(VICTIM)) < events.index(asked)
+
+    asyncio.run(go())
+
+
+def test_the_open_calls_of_whoever_is_withdrawn_are_ended(tmp_path: Path) -> None:
+    """Also one that is never read to its end, and one that never ends: neither would meet the gate again."""
+    metadata = (("archipel-identity", f"learner/{VICTIM}"),)
+
+    async def go() -> None:
+        async with scene(study(ending={"commits": 1_000_000}), tmp_path) as one:
+            theirs, operator = one.link(f"learner/{VICTIM}"), one.link("operator/alice")
+            await theirs.join(one.hello())
+            listening: Any = theirs.channel.unary_stream(f"/{NAME}/Listen")(b"", metadata=metadata)
+            answering: Any = theirs.channel.stream_unary(f"/{NAME}/Answer")(metadata=metadata)
+            await answering.write(pb.Portion(head=pb.Head(task=1)).SerializeToString())
+            mine = Identity("learner", VICTIM)
+            await one.until(lambda: len(one.federation.calls._open[mine]) == 2)
+            await operator.steer("withdraw", VICTIM)
+            assert await listening.code() == await answering.code() == grpc.StatusCode.ABORTED
+            assert await listening.details() == await answering.details() == "The caller was withdrawn."
+            with pytest.raises(TurnedAway, match="has been withdrawn"):
+                await theirs.look()
+            await theirs.close()
+            await operator.close()
 
     asyncio.run(go())
