@@ -11,6 +11,8 @@ import pytest
 
 from archipel.core.types import Metrics, Progress
 from archipel.federation.wire import federation_pb2 as pb
+from archipel.federation.wire.body import InvalidUpdate
+from archipel.federation.wire.messages import decode_scored
 from tests.federation.hand_made import Act, Liar, run, study
 from tests.federation.scene import scene
 
@@ -81,3 +83,27 @@ def test_progress_beyond_a_tasks_last_step_is_not_written_down(tmp_path: Path) -
             assert one.federation.durable.controller.state.out[task].steps == 3
 
     asyncio.run(go())
+
+
+ABSURD = {
+    "qfedavg": ({"name": "qfedavg", "q": 2.0}, {"training_loss": 1e300, "squared_loss": 1e300}),
+    "radfed_i": ({"name": "radfed_i", "hops": 1, "fraction": 1.0}, {"gradient_norm": 1.7e308}),
+    "oort": ({"name": "oort", "fraction": 1.0}, {"training_loss": 1.0, "squared_loss": 1.7e308}),
+}
+
+
+@pytest.mark.parametrize("method", ABSURD)
+def test_an_absurd_report_costs_its_update_and_not_the_controller(method: str, tmp_path: Path) -> None:
+    """Powers and sums of it overflow: the error ended the controller, and again at every restart."""
+    algorithm, fields = ABSURD[method]
+    left = run(tmp_path, tells(**fields), raw=study(algorithms=algorithm))
+    (receipt, *_) = left.bad.told
+    assert receipt.verdict == pb.Receipt.REFUSED
+    assert receipt.reason.endswith(" is taken")
+
+
+def test_an_absurd_loss_of_an_opinion_is_none() -> None:
+    for loss in (1e13, -1e13):
+        with pytest.raises(InvalidUpdate, match="a loss of"):
+            decode_scored(pb.Scored(count=3, loss=loss), count=3, classes=None, bins=0)
+    assert decode_scored(pb.Scored(count=3, loss=2e12), count=3, classes=None, bins=0).loss == 2e12

@@ -102,8 +102,9 @@ def test_the_open_calls_of_whoever_is_withdrawn_are_ended(tmp_path: Path) -> Non
         async with scene(study(ending={"commits": 1_000_000}), tmp_path) as one:
             theirs, operator = one.link(f"learner/{VICTIM}"), one.link("operator/alice")
             await theirs.join(one.hello())
-            listening: Any = theirs.channel.unary_stream(f"/{NAME}/Listen")(b"", metadata=metadata)
-            answering: Any = theirs.channel.stream_unary(f"/{NAME}/Answer")(metadata=metadata)
+            listen: Any = theirs.channel.unary_stream(f"/{NAME}/Listen")
+            answer: Any = theirs.channel.stream_unary(f"/{NAME}/Answer")
+            listening, answering = listen(b"", metadata=metadata), answer(metadata=metadata)
             await answering.write(pb.Portion(head=pb.Head(task=1)).SerializeToString())
             mine = Identity("learner", VICTIM)
             await one.until(lambda: len(one.federation.calls._open[mine]) == 2)

@@ -22,6 +22,9 @@ PROTOCOL = 5
 """Raised when an older side would misunderstand a newer one."""
 MOST = 2**40
 """Examples, or steps, that anybody may claim to have or to have made: sums of such counts are exact."""
+LARGEST_LOSS, LARGEST_SQUARE = 1e12, 1e30
+"""Of an example, a token or their mean; and of its square, or the square of a gradient's norm. Methods raise what
+learners report to powers and add it up: far larger numbers would overflow, which would end the controller."""
 LARGEST = 1e39
 """Features are float32, which ends before this: moments of such features stay finite when they are combined."""
 
@@ -118,8 +121,8 @@ def decode_scored(said: pb.Scored, *, count: int, classes: int | None, bins: int
     """Check counts of so many examples against those registered when the learner joined; per_token: count tokens."""
     if said.count != count:
         raise InvalidUpdate(f"counts of {said.count} examples, {count} were registered")
-    if not math.isfinite(said.loss):
-        raise InvalidUpdate(f"a loss of {said.loss}")
+    if not abs(said.loss) <= LARGEST_LOSS * max(1, count, *said.tokens):
+        raise InvalidUpdate(f"a loss of {said.loss} of {count} examples, at most {LARGEST_LOSS:g} of each are taken")
     if per_token:
         return Scored(count, said.loss, tokens=_counts(said.tokens, "count of tokens", (len(said.tokens),), (2,), MOST))
     if classes is None:
@@ -197,7 +200,7 @@ def decode_metrics(
     losses: tuple[float, ...] = ()
     scored = norm = None
     # a loss of an empty validation part is none: that costs the curve, not the update
-    if (plan.cycle is not None or "losses" in asked) and all(map(math.isfinite, said.losses)):
+    if (plan.cycle is not None or "losses" in asked) and all(abs(loss) <= LARGEST_LOSS for loss in said.losses):
         losses = tuple(said.losses)
     if said.HasField("validation"):
         bins = AUC_BINS if "validation scores" in asked else 0
@@ -205,14 +208,16 @@ def decode_metrics(
     if not {"validation", "validation scores"} & set(asked):
         scored = None
     if said.HasField("gradient_norm") and any(report.startswith("gradient norm") for report in asked):
-        norm = said.gradient_norm
+        norm = _small("gradient norm", said.gradient_norm)
     counts = tuple(said.classes) if "class counts" in asked else ()
     if counts and (len(counts) != classes or (examples is not None and sum(counts) != examples)):
         raise InvalidUpdate(
             f"{sum(counts)} examples of {len(counts)} classes, {examples} of {classes} classes were registered"
         )
     told = "training loss" in asked and said.HasField("training_loss") and said.HasField("squared_loss")
-    moments = (said.training_loss, said.squared_loss) if told else (None, None)
+    moments: tuple[float | None, float | None] = (None, None)
+    if told:
+        moments = _small("training loss", said.training_loss), _small("squared loss", said.squared_loss)
     return replace(Metrics(said.epochs, losses, scored, norm, counts, *moments), spent=_spent(said))
 
 
@@ -223,6 +228,13 @@ def _spent(said: pb.Trained) -> Spent | None:
     if not (0 <= told.epsilon < math.inf and 0 < told.delta < 1 and 0 < told.noise < math.inf):
         raise InvalidUpdate(f"an account of epsilon {told.epsilon} at delta {told.delta} with noise {told.noise}")
     return Spent(told.epsilon, told.delta, told.noise, told.rests)
+
+
+def _small(what: str, told: float) -> float:
+    """Refuse a report that no arithmetic survives; that it is a number at least 0 is checked by the controller."""
+    if told > (most := LARGEST_LOSS if what == "training loss" else LARGEST_SQUARE):
+        raise InvalidUpdate(f"a {what} of {told:g}, at most {most:g} is taken")
+    return told
 
 
 def most_epochs(plan: Plan) -> int:
