@@ -56,7 +56,6 @@ class Result:
 
 PLAN = ap.Plan(epochs=1, batch=16, rate=0.1, momentum=0.5)
 HALVES = ap.Fleet(fast=5, slow=5)
-OWN = "own(0.3)"
 
 
 def questions() -> dict[str, Question]:
@@ -126,6 +125,19 @@ def questions() -> dict[str, Question]:
             {"drawn": radfed, "`LatinSquare()`": replace(radfed, selection=ap.LatinSquare())},
             rounds=100,
         ),
+        "mixed head": Question(
+            "A private head mixed with the shared one for rare classes",
+            "HDAFL",
+            "Dirichlet(0.3), every learner tested on 30 % of its own data, mean of the learners, 30 rounds",
+            {
+                "`hdafl()`: the head is private": ap.hdafl(1.0, epochs=1, batch=16, rate=0.1, momentum=0.5),
+                "`fedavg()`: it is shared": fedavg,
+                "`fedavg()` with `MixedHead(rare=10)`": replace(fedavg, personal=ap.MixedHead()),
+            },
+            rounds=30,
+            classes="dirichlet(0.3)",
+            test="own(0.3)",
+        ),
     }
 
 
@@ -146,6 +158,7 @@ def measure(name: str, method: str, seed: int) -> Result:
         model=ap.models.mlp(64, 10, (32,)),
         fleet=question.fleet,
         ending=ap.Ending(rounds=question.rounds),
+        evaluation=ap.Evaluation(at="learners", mean="learners") if question.test != 0.2 else None,
         validation=question.validation,
         seed=seed,
     )

@@ -86,8 +86,8 @@ class TrainingContext:
 
     def kept_after(self, kept: Mapping[str, Tensor], vector: Tensor) -> dict[str, Tensor]:
         """Return what a learner keeps after a task that has made these vectors and ended with this model."""
-        name = "" if self.objective is None else self.objective.keeps_model
-        return {**kept, name: vector} if name else dict(kept)
+        parts = (self.objective, self.personal)
+        return {**kept, **{part.keeps_model: vector for part in parts if part is not None and part.keeps_model}}
 
     @cached_property
     def binding(self) -> Binding:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from archipel.core.parts.personal import ModelSources
 from archipel.core.randomness import derive
 from archipel.learner.learner import Job, Learner, TrainingContext
+from archipel.learner.objective_loss import class_counts
 from archipel.learner.training import advance
 
 
@@ -14,7 +16,8 @@ def personal_model(work: TrainingContext, learner: Learner, shared: Tensor) -> T
     vector = learner.with_private(work.layout, shared.to(work.x.device))
     if work.personal is None:
         return vector
-    return work.personal.model(vector, {name: one.to(vector.device) for name, one in learner.kept.items()})
+    kept = {name: one.to(vector.device) for name, one in learner.kept.items()}
+    return work.personal.model(ModelSources(work.layout, vector, kept, class_counts(work, learner)))
 
 
 def tuning_job(work: TrainingContext, learner: Learner, model: Tensor) -> Job | None:

@@ -14,11 +14,13 @@ from torch.nn.functional import cross_entropy
 import archipel as ap
 from archipel.core.parts.descent import Descent, TrainingPoint, Values
 from archipel.core.parts.objective import ModelContrast, TrainingBatch
+from archipel.core.parts.personal import ModelSources
 from archipel.core.parts.planning import Planner
 from archipel.core.types import Phase, Plan
 from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.training import advance
 from archipel.learner.training_point import LocalPoint
+from tests.core.parts.by_hand import layout as layout_of
 
 X, Y = torch.ones(6, 1), torch.zeros(6)
 WRONG: Any = "half"
@@ -139,16 +141,47 @@ def test_a_personal_phase_comes_behind_the_task() -> None:
     assert [(phase.epochs, phase.of) for phase in both.phases] == [(2, ""), (1, ""), (1, "personal")]
 
 
+def sources(shared: Tensor, *, classes: tuple[int, ...] = (), **kept: Tensor) -> ModelSources:
+    """What a model of one's own is made of; its layers are one row of features and three classes of one weight."""
+    return ModelSources(layout_of(features=1, head=3), shared, kept, torch.tensor(classes))
+
+
 def test_models_of_their_own() -> None:
     shared, own = torch.tensor([2.0, 2.0]), torch.tensor([4.0, 0.0])
-    assert ap.KeptModel().model(shared, {}) is shared
-    assert ap.KeptModel().model(shared, {"personal": own}) is own
-    assert ap.MixedModel().model(shared, {}) is shared
-    kept = {"own": own, "share": torch.tensor([0.25], dtype=torch.float64)}
-    assert ap.MixedModel().model(shared, kept).tolist() == [2.5, 1.5]
+    assert ap.KeptModel().model(sources(shared)) is shared
+    assert ap.KeptModel().model(sources(shared, personal=own)) is own
+    assert ap.MixedModel().model(sources(shared)) is shared
+    share = torch.tensor([0.25], dtype=torch.float64)
+    assert ap.MixedModel().model(sources(shared, own=own, share=share)).tolist() == [2.5, 1.5]
     before = Plan(epochs=9, steps=None, rate=0.3, momentum=0.9, proximal=1.0, trains=("head",), reports=("losses",))
     assert ap.FineTuned(2, None, 0.1, 0.0).tuning(before) == Plan(epochs=2, rate=0.1)
     assert ap.FineTuned(2, steps=7).tuning(before) == Plan(epochs=2, steps=7, rate=0.3, momentum=0.9)
+
+
+def test_a_mixed_head_is_the_learners_own_for_its_frequent_classes() -> None:
+    shared, own = torch.tensor([1.0, 2.0, 2.0, 2.0]), torch.tensor([9.0, 6.0, 6.0, 6.0])
+    part = ap.MixedHead(rare=10)
+    assert part.keeps == ("trained",)
+    mixed = part.model(sources(shared, classes=(30, 10, 0), trained=own))
+    assert mixed.tolist() == [1.0, 5.0, 4.0, 2.0], "3/4 own, 1/2 own, shared; other layers are shared"
+    assert part.model(sources(shared, classes=(30, 10, 0))) is shared, "before its first task"
+    assert part.model(sources(shared, trained=own)) is shared, "a task without classes"
+    assert ap.MixedHead(rare=0).model(sources(shared, classes=(1, 0, 1), trained=own)).tolist() == [1, 6, 2, 6]
+    with pytest.raises(ValueError, match="MixedHead: rare should be at least 0, got -1"):
+        ap.MixedHead(rare=-1)
+
+
+@pytest.mark.slow
+def test_mixed_heads_are_scored_at_the_learners() -> None:
+    data = ap.data.digits().split(learners=3, sizes=(60,) * 3, classes=4, test="own")
+    plain, at_learners = ap.fedavg(1.0, epochs=1, batch=8), ap.Evaluation(at="learners", mean="learners")
+    runs = [
+        ap.simulate(replace(plain, personal=personal), data, ending=ap.Ending(rounds=3), evaluation=at_learners)
+        for personal in (None, ap.MixedHead(), ap.MixedHead(rare=1e12))
+    ]
+    assert len({run.fingerprint() for run in runs}) == 1, "training is the same"
+    assert runs[0].score == runs[2].score
+    assert runs[0].score < runs[1].score
 
 
 # ----------------------------------------------------------------------------------------------- a descent of one's own

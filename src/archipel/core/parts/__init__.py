@@ -15,7 +15,7 @@ from archipel.core.parts.matched import LayerByLayer, MatchedMean
 from archipel.core.parts.merge import Community, Mean, Merge, Mix, Proposal
 from archipel.core.parts.objective import LogitCalibration, ModelContrast, NotTrueDistillation, Objective
 from archipel.core.parts.part import Part
-from archipel.core.parts.personal import FineTuned, KeptModel, MixedModel, Personal, PersonalPhase
+from archipel.core.parts.personal import FineTuned, KeptModel, MixedHead, MixedModel, Personal, PersonalPhase
 from archipel.core.parts.phases import HeadFirst
 from archipel.core.parts.planning import (
     Decay,
@@ -94,6 +94,7 @@ __all__ = [
     "MetaDescent",
     "Mix",
     "MixedDescent",
+    "MixedHead",
     "MixedModel",
     "ModelContrast",
     "Momentum",

@@ -9,10 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archipel.core.checks import require
 from archipel.core.layout import Layout
 from archipel.core.parts.merge import Mean, Proposal
-from archipel.core.parts.neurons import Axis, FloatTable, last_rows
+from archipel.core.parts.neurons import Axis, FloatTable, check_rows, last_rows
 from archipel.core.parts.part import Needs
 from archipel.core.state import Update, View
 
@@ -27,11 +26,7 @@ class MeanByClass(Mean):
     needs = Needs(reports=("class counts",), single_models=True)
 
     def check(self, layout: Layout) -> None:
-        last = layout.layers[-1]
-        require(
-            last.kind == "Linear" and not last.buffers,
-            f"MeanByClass: the last layer, {last.name!r}, is a {last.kind}; it needs a linear one, an output a class.",
-        )
+        check_rows("MeanByClass", layout)
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         proposal = super().merge(view, updates, weights)

@@ -124,6 +124,15 @@ def last_rows(layout: Layout) -> tuple[Axis, ...]:
     return tuple(_axis(entry, 0) for entry in layout.layers[-1].entries)
 
 
+def check_rows(owner: str, layout: Layout) -> None:
+    """Refuse a network whose last layer does not have a row for each class."""
+    last = layout.layers[-1]
+    require(
+        last.kind == "Linear" and not last.buffers,
+        f"{owner}: the last layer, {last.name!r}, is a {last.kind}; it needs a linear one, an output a class.",
+    )
+
+
 def _stages(owner: str, place: int, layer: Layer) -> list[_Stage]:
     entries = {entry.name.rpartition(".")[2]: entry for entry in layer.entries}
     kinds = ("Linear", "Conv1d", "Conv2d", "Conv3d", "Embedding", "LSTM")

@@ -43,17 +43,11 @@ class Objective(Part):
 
     needs_received = False
     """Whether it compares outputs with those of the model that the task carried."""
-    keeps_model = ""
-    """The name under which learners keep the model that a task ends with, for the next one; empty: they do not."""
 
     @property
     def compares(self) -> str | tuple[str, ...]:
         """Which layer's inputs it compares, by name or by a word that `Layout.select` knows; empty: none."""
         return ""
-
-    @property
-    def keeps(self) -> tuple[str, ...]:
-        return (self.keeps_model,) if self.keeps_model else ()
 
     needs_counts = False
     """Whether it looks at the learner's examples of each class; else it is given none where examples are private."""

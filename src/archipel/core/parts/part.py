@@ -53,10 +53,13 @@ class Part:
         """What this part asks for, as one value."""
         return Needs()
 
+    keeps_model = ""
+    """The name under which learners keep the model that a task ends with, for this part; empty: they do not."""
+
     @property
     def keeps(self) -> tuple[str, ...]:
         """Names of the vectors that every learner keeps for this part from task to task; they never leave it."""
-        return ()
+        return (self.keeps_model,) if self.keeps_model else ()
 
     def inner(self) -> tuple[Part, ...]:
         """Return the parts inside this one."""

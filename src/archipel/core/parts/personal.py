@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from archipel.core.checks import at_least, between, more_than
@@ -16,6 +17,7 @@ from archipel.core.layout import Layout
 from archipel.core.members import Member
 from archipel.core.parts.all_data import AllData
 from archipel.core.parts.descent import MixedDescent
+from archipel.core.parts.neurons import check_rows, last_rows
 from archipel.core.parts.part import Composition, Part
 from archipel.core.parts.planning import Decay, PeriodicLayers, Planner, PrivateLayers, Proximal, ValidationCycle
 from archipel.core.parts.shifts import GradientShift
@@ -23,12 +25,25 @@ from archipel.core.state import View
 from archipel.core.types import Phase, Plan
 
 
+@dataclass(frozen=True, eq=False)
+class ModelSources:
+    """What a learner makes its own model of."""
+
+    layout: Layout
+    shared: Tensor
+    """The shared model, with the learner's private layers."""
+    kept: Mapping[str, Tensor]
+    """The vectors that it keeps."""
+    classes: Tensor
+    """Its training examples of each class; empty for tasks without classes."""
+
+
 class Personal(Part):
     """Write a frozen dataclass; override one of the two."""
 
-    def model(self, shared: Tensor, kept: Mapping[str, Tensor]) -> Tensor:
-        """Return a learner's model, from the shared one with its private layers and the vectors that it keeps."""
-        return shared
+    def model(self, sources: ModelSources) -> Tensor:
+        """Return a learner's model."""
+        return sources.shared
 
     def tuning(self, plan: Plan) -> Plan | None:
         """Return how a learner fine-tunes that model on its training data each time before it is used; None: not."""
@@ -50,8 +65,8 @@ class KeptModel(Personal):
             "PersonalPhase() to planners, or use FineTuned()."
         )
 
-    def model(self, shared: Tensor, kept: Mapping[str, Tensor]) -> Tensor:
-        return kept.get(self.name, shared)
+    def model(self, sources: ModelSources) -> Tensor:
+        return sources.kept.get(self.name, sources.shared)
 
 
 @dataclass(frozen=True)
@@ -63,11 +78,45 @@ class MixedModel(Personal):
             return None
         return "MixedModel mixes what MixedDescent learns; use it with descent=MixedDescent(), or use FineTuned()."
 
-    def model(self, shared: Tensor, kept: Mapping[str, Tensor]) -> Tensor:
+    def model(self, sources: ModelSources) -> Tensor:
+        shared, kept = sources.shared, sources.kept
         if "own" not in kept:
             return shared
         share = float(kept["share"])
         return (share * kept["own"]).add_(shared, alpha=1 - share)
+
+
+@dataclass(frozen=True)
+class MixedHead(Personal):
+    """HDAFL, left open: a head that is the learner's own for its frequent classes, and the shared one for rare ones.
+
+    The last layer's row of class c is a own + (1 - a) shared, with a = n_c / (n_c + rare): n_c are the learner's
+    training examples of the class, and own is the row that its last task ended with.
+    """
+
+    rare: float = 10.0
+    """Examples of a class that make the own row and the shared one count the same."""
+
+    keeps_model = "trained"
+
+    def __post_init__(self) -> None:
+        at_least(0, "MixedHead", rare=self.rare)
+
+    def check(self, layout: Layout) -> None:
+        check_rows("MixedHead", layout)
+
+    def model(self, sources: ModelSources) -> Tensor:
+        own, counts = sources.kept.get(self.keeps_model), sources.classes
+        rows = last_rows(sources.layout)
+        if own is None or len(counts) != rows[0].shape[0]:
+            return sources.shared
+        made = sources.shared.clone()
+        known = torch.where(counts > 0, counts / (counts + self.rare), 0.0)
+        for axis in rows:
+            target = axis.of(made)
+            share = known.to(target.dtype).view(-1, *[1] * (target.dim() - 1))
+            target.lerp_(axis.of(own), share)
+        return made
 
 
 @dataclass(frozen=True)
