@@ -53,7 +53,7 @@ def test_what_the_study_asks_for_is_done(site: Callable[..., Site]) -> None:
         ({"rate": 100.0}, "rate=100.0, and the study has at most 0.05"),
         ({"proximal": 5.0}, "proximal=5.0, and the study has 0.0"),
         ({"shift": "planner.0/00.0"}, "it shifts gradients, and the study does not"),
-        ({"phases": (Phase(1, ("head",)),)}, "phases=(Phase(epochs=1, trains=('head',)),), and the study has ()"),
+        ({"phases": (Phase(1, ("head",)),)}, "phases=(Phase(epochs=1, trains=('head',)"),
         ({"trains": ()}, "trains=[], and the study has"),
         ({"uploads": ()}, "uploads=[], and the study has"),
         ({"reports": ("gradient norm per sample",)}, "reports=['gradient norm per sample'], and the study has []"),
