@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from archipel import ArchipelWarning, simulate
+from archipel import ArchipelWarning, algorithms, simulate
 from archipel.algorithms import (
     async_fedavg,
     ditto,
@@ -53,6 +53,7 @@ from archipel.simulation.simulate import finished, prepare
 from archipel.simulation.simulator import Simulator
 
 KEY = "a5" * 32
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "local-noise.md"
 NOISE = LocalNoise(noise=1.0)
 NOTHING = torch.empty(0, dtype=torch.int64)
 
@@ -427,6 +428,20 @@ def test_what_cannot_be_had_is_refused_in_one_sentence(case: str) -> None:
     attempt, sentence = REFUSED[case]
     with pytest.raises(ValueError, match=re.escape(sentence)):
         attempt()
+
+
+def test_the_table_of_the_docs_says_what_is_refused() -> None:
+    table = PAGE.read_text().split("| method | with `LocalNoise` |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (.*) \| (.*) \|$", table, re.MULTILINE)
+    told = {name: said for cell, said in rows for name in re.findall(r"`(\w+)`", cell)}
+    for name, said in told.items():
+        try:
+            noised(getattr(algorithms, name)())
+            refused = ""
+        except ValueError as error:
+            refused = str(error)
+        assert bool(refused) == said.startswith("refused"), f"{name}: {refused}"
+    assert set(algorithms.__all__) - told.keys() == {"local_only", "centralised", "fedbn"}
 
 
 def test_a_delta_that_may_reveal_an_example_is_warned_of() -> None:

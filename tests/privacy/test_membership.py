@@ -1,0 +1,58 @@
+"""Attacks on digits: without noise they tell who was trained on, at epsilon 1 they guess."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from archipel.core.layout import Layout
+from archipel.core.parts import LocalNoise
+from archipel.core.types import Plan
+from archipel.data import digits
+from archipel.learner.example_budget import StepNoise
+from archipel.learner.learner import Job, Learner, TrainingContext
+from archipel.learner.training import advance
+from archipel.privacy.accounting import noise_for_steps
+
+pytestmark = pytest.mark.slow
+NOTHING = torch.empty(0, dtype=torch.int64)
+CANARIES = 80
+"""Digits with labels drawn at random, which can only be known by heart; half of them are trained on."""
+
+
+def auc(members: Tensor, others: Tensor) -> float:
+    """Return the chance that a member scores higher than somebody else."""
+    pairs = stats.mannwhitneyu(members.numpy(), others.numpy()).statistic
+    return float(pairs / (len(members) * len(others)))
+
+
+def advantage_on_canaries(epsilon: float | None) -> float:
+    """Train one learner on half of the canaries; attack by the loss of each."""
+    source = digits().split(learners=1, seed=0)
+    draws = torch.Generator().manual_seed(0)
+    x = source.x[:CANARIES].flatten(1)
+    y = torch.randint(10, (CANARIES,), generator=draws)
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    members, others = torch.arange(CANARIES // 2), torch.arange(CANARIES // 2, CANARIES)
+    plan, steps, mechanism, noise = Plan(epochs=60, batch=20, rate=0.5), 120, None, None
+    if epsilon is not None:
+        mechanism = LocalNoise(epsilon=epsilon, clip=1.0)
+        noise = StepNoise("3c" * 32, noise_for_steps(epsilon, 0.5, steps, 1e-3), 0.5)
+    loss = nn.functional.cross_entropy
+    work = TrainingContext(module, Layout.of(module), loss, x, y, 10, local_noise=mechanism)
+    learner = Learner("a", members, NOTHING, NOTHING)
+    job = Job.begin(learner, work.layout, work.layout.vector(module), plan, 1, noise=noise)
+    advance(work, job)
+    assert job.steps == steps
+    work.binding.bind(job.vector)
+    with torch.no_grad():
+        scores = -loss(module(x), y, reduction="none")
+    return auc(scores[members], scores[others])
+
+
+def test_canaries_are_told_apart_without_noise_and_not_at_epsilon_1() -> None:
+    assert advantage_on_canaries(None) > 0.95
+    assert abs(advantage_on_canaries(1.0) - 0.5) < 0.15  # of 40 and 40 the deviation is .065
