@@ -367,8 +367,7 @@ def test_no_file_is_too_long(part: str, folder: Path, limit: int) -> None:
     assert found == OWED_LONG_FILES[part]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("part", "folder"), [("src", ROOT), ("tests", TESTS)])
+@pytest.mark.parametrize(("part", "folder"), [("src", ROOT), pytest.param("tests", TESTS, marks=pytest.mark.slow)])
 def test_no_function_is_too_long(part: str, folder: Path) -> None:
     parsed = written() if folder is ROOT else parse(folder)
     found = {f"{path} {name}" for path, tree in parsed.items() for name, n in functions(tree) if n > MAX_FUNCTION}

@@ -55,6 +55,20 @@ def status(
         table.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
     out.print(table)
     _versions(told)
+    _warn(told)
+
+
+def _movement(learner: dict[str, Any]) -> str:
+    """Return how far a learner's last update moved the model."""
+    movement = learner["movement"]
+    if movement is None:
+        return ""
+    clipped = f", clipped {movement['clipped']} times" if movement["clipped"] else ""
+    return f"{movement['norm']:.3g} ({movement['medians']} x median{clipped})"
+
+
+def _warn(told: dict[str, Any]) -> None:
+    """Print what an operator should see to."""
     for one in told["certificates"]:
         if one["soon"]:
             ends = f"the certificate of {one['who']} expires on {one['expires'][:10]}; have a new one signed before"
@@ -67,15 +81,6 @@ def status(
         if movement is not None and movement["outlier"]:
             moved = f"the last update of {one['name']} moved the model {movement['medians']} times as far as the median"
             out.print(f"[yellow]note:[/] {escape(moved)}", highlight=False, soft_wrap=True)
-
-
-def _movement(learner: dict[str, Any]) -> str:
-    """Return how far a learner's last update moved the model."""
-    movement = learner["movement"]
-    if movement is None:
-        return ""
-    clipped = f", clipped {movement['clipped']} times" if movement["clipped"] else ""
-    return f"{movement['norm']:.3g} ({movement['medians']} x median{clipped})"
 
 
 def _versions(told: dict[str, Any]) -> None:
