@@ -11,6 +11,9 @@ from archipel.drawing.style import legend_below, look, panels
 from archipel.runs.grouping import groups
 from archipel.runs.run import Run
 
+PROTECTED = {"learner": "whole learners", "example": "single examples (the largest of all learners)"}
+"""What a method protects, in words."""
+
 
 @look()
 def privacy_budget(runs: Sequence[Run]) -> Drawing | None:
@@ -19,7 +22,9 @@ def privacy_budget(runs: Sequence[Run]) -> Drawing | None:
     lines = {method: mean_line(found) for method, own in methods.items() if (found := curves(own))}
     if not lines:
         return None
-    deltas = sorted({record.delta for run in runs for _, record in run.of(PrivacySpent)})
+    spent = [record for run in runs for _, record in run.of(PrivacySpent)]
+    deltas, of = sorted({record.delta for record in spent}), {record.of for record in spent}
+    whose = " and ".join(said for kind, said in PROTECTED.items() if kind in of)
     figure, (panel,) = panels(1, 3.1)
     handles = draw_lines(panel, lines, list(methods))
     panel.set_xlabel("commits")
@@ -29,7 +34,7 @@ def privacy_budget(runs: Sequence[Run]) -> Drawing | None:
     return Drawing(
         "privacy-budget",
         "Privacy budget",
-        f"Epsilon of the versions so far, for whole learners, at delta {', '.join(f'{delta:g}' for delta in deltas)}: "
+        f"Epsilon of the versions so far, for {whose}, at delta {', '.join(f'{delta:g}' for delta in deltas)}: "
         "the smaller, the less any of them reveals. Where no draw hides who took part, it is "
         "that of the learner that contributed most often."
         + (f" {MEANS}" if any(len(own) > 1 for own in methods.values()) else ""),
