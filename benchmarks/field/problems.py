@@ -1,0 +1,133 @@
+"""What is run: methods, splits and fleets, and one run of it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import archipel as ap
+from archipel.data import Islands
+
+LEARNERS, ROUNDS, BATCH, EPOCHS = 10, 40, 16, 2
+RATES = (0.03, 0.1, 0.3)
+"""That every method chooses from, on validation data of the first seed."""
+SEEDS = (1, 2, 3)
+
+Make = Callable[[float], ap.Algorithm]
+
+
+def _plain(make: Any, **settings: Any) -> Make:
+    def made(rate: float) -> ap.Algorithm:
+        found: ap.Algorithm = make(rate=rate, epochs=EPOCHS, batch=BATCH, **settings)
+        return found
+
+    return made
+
+
+HALF: dict[str, Any] = {"fraction": 0.5}
+METHODS: dict[str, Make] = {
+    "fedavg": _plain(ap.fedavg, **HALF),
+    "fedprox": _plain(ap.fedprox, **HALF),
+    "fedavgm": _plain(ap.fedavgm, beta=0.5, **HALF),
+    "fednova": _plain(ap.fednova, **HALF),
+    "qfedavg": _plain(ap.qfedavg, q=0.2, **HALF),
+    "power_of_choice": _plain(ap.power_of_choice, **HALF),
+    "oort": _plain(ap.oort, **HALF),
+    "scaffold": _plain(ap.scaffold, **HALF),
+    "feddyn": _plain(ap.feddyn, **HALF),
+    "fedcm": _plain(ap.fedcm, **HALF),
+    "fedadam": _plain(ap.fedadam, **HALF),
+    "fedyogi": _plain(ap.fedyogi, **HALF),
+    "fedlc": _plain(ap.fedlc, **HALF),
+    "fedntd": _plain(ap.fedntd, **HALF),
+    "moon": _plain(ap.moon, mu=1.0, momentum=0.0, options={}, **HALF),
+    "radfed": _plain(ap.radfed, fraction=0.5, hops=4),
+    "fedbuff": _plain(ap.fedbuff, buffer=5),
+    "fedasync": _plain(ap.fedasync),
+    "async_fedavg": _plain(ap.async_fedavg, momentum=0.0),
+    "tvw": _plain(ap.tvw),
+    "fedper": _plain(ap.fedper, **HALF),
+    "fedrep": _plain(ap.fedrep, head_epochs=2, momentum=0.0, **HALF),
+    "fedbabu": _plain(ap.fedbabu, momentum=0.0, tuning_epochs=2, **HALF),
+    "ditto": _plain(ap.ditto, personal_epochs=EPOCHS, **HALF),
+    "apfl": _plain(ap.apfl, adaptive=True, **HALF),
+    "pfedme": _plain(ap.pfedme, inner_steps=3, **HALF),
+    "per_fedavg": _plain(ap.per_fedavg, alpha=0.05, **HALF),
+    "local_only": _plain(ap.local_only),
+}
+"""Each with its own defaults, but for what all have in common: two epochs, batches of 16, half of the learners."""
+
+SPLITS: dict[str, dict[str, Any]] = {
+    "IID": {},
+    "Dirichlet .3": {"classes": "dirichlet(0.3)"},
+    "Dirichlet .1": {"classes": "dirichlet(0.1)"},
+    "power law": {"sizes": "powerlaw"},
+    "hospitals": {"natural": True},
+}
+
+
+def fleets(learners: int) -> dict[str, ap.Fleet]:
+    """Return fleets of so many learners."""
+    slow = learners // 2
+    return {
+        "alike": ap.Fleet(fast=learners),
+        "half slow": ap.Fleet(fast=learners - slow, slow=slow),
+        "lossy": ap.Fleet(ap.Group("lossy", learners, drop_rate=0.2)),
+    }
+
+
+@functools.cache
+def islands(split: str, seed: int) -> Islands:
+    """Return the data of a split; every learner has a test part of its own."""
+    settings = dict(SPLITS[split])
+    source = ap.data.heart_disease()
+    if settings.pop("natural", False):
+        return source.natural(test="own", seed=seed).standardised("global")
+    return source.split(LEARNERS, test="own", seed=seed, **settings).standardised("global")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One cell of the benchmark."""
+
+    fleet: str
+    split: str
+    method: str
+
+    def run(self, rate: float, seed: int, tuning: bool) -> dict[str, Any]:
+        """Return the curve of a run: seconds, local rounds, bytes and score of every version."""
+        data = islands(self.split, seed)
+        ending, every = ap.Ending(rounds=ROUNDS), 1
+        found = ap.simulate(
+            METHODS[self.method](rate),
+            data,
+            model=functools.partial(ap.models.mlp, data.x.shape[1], data.classes or 2, (16,)),
+            fleet=fleets(len(data.learners))[self.fleet],
+            ending=ending,
+            evaluation=ap.Evaluation(every, at="validation parts" if tuning else "learners", mean="learners"),
+            validation=0.2,
+            seed=seed,
+        )
+        bytes_at = {0: 0} | {c.version: sum(v for k, v in c.traffic.items() if _moves(k)) for _, c in found.commits}
+        curve = [
+            (round(time, 4), scores.rounds, bytes_at.get(scores.version, 0), round(scores.metrics["accuracy"], 5))
+            for time, scores in found.scores
+        ]
+        final = found.final_score
+        return {"final": None if math.isnan(final) else round(final, 5), "curve": curve, "execution": found.execution}
+
+
+def _moves(kind: str) -> bool:
+    """Return whether a ledger of traffic is of bytes that the method itself moves."""
+    return kind.endswith("bytes") and not kind.startswith("score")
+
+
+def problems() -> Iterator[Problem]:
+    """Yield all cells, those of the first fleet first."""
+    for fleet in fleets(2):
+        for split in SPLITS:
+            for method in METHODS:
+                yield Problem(fleet, split, method)
