@@ -1,7 +1,7 @@
 """Run the benchmark of methods, as far as it goes, and tell what has come of it.
 
-    python -m benchmarks.field --out FOLDER [--minutes 10]     run; the same command goes on where it ended
-    python -m benchmarks.field --out FOLDER --page             print the page from the runs that are there
+python -m benchmarks.field --out FOLDER [--minutes 10]     run; the same command goes on where it ended
+python -m benchmarks.field --out FOLDER --page             print the page from the runs that are there
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def main() -> None:
         for problem in problems():
             for rate, seed, tuning in [(rate, SEEDS[0], True) for rate in RATES]:
                 run_once(problem, rate, seed, tuning, done, file, until)
-            rate = best_rate(problem, done)
-            for seed in SEEDS if rate is not None else ():
-                run_once(problem, rate, seed, False, done, file, until)
+            best = best_rate(problem, done)
+            for seed in SEEDS if best is not None else ():
+                assert best is not None
+                run_once(problem, best, seed, False, done, file, until)
             if time.monotonic() > until:
                 return
 

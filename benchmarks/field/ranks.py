@@ -35,20 +35,24 @@ class Ranks:
         return found
 
 
+def friedman(mean: Sequence[float], problems: int) -> float:
+    """Return Friedman's chi squared of methods with these mean ranks on so many problems."""
+    count = len(mean)
+    return 12 * problems / (count * (count + 1)) * (sum(rank**2 for rank in mean) - count * (count + 1) ** 2 / 4)
+
+
+def critical_difference(methods: int, problems: int) -> float:
+    """Return how far apart mean ranks have to be to differ at 5 % (Nemenyi)."""
+    quantile = float(studentized_range.ppf(0.95, methods, math.inf)) / math.sqrt(2)
+    return quantile * math.sqrt(methods * (methods + 1) / (6 * problems))
+
+
 def ranks_of(scores: Mapping[str, Sequence[float]]) -> Ranks:
     """Compare methods by their scores, higher is better, on the same problems; ties share a rank."""
     names = list(scores)
     table = np.array([scores[name] for name in names])  # [method, problem]
     count, problems = table.shape
-    ranks = np.apply_along_axis(rankdata, 0, -table)
-    mean = ranks.mean(axis=1)
-    statistic = 12 * problems / (count * (count + 1)) * (float((mean**2).sum()) - count * (count + 1) ** 2 / 4)
-    quantile = studentized_range.ppf(0.95, count, math.inf) / math.sqrt(2)
-    difference = float(quantile * math.sqrt(count * (count + 1) / (6 * problems)))
-    return Ranks(
-        dict(zip(names, map(float, mean), strict=True)),
-        problems,
-        statistic,
-        float(chi2.sf(statistic, count - 1)),
-        difference,
-    )
+    mean = [float(rank) for rank in np.apply_along_axis(rankdata, 0, -table).mean(axis=1)]
+    statistic = friedman(mean, problems)
+    p = float(chi2.sf(statistic, count - 1))
+    return Ranks(dict(zip(names, mean, strict=True)), problems, statistic, p, critical_difference(count, problems))
