@@ -61,7 +61,8 @@ def page(runs: Sequence[Run]) -> str:
         f"{len(SEEDS)} seeds; other settings are its own defaults or those of `benchmarks/field/problems.py`.",
         "",
         f"So far {len(final)} of {cells * len(SEEDS)} runs are there, and of tuning",
-        f"{len(runs) - len(final)} of {cells * len(RATES)}: three fleets (alike, half of the learners slow, a fifth of the tasks lost) and",
+        f"{len(runs) - len(final)} of {cells * len(RATES)}: three fleets (alike, half of the learners slow, a fifth",
+        "of the tasks lost) and",
         f"{len(SPLITS)} splits ({', '.join(SPLITS)}).",
         "Fashion-MNIST, CIFAR-10, Non-IID(2) and colour skew are not part of it.",
     ]
@@ -81,7 +82,8 @@ def page(runs: Sequence[Run]) -> str:
 
 def _table(ranks: Ranks, scores: dict[str, list[float]], cells: int) -> Iterator[str]:
     yield f"{cells} problems with {len(SEEDS)} seeds each, so {ranks.problems} comparisons; the budget of each is"
-    yield f"the least that a method has used. Friedman: chi squared {ranks.statistic:.1f}, p = {ranks.p:.2g}. Two methods"
+    yield "the least that a method has used."
+    yield f"Friedman: chi squared {ranks.statistic:.1f}, p = {ranks.p:.2g}. Two methods"
     yield f"differ at 5 % (Nemenyi) if their mean ranks are more than {ranks.difference:.2f} apart."
     yield from (
         "",
