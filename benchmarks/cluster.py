@@ -66,7 +66,7 @@ def wait_for_actors(simulator: Simulator, count: int) -> None:
     assert isinstance(executor, ClusterExecutor)
     while len(executor.pool.ready) < count:
         executor.look()
-        executor.pool.pause(0.05)
+        executor.pool.wait(0.05)
 
 
 def timed(simulator: Simulator) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from archipel.cli.run import cluster_of
 from archipel.simulation.checkpoint import Checkpoint
 from archipel.simulation.cluster.connection import Cluster
 from archipel.simulation.simulate import prepare
+from archipel.study import cluster_runs
 from archipel.study.cluster_runs import work_on_cluster
 from archipel.study.execute import RunJob, execute
 from archipel.study.results import Results
@@ -163,6 +165,17 @@ def test_a_run_that_fails_says_so_and_costs_no_other(machines: Machines, study: 
     assert "ArithmeticError: of a kind" in failed.reason
     assert "Traceback" in failed.story
     assert [one.job for one in heard if isinstance(one, Ended)] == [1]
+
+
+def test_a_file_that_another_node_has_otherwise(
+    machines: Machines, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files outside the study's folder are not sent, so the node's own would be used."""
+    monkeypatch.setattr(cluster_runs, "hashes", lambda study: {"own.py": "of the driver"})
+    heard: list[Message] = []
+    assert work_on_cluster(Cluster("auto"), [job_of(study, tmp_path, 0)], 1, heard.append)
+    (failed,) = (one for one in heard if isinstance(one, Broke))
+    assert re.search(r"node \S+ \(\w{6}\) does not have .*own.py.* as the driver has it", failed.reason)
 
 
 LOST = """

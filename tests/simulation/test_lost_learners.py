@@ -254,9 +254,10 @@ def test_a_buffer_is_committed_when_it_has_waited_long_enough() -> None:
 class Counted:
     """An executor that counts its calls and their jobs."""
 
-    def __init__(self, inner: Executor, *, early: bool = False) -> None:
-        self.inner, self.name, self.reason, self.early = inner, inner.name, inner.reason, early
+    def __init__(self, inner: Executor, *, ahead: int = 0) -> None:
+        self.inner, self.name, self.reason, self.ahead = inner, inner.name, inner.reason, ahead
         self.running, self.score, self.close, self.divide = inner.running, inner.score, inner.close, inner.divide
+        self.drop = inner.drop
         self.calls: list[int] = []
 
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
@@ -289,7 +290,7 @@ def test_tasks_that_are_out_are_built_together() -> None:
 
 def test_an_executor_that_gains_by_it_gets_tasks_as_they_are_handed_out() -> None:
     runs = []
-    for early in (False, True):
+    for ahead in (0, 100):
         simulator = begun(
             ap.async_fedavg(batch=16, epochs=1),
             small_islands(10),
@@ -297,8 +298,7 @@ def test_an_executor_that_gains_by_it_gets_tasks_as_they_are_handed_out() -> Non
             ending=ap.Ending(rounds=5),
             execution="plain",
         )
-        counted = Counted(simulator.executor, early=early)
-        simulator.flights.executor = counted
+        simulator.flights.executor = counted = Counted(simulator.executor, ahead=ahead)
         simulator.run()
         runs.append(finished(simulator))
     assert torch.equal(runs[0].model, runs[1].model)

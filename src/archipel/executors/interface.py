@@ -47,8 +47,12 @@ class Executor(Protocol):
     reason: str
     """Why no faster executor was chosen; empty if there is none, or one was asked for."""
 
-    early: bool
-    """Jobs are trained one by one and elsewhere: it gains if each is submitted as soon as it is known."""
+    @property
+    def ahead(self) -> int:
+        """Return how many jobs it can train before their results are needed; 0: it gains nothing from that.
+
+        Above 0 it trains jobs one by one, so that it makes no difference which of them are submitted together.
+        """
 
     def running(self) -> AbstractContextManager[None]:
         """Prepare torch for a simulation in a block: the number of its threads is a part of the arithmetic."""
@@ -61,6 +65,9 @@ class Executor(Protocol):
 
     def wait(self, job: Job | None = None) -> None:
         """Return when this job, or every job, has been trained as far as was asked for."""
+
+    def drop(self, job: Job) -> None:
+        """Give a job up: it is not waited for."""
 
     def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
         """Start to score a model on the examples of several sites; urgent: the result is needed at once."""

@@ -32,7 +32,7 @@ class Native:
 
     name = "native"
     reason = ""
-    early = False
+    ahead = 0
 
     def __init__(self, context: TrainingContext) -> None:
         self.context = context
@@ -89,6 +89,9 @@ class Native:
                     one.memory = {"momentum": training.momentum}
                 if training.then is not None:
                     (one.validation,) = score_table(training.then)
+
+    def drop(self, job: Job) -> None:
+        """Do nothing: a job is trained at once, or together with others."""
 
     def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
         """Score a model in C, also where it is urgent: its sums are its own; torch makes histograms."""

@@ -22,7 +22,7 @@ class Plain:
 
     name = "plain"
     reason = ""
-    early = False
+    ahead = 0
 
     def __init__(self, context: TrainingContext) -> None:
         self.context = context
@@ -44,6 +44,9 @@ class Plain:
 
     def wait(self, job: Job | None = None) -> None:
         """Return at once: `submit` has trained the jobs."""
+
+    def drop(self, job: Job) -> None:
+        """Do nothing: a job is trained at once, or together with others."""
 
     def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
         """Score a model, in another process where that is worth it."""

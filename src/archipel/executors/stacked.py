@@ -69,7 +69,7 @@ class Stacked:
 
     name = "stacked"
     reason = ""
-    early = False
+    ahead = 0
 
     def __init__(self, context: TrainingContext) -> None:
         self.context = context
@@ -99,6 +99,9 @@ class Stacked:
     def wait(self, job: Job | None = None) -> None:
         """Return when this job, or all, have been trained."""
         self.pool.wait(self._advance, job)
+
+    def drop(self, job: Job) -> None:
+        """Do nothing: a job is trained at once, or together with others."""
 
     def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
         """Score a model, in another process where that is worth it."""

@@ -31,7 +31,7 @@ class Workers:
 
     name = "workers"
     reason = ""
-    early = False
+    ahead = 0
 
     def __init__(self, context: TrainingContext, count: int | None = None, threads_each: int = 1) -> None:
         self.context, self._threads_each = context, threads_each
@@ -65,6 +65,9 @@ class Workers:
     def wait(self, job: Job | None = None) -> None:
         """Return when this job, or all, have been trained."""
         self.pool.wait(self._train, job)
+
+    def drop(self, job: Job) -> None:
+        """Do nothing: a job is trained at once, or together with others."""
 
     def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
         """Score a model with all threads of torch."""

@@ -173,6 +173,8 @@ class Job:
     """What the learner keeps, as far as this task has changed it. A vector is replaced and never changed."""
     plain: bool = False
     """It takes plain steps on the task's own loss, whatever the algorithm's objective and descent are: fine-tuning."""
+    task: int | None = None
+    """Its number, for messages."""
     examples: int = field(init=False)
 
     def __post_init__(self) -> None:

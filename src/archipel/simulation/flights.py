@@ -1,13 +1,14 @@
 """Training tasks under way: when their answers arrive, and when they are computed.
 
 A task's inputs are fixed when it is handed out, so it is not trained until the clock needs its result; then all tasks
-that are out are trained together. An executor that gains nothing from that gets tasks as they are handed out. A task
-whose end is unknown (a validation cycle) or may be called for (`Finish`) is trained epoch by epoch, at most one epoch
-ahead of the clock.
+that are out are trained together. An executor that trains them one by one elsewhere gets as many as it has room for at
+any time, those first whose results are needed first. A task whose end is unknown (a validation cycle) or may be called
+for (`Finish`) is trained epoch by epoch, at most one epoch ahead of the clock.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -117,8 +118,10 @@ class Flights:
         self.out: dict[int, Flight] = {}
         self.unanswered: dict[int, str] = {}
         """Tasks that the controller has no answer to yet, and their learners."""
-        self._fresh: list[Flight] = []
-        """What can be trained since the last event."""
+        self._queue: list[tuple[float, int]] = []
+        """Heap of tasks that can be trained before their time, by the second when their results are needed."""
+        self._ahead: set[int] = set()
+        """Tasks that are being trained before their time."""
         self._tasks: dict[str, set[int]] = {}
         """The same by learner."""
 
@@ -131,7 +134,6 @@ class Flights:
         flight = Flight(command, down, by_epoch=plan.cycle is not None or "progress" in plan.reports)
         self._note(command.task, command.learner)
         self.out[command.task] = flight
-        self._fresh.append(flight)
         epochs = 1 if flight.by_epoch else epochs_of(plan, len(site.learner.under(plan).train))
         seconds = self.wire.seconds(site.group, down) + sum(self._epoch_seconds(flight, i) for i in range(epochs))
         refusal = self._refusal(command)
@@ -145,6 +147,17 @@ class Flights:
             self.clock.after(seconds, EpochEnds(command.task))
         else:
             self._schedule_arrival(flight, seconds)
+        self._enqueue(flight, self.clock.now + seconds)
+
+    def _enqueue(self, flight: Flight, due: float) -> None:
+        """Note a task that can be trained before its time."""
+        # what a task begins with that its learner has of its own is known when the learner's task before has ended
+        if self.executor.ahead and not flight.lost and (flight.job or not self._has_own(flight)):
+            heapq.heappush(self._queue, (due, flight.train.task))
+
+    def _has_own(self, flight: Flight) -> bool:
+        """Return whether a task begins with something that its learner has of its own."""
+        return bool(self.context.keeps or flight.train.plan.private)
 
     def _refusal(self, command: Train) -> str | None:
         """Return why a learner does not do this task, or None."""
@@ -186,7 +199,9 @@ class Flights:
 
     def give_up(self, task: int, reason: str) -> None:
         """Answer a task with a failure."""
-        flight = self.out.pop(task, None)
+        flight = self._remove(task)
+        if flight and flight.job:
+            self.executor.drop(flight.job)
         self.clock.after(0.0, Failed(task, reason, Traffic(flight.down if flight else 0)))
 
     def give_up_all_of(self, learner: str) -> None:
@@ -196,17 +211,16 @@ class Flights:
 
     def fail(self, event: Failed) -> Failed | None:
         """Return the failure of a task, unless the task was answered before."""
-        self.out.pop(event.task, None)
+        self._remove(event.task)
         return event if self._close(event.task) else None
 
     def arrive(self, task: int) -> Trained | Failed | None:
         """Return a learner's answer; None if the task was cancelled or its learner has left."""
-        flight = self.out.pop(task, None)
+        flight = self._remove(task)
         if flight is None:
             return None
         if flight.job is None:
-            waiting = [other for other in self.out.values() if other.waits]
-            self._start([flight, *waiting[: AHEAD // self.context.layout.size]])
+            self._start([flight, *self._waiting()])
         job = flight.job
         assert job is not None
         self.executor.wait(job)
@@ -218,6 +232,17 @@ class Flights:
         if job.epochs > epochs and flight.before is not None:
             vector, kept = flight.before, flight.kept_before
         return self._answer(flight, job, vector.cpu(), kept, epochs)
+
+    def _remove(self, task: int) -> Flight | None:
+        self._ahead.discard(task)
+        return self.out.pop(task, None)
+
+    def _waiting(self) -> list[Flight]:
+        """Return tasks to train together with one whose result is needed now."""
+        waiting = [flight for flight in self.out.values() if flight.waits]
+        if self.executor.ahead:  # the rest is in the queue
+            return [flight for flight in waiting if self._has_own(flight)][: self.executor.ahead]
+        return waiting[: AHEAD // self.context.layout.size]
 
     def upload(self, task: int) -> None:
         """Decide which layers an answer holds when it is sent, and schedule its arrival."""
@@ -234,10 +259,12 @@ class Flights:
         if flight is None or flight.arriving:
             return None
         if flight.trains_ahead:
-            self._start_epoch([other for other in self.out.values() if other.trains_ahead])
+            together = [flight] if self.executor.ahead else self.out.values()
+            self._start_epoch([other for other in together if other.trains_ahead])
         job = flight.job
         assert job is not None
         self.executor.wait(job)
+        self._ahead.discard(task)
         flight.submitted = False
         flight.ended += 1
         if flight.finishing or job.done:
@@ -245,8 +272,9 @@ class Flights:
             self._schedule_arrival(flight, 0.0)
             return None
         flight.began = self.clock.now
-        self._fresh.append(flight)
-        self.clock.after(self._epoch_seconds(flight, flight.ended), EpochEnds(task))
+        seconds = self._epoch_seconds(flight, flight.ended)
+        self._enqueue(flight, self.clock.now + seconds)
+        self.clock.after(seconds, EpochEnds(task))
         return Progress(task, job.steps) if "progress" in job.plan.reports else None
 
     def wait(self) -> None:
@@ -254,15 +282,16 @@ class Flights:
         self.executor.wait()
 
     def start_early(self) -> None:
-        """Submit what was handed out just now, if the executor wants it early and there is room to keep its results."""
-        fresh, self._fresh = self._fresh, []
-        if not self.executor.early or len(self.out) > AHEAD // self.context.layout.size:
-            return
-        # what a task begins with that the learner has of its own is known when its task before has ended
-        own = self.context.keeps
-        if whole := [flight for flight in fresh if flight.waits and not (own or flight.train.plan.private)]:
+        """Submit the tasks whose results are needed next, as many as the executor has room for."""
+        chosen = []
+        while self._queue and len(self._ahead) < self.executor.ahead:
+            flight = self.out.get(heapq.heappop(self._queue)[1])
+            if flight is not None and (flight.waits or flight.trains_ahead):
+                chosen.append(flight)
+                self._ahead.add(flight.train.task)
+        if whole := [flight for flight in chosen if not flight.by_epoch]:
             self._start(whole)
-        if by_epoch := [flight for flight in fresh if flight.trains_ahead]:
+        if by_epoch := [flight for flight in chosen if flight.by_epoch]:
             self._start_epoch(by_epoch)
 
     def _start(self, flights: Sequence[Flight]) -> None:
@@ -284,6 +313,7 @@ class Flights:
             key, objective = flight.train.key, self.context.objective
             noise = self._noise(flight.train)
             flight.job = Job.begin(learner, self.context.layout, carried, plan, key, shift, objective, noise)
+            flight.job.task = flight.train.task
         return flight.job
 
     def _answer(
@@ -369,12 +399,15 @@ class Flights:
         for task, learner in saved["unanswered"].items():
             self._note(task, learner)
         self.out = {task: self._loaded(flight) for task, flight in saved["out"].items()}
+        for when, _, occurrence in self.clock.heap:
+            if isinstance(occurrence, (Arrives, TrainingEnds, EpochEnds)) and occurrence.task in self.out:
+                self._enqueue(self.out[occurrence.task], when)
 
     def _loaded(self, saved: dict[str, Any]) -> Flight:
         train, job = saved["train"], saved["job"]
         if job is not None:
             learner, noise = self.sites[train.learner].learner, self._noise(train)
-            job = Job(learner=learner, plan=train.plan, key=train.key, noise=noise, **job)
+            job = Job(learner=learner, plan=train.plan, key=train.key, noise=noise, task=train.task, **job)
         return Flight(**{**saved, "job": job})
 
 

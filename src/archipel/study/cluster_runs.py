@@ -6,54 +6,53 @@ run whose node is lost is resumed on another one, and a study whose driver was k
 
 from __future__ import annotations
 
-import os
-import socket
 import tempfile
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from archipel.simulation.cluster.actor import NodeActor, beside_work, node_name
 from archipel.simulation.cluster.actor_pool import ActorPool, PooledActor
-from archipel.simulation.cluster.connection import Cluster, connected
-from archipel.simulation.cluster.fingerprint import Fingerprint, fingerprint
+from archipel.simulation.cluster.connection import Cluster, ClusterError, connected, require_room
 from archipel.storage.atomic_files import write_bytes
 from archipel.study.execute import RunJob, execute
 from archipel.study.files import study_of, write_study
-from archipel.study.inputs import files_of
-from archipel.study.worker_pool import Began, Broke, Ended, Flag, Message, Told, done, stopped_by_hand
+from archipel.study.inputs import changed, files_of, hashes
+from archipel.study.worker_pool import Began, Broke, Ended, Flag, Message, Tell, Told, done, stopped_by_hand
 
+ATTEMPTS = 3
+"""Actors that a run may be lost with before it counts as failed."""
 CHECKPOINT, WHOLE, STUDY = "checkpoint.safetensors", "run.json", "study.toml"
 LOOK = 0.25
 """Longest wait between two looks at the cluster, in seconds."""
 
 
-class RunActor:
+class RunActor(NodeActor):
     """Executes one run at a time on a node; `ping` returns its news meanwhile."""
 
-    def inspect(self) -> tuple[str, int, Fingerprint]:
-        """Return the names of the node and of this process, and what their bits depend on."""
-        return socket.gethostname(), os.getpid(), fingerprint()
-
-    def start(self, threads: int) -> None:
+    def start(self, threads: int) -> list[str]:
         """Prepare for runs that compute with this many threads."""
         self.threads = threads
         self.news: deque[Any] = deque()
         self.folder: Path | None = None
         self.sent = 0.0
         self.stopping = threading.Event()
+        return []
 
     def run(
-        self, job: RunJob, inputs: dict[str, bytes], begun: dict[str, bytes]
+        self, job: RunJob, inputs: dict[str, bytes], expected: dict[str, str], begun: dict[str, bytes]
     ) -> tuple[Ended | Broke, dict[str, bytes]]:
         """Execute a run; return how it ended and the files of its folder.
 
-        inputs: files that the study names. begun: files of the run's folder, if it was begun before.
+        inputs: files beside the study. expected: hashes of all files that it names. begun: files of the run's folder,
+        if it was begun before.
         """
         torch.set_num_threads(self.threads)
         self.stopping.clear()
@@ -63,7 +62,7 @@ class RunActor:
             write_files(folder, begun)
             self.folder, self.sent = folder, _changed(folder / CHECKPOINT)
             here = replace(job, study={**job.study, "folder": str(study)}, folder=str(folder))
-            ended = done(execute, 0, here, self._tell)
+            ended = done(partial(_execute, expected), 0, here, self._tell)
             self.folder = None
             return ended, read_files(folder)
 
@@ -71,6 +70,7 @@ class RunActor:
         self.news.append(news)
         return not self.stopping.is_set()
 
+    @beside_work
     def ping(self) -> tuple[list[Any], dict[str, bytes]]:
         """Return the news since the last call, and the checkpoint's files if there is a newer one."""
         news = [self.news.popleft() for _ in range(len(self.news))]
@@ -81,15 +81,28 @@ class RunActor:
                 checkpoint, self.sent = checkpoint_files(folder), changed
         return news, checkpoint
 
+    @beside_work
     def stop(self) -> None:
         """Ask the run to save itself and to end soon."""
         self.stopping.set()
+
+
+def _execute(expected: dict[str, str], job: RunJob, tell: Tell) -> bool:
+    """Execute a run if this node has the files that the study names as the driver has them."""
+    different = changed(expected, hashes(study_of(job.study, code=job.code)))
+    if different:
+        raise ClusterError(
+            f"node {node_name()} does not have {', '.join(different)} as the driver has it. Files outside the study's "
+            "folder are not sent: copy them to every node, or put them beside the study."
+        )
+    return execute(job, tell)
 
 
 def work_on_cluster(cluster: Cluster, jobs: Sequence[RunJob], threads: int, hear: Callable[[Message], None]) -> bool:
     """Do all runs on a cluster; return False if Ctrl-C has stopped them."""
     stop = threading.Event()
     with connected(cluster.address) as ray, stopped_by_hand(stop):
+        require_room(ray, cluster)
         _Runs(ray, cluster, jobs, threads, hear).work(stop)
     return not stop.is_set()
 
@@ -107,8 +120,10 @@ class _Runs:
         self.pool = ActorPool(ray, cluster, RunActor, (threads,), self._heard)
         self.waiting = deque(range(len(jobs)))
         self.begun: set[int] = set()
-        self.out: dict[Any, tuple[int, PooledActor]] = {}
-        """References of the runs that are out, their numbers and actors."""
+        self.out: dict[int, PooledActor] = {}
+        """Runs that are out, by number, and their actors."""
+        self.losses = Counter[int]()
+        """Actors that were lost with a run."""
         self._inputs: Any = None
         """Reference of the files that the study names."""
 
@@ -119,13 +134,13 @@ class _Runs:
             while self.out or (self.waiting and not stop.is_set()):
                 if stop.is_set() and not asked:
                     asked = True
-                    for _, actor in self.out.values():
-                        actor.handle.stop.options(concurrency_group="watch").remote()
+                    for actor in self.out.values():
+                        actor.handle.stop.remote()
                 for actor in self.pool.tick():
                     self._take_back(actor)
                 if not stop.is_set():
                     self._assign(stop)
-                self._receive()
+                self.pool.wait(LOOK)
         finally:
             self.pool.close()
 
@@ -136,7 +151,8 @@ class _Runs:
                 self._begin(number)
                 reference = self._send(actor, self.jobs[number])
                 actor.work.append(number)
-                self.out[reference] = number, actor
+                self.out[number] = actor
+                self.pool.expect(actor, reference, partial(self._end, number), partial(self._fail, number))
         if self.waiting and not self.pool.ready and not self.pool.expected:  # there is nobody but this process
             number = self.waiting.popleft()
             self._begin(number)
@@ -155,9 +171,9 @@ class _Runs:
         if self._inputs is None:
             together = [files_of(study_of(one.study, code=one.code)) for one in self.jobs]
             self._inputs = self.ray.put({name: data for files in together for name, data in files.items()})
-        folder = Path(job.folder)
+        folder, expected = Path(job.folder), hashes(study_of(job.study, code=job.code))
         begun = checkpoint_files(folder) if (folder / CHECKPOINT).exists() else {}
-        return actor.handle.run.remote(job, self._inputs, begun)
+        return actor.handle.run.remote(replace(job, mixed=actor.different), self._inputs, expected, begun)
 
     def _heard(self, actor: PooledActor, reply: tuple[list[Any], dict[str, bytes]]) -> None:
         news, checkpoint = reply
@@ -166,26 +182,9 @@ class _Runs:
                 self.hear(Told(number, item))
             write_files(Path(self.jobs[number].folder), checkpoint)
 
-    def _receive(self) -> None:
-        awaited = [*self.out, *self.pool.replies()]
-        if not awaited:
-            self.pool.pause(LOOK)
-            return
-        there, _ = self.ray.wait(awaited, num_returns=1, timeout=LOOK)
-        for reference in there:
-            if reference in self.out:
-                self._end(reference)
-
-    def _end(self, reference: Any) -> None:
-        number, actor = self.out[reference]
-        errors = self.ray.exceptions
-        try:
-            ended, files = self.ray.get(reference)
-        except (errors.RayActorError, errors.ObjectLostError, errors.OutOfMemoryError):
-            self.pool.lose(actor)  # the next tick returns its run
-            return
-        del self.out[reference]
-        actor.work.remove(number)
+    def _end(self, number: int, answer: tuple[Ended | Broke, dict[str, bytes]]) -> None:
+        ended, files = answer
+        self.out.pop(number).work.remove(number)
         job = self.jobs[number]
         whole = files.pop(WHOLE, None)
         files.pop(STUDY, None)
@@ -195,10 +194,21 @@ class _Runs:
             write_files(Path(job.folder), {WHOLE: whole})
         self.hear(replace(ended, job=number))
 
+    def _fail(self, number: int, error: ClusterError) -> None:
+        """Count a run as failed; what failed was not its own code."""
+        self.out.pop(number).work.remove(number)
+        self.hear(Broke(number, str(error), ""))
+
     def _take_back(self, actor: PooledActor) -> None:
         """Have the run of a lost actor resumed by another one, from its last checkpoint."""
-        self.out = {reference: entry for reference, entry in self.out.items() if entry[1] is not actor}
-        self.waiting.extendleft(reversed(actor.work))
+        for number in reversed(actor.work):
+            del self.out[number]
+            self.losses[number] += 1
+            if self.losses[number] < ATTEMPTS:
+                self.waiting.appendleft(number)
+            else:
+                reason = f"cluster: the run was lost with {ATTEMPTS} actors, the last one on node {actor.node}."
+                self.hear(Broke(number, reason, ""))
         actor.work = []
 
 

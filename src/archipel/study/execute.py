@@ -49,6 +49,8 @@ class RunJob:
     """Where its learners are trained; None: in this process."""
     live: bool = False
     """Write its records to a file while it runs, for the live page."""
+    mixed: str = ""
+    """How the machine that executes it differs from the one that began the study."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,8 @@ def _ready(job: RunJob) -> tuple[Simulator, Checkpoint]:
     data = build_data(study)
     settings = build_settings(study, data.islands)
     simulator = prepare(build_algorithm(study), data.islands, cluster=job.cluster, **settings)
+    if job.mixed:
+        simulator.executor.reason = "; ".join(filter(None, (simulator.executor.reason, job.mixed)))
     saved = Checkpoint(folder)
     if saved.exists():
         saved.load(simulator)

@@ -1,34 +1,36 @@
 """Actors on the nodes of a cluster: where they are started, which of them can work, and which are lost.
 
 Nothing waits for an actor. One that has not started yet is not counted on, and one that is silent for longer than
-`SILENT` is lost, whatever Ray knows of its node.
+`SILENT` is lost, whatever Ray knows of its node. Replies come in through Ray's own threads and are handled in the
+thread that calls `wait`, one after the other.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from archipel.core.checks import ArchipelWarning
-from archipel.simulation.cluster.connection import Cluster, ClusterError, head_listens
-from archipel.simulation.cluster.fingerprint import fingerprint
+from archipel.simulation.cluster.actor import WATCH
+from archipel.simulation.cluster.connection import Cluster, ClusterError
+from archipel.simulation.cluster.fingerprint import Fingerprint, fingerprint
+from archipel.simulation.cluster.head import Head
 
-SILENT = 4.0
+SILENT = 3.0
 """Seconds without an answer to a ping after which an actor is lost."""
 PING_EVERY = 1.0
+LOOK_EVERY = 0.25
+"""Seconds between two looks at all actors; with the two above, a loss is noticed within five seconds."""
 STARTING = 30.0
 """Seconds in which an actor may be expected to start; after that nobody reckons with it, but it may still come."""
-LOOK_EVERY = 1.0
-"""Seconds between two looks at the free resources of the cluster."""
-WATCH = "watch"
-"""The concurrency group of pings: they are answered beside a training."""
 
 
 class ActorStage(Enum):
@@ -45,19 +47,22 @@ class PooledActor:
     """One actor."""
 
     handle: Any
-    reply: Any
-    """Of `inspect` or `start`, until it is ready."""
     asked: float
     """When it was asked for."""
     stage: ActorStage = ActorStage.INSPECTING
     node: str = ""
     process: int = 0
-    ping: Any = None
+    different: str = ""
+    """How it differs from this machine, where that is allowed."""
+    pinged: bool = False
+    """A ping is out."""
     silence: float = 0.0
-    """Seconds since the ping that is out was sent, as far as this process was watching."""
+    """Seconds since that was sent, as far as this process was watching."""
     last_ping: float = 0.0
     work: list[Any] = field(default_factory=list)
     """What it was given and has not answered."""
+    results: list[Any] = field(default_factory=list)
+    """What it has answered, and what is only with its node."""
     learners: dict[int, object] = field(default_factory=dict)
     """Learners whose examples it has, by identity,"""
     parts: dict[int, object] = field(default_factory=dict)
@@ -77,7 +82,7 @@ class ActorPool:
     ) -> None:
         """kind: a class with the methods `inspect`, `start` and `ping`.
 
-        start: arguments of `start`. heard: called with what `ping` returns.
+        start: arguments of `start`, which returns what differs there. heard: called with what `ping` returns.
         """
         self.ray = ray
         self.cluster = cluster
@@ -86,12 +91,14 @@ class ActorPool:
         """Why the whole cluster is lost."""
         self._start = tuple(start)
         self._heard = heard
-        asked = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_restarts": 0}
-        actor = ray.remote(**asked, concurrency_groups={WATCH: 1})(kind)
-        self._head = _Head(ray, cluster, actor.remote)
-        self._differences: set[str] = set()
-        """Of nodes that were allowed to differ."""
+        self._news: SimpleQueue[tuple[_Awaited, Future[Any]]] = SimpleQueue()
+        self._lost: list[PooledActor] = []
+        """Actors that were lost and not told of yet."""
+        self.differences: dict[str, None] = {}
+        """Of nodes that were allowed to differ, in the order in which they were found."""
         self._began = self._last_tick = time.monotonic()
+        asked = {"num_cpus": cluster.cpus, "num_gpus": cluster.gpus, "max_restarts": 0}
+        self._head = Head(ray, cluster, ray.remote(**asked, concurrency_groups={WATCH: 1})(kind).remote)
 
     @property
     def ready(self) -> list[PooledActor]:
@@ -107,163 +114,135 @@ class ActorPool:
         starting = [actor.asked for actor in self.actors if actor.stage is not ActorStage.READY]
         return any(now - asked < STARTING for asked in starting or [self._began])
 
-    def replies(self) -> list[Any]:
-        """Return the references that become available when an actor has news."""
-        return [reference for actor in self.actors for reference in (actor.reply, actor.ping) if reference]
+    def expect(
+        self,
+        actor: PooledActor,
+        reference: Any,
+        handle: Callable[[Any], None],
+        failed: Callable[[ClusterError], None] | None = None,
+    ) -> None:
+        """Have `wait` call `handle` with the value of a reference once it is there, unless the actor is lost before.
+
+        failed: called with the error if there is no value; without it `wait` raises the error.
+        """
+        awaited = _Awaited(actor, handle, failed)
+        reference.future().add_done_callback(lambda future: self._news.put((awaited, future)))
+
+    def wait(self, seconds: float) -> None:
+        """Handle the replies that are there; wait at most so many seconds for the first."""
+        with suppress(Empty):
+            self._handle(*self._news.get(timeout=seconds))
+            while True:
+                self._handle(*self._news.get_nowait())
 
     def tick(self) -> list[PooledActor]:
-        """Look at all actors and at the cluster; return the actors that were lost since the last look."""
+        """Look at all actors and at the cluster if it is time; return the actors lost since the last call."""
         now = time.monotonic()
-        # a pause of this process says nothing about the others
-        passed, self._last_tick = min(now - self._last_tick, PING_EVERY), now
-        for actor in list(self.actors):
-            if actor.stage is ActorStage.READY:
+        if now - self._last_tick >= LOOK_EVERY:
+            # a pause of this process says nothing about the others
+            passed, self._last_tick = min(now - self._last_tick, PING_EVERY), now
+            self._welcome(now)
+            for actor in self.ready:
                 self._check_ping(actor, now, passed)
-            elif actor.stage is not ActorStage.LOST:
-                self._follow_start(actor)
-        lost = [actor for actor in self.actors if actor.stage is ActorStage.LOST]
-        self.actors = [actor for actor in self.actors if actor.stage is not ActorStage.LOST]
-        self._welcome(now)
-        if self._head.silent_for(now) > SILENT and not head_listens(self.ray):
-            self.gone = "its head node does not answer any more"
-            lost, self.actors = [*lost, *self.actors], []
+            if self._head.lost(SILENT):
+                self.gone = "its head node does not answer any more"
+                for actor in list(self.actors):
+                    self.lose(actor)
+        lost, self._lost = self._lost, []
         return lost
 
-    def _check_ping(self, actor: PooledActor, now: float, passed: float) -> None:
-        if actor.ping is None:
-            if now - actor.last_ping >= PING_EVERY:
-                actor.ping, actor.last_ping, actor.silence = self._ping(actor), now, 0.0
-            return
-        if self._is_there(actor.ping):
-            reply = self._get(actor, actor.ping)
-            if reply is not _LOST:
-                actor.ping = None
-                self._heard(actor, reply)
-            return
-        actor.silence += passed
-        if actor.silence > SILENT:
-            self.lose(actor)
+    def lose(self, actor: PooledActor) -> None:
+        """Give an actor up; a late answer of it is ignored."""
+        if actor.stage is not ActorStage.LOST:
+            actor.stage = ActorStage.LOST
+            self.actors.remove(actor)
+            self._lost.append(actor)
+            self._head.to_stop.append(actor.handle)
 
-    def _follow_start(self, actor: PooledActor) -> None:
-        if not self._is_there(actor.reply):
-            return
-        reply = self._get(actor, actor.reply)
-        if reply is _LOST:
-            return
-        if actor.stage is ActorStage.INSPECTING:
-            actor.node, actor.process, found = reply
-            self._compare(actor.node, found)
-            actor.stage = ActorStage.STARTING
-            actor.reply = actor.handle.start.remote(*self._start)
-        else:
-            actor.stage, actor.reply = ActorStage.READY, None
+    def close(self) -> None:
+        """Stop all actors."""
+        self._head.close([actor.handle for actor in self.actors], SILENT)
+        self.actors = []
 
-    def _compare(self, node: str, found: Any) -> None:
-        different = fingerprint().differences(found)
+    def _welcome(self, now: float) -> None:
+        """Take up actors that were started; have no others started before these are placed."""
+        while self._head.started:
+            actor = PooledActor(self._head.started.popleft(), now)
+            self.actors.append(actor)
+            self.expect(actor, actor.handle.inspect.remote(), partial(self._inspected, actor))
+        self._head.may_start = not any(actor.stage is ActorStage.INSPECTING for actor in self.actors)
+
+    def _inspected(self, actor: PooledActor, found: tuple[str, int, Fingerprint]) -> None:
+        actor.node, actor.process, there = found
+        self._compare(actor, fingerprint().differences(there))
+        actor.stage = ActorStage.STARTING
+        self.expect(actor, actor.handle.start.remote(*self._start), partial(self._started, actor))
+
+    def _started(self, actor: PooledActor, differences: list[str]) -> None:
+        self._compare(actor, differences)
+        actor.stage = ActorStage.READY
+
+    def _compare(self, actor: PooledActor, different: Sequence[str]) -> None:
         if not different:
             return
-        sentence = f"node {node} computes other bits than this machine: {'; '.join(different)}"
+        sentence = f"node {actor.node} computes other bits than this machine: {'; '.join(different)}"
         if not self.cluster.mixed:
             raise ClusterError(
                 f"cluster: {sentence}. Install the same versions on all nodes, or allow it with --mixed; such a run "
                 "is recorded as one of mixed machines."
             )
-        if sentence not in self._differences:
-            self._differences.add(sentence)
+        actor.different = "; ".join(filter(None, (actor.different, sentence)))
+        if sentence not in self.differences:
+            self.differences[sentence] = None
             warnings.warn(f"cluster: {sentence}.", ArchipelWarning, stacklevel=2)
 
-    def _welcome(self, now: float) -> None:
-        """Take up actors that were started; have no others started before these are placed."""
-        while self._head.started:
-            handle = self._head.started.popleft()
-            self.actors.append(PooledActor(handle, handle.inspect.remote(), now))
-        self._head.may_start = not any(actor.stage is ActorStage.INSPECTING for actor in self.actors)
+    def _check_ping(self, actor: PooledActor, now: float, passed: float) -> None:
+        if actor.pinged:
+            actor.silence += passed
+            if actor.silence > SILENT:
+                self.lose(actor)
+        elif now - actor.last_ping >= PING_EVERY:
+            actor.pinged, actor.last_ping, actor.silence = True, now, 0.0
+            reference = actor.handle.ping.remote()
+            self.expect(actor, reference, partial(self._pinged, actor))
 
-    def pause(self, seconds: float) -> None:
-        """Wait for the next look at the cluster."""
-        self._head.pause(seconds)
+    def _pinged(self, actor: PooledActor, reply: Any) -> None:
+        actor.pinged = False
+        self._heard(actor, reply)
 
-    def lose(self, actor: PooledActor) -> None:
-        """Give a actor up; a late answer of it is ignored."""
-        actor.stage = ActorStage.LOST
-        self._head.to_stop.append(actor.handle)
-
-    def close(self) -> None:
-        """Stop all actors."""
-        self._head.close([actor.handle for actor in self.actors])
-        self.actors = []
-
-    def _ping(self, actor: PooledActor) -> Any:
-        return actor.handle.ping.options(concurrency_group=WATCH).remote()
-
-    def _is_there(self, reference: Any) -> bool:
-        return bool(self.ray.wait([reference], timeout=0, fetch_local=False)[0])
-
-    def _get(self, actor: PooledActor, reference: Any) -> Any:
-        """Return an available value; lose the actor if it died."""
-        try:
-            return self.ray.get(reference, timeout=SILENT)
-        except (self.ray.exceptions.RayActorError, self.ray.exceptions.GetTimeoutError):
+    def _handle(self, awaited: _Awaited, future: Future[Any]) -> None:
+        """Handle one reply, or the error in its place."""
+        actor, error = awaited.actor, future.exception()
+        if actor.stage is ActorStage.LOST:
+            return
+        if error is None:
+            awaited.handle(future.result())
+            return
+        errors = self.ray.exceptions
+        if isinstance(error, (errors.RayActorError, errors.ObjectLostError)):
             self.lose(actor)
-            return _LOST
-        except self.ray.exceptions.RayTaskError as error:
-            where = actor.node or "of the cluster"
-            raise ClusterError(f"cluster: an actor cannot start on node {where}: {error}") from None
+            return
+        told = self._told(actor, error)
+        if awaited.failed is None:
+            raise told from error
+        awaited.failed(told)
+
+    def _told(self, actor: PooledActor, error: BaseException) -> ClusterError:
+        """Return what went wrong on an actor, for a user."""
+        errors, node = self.ray.exceptions, actor.node or "of the cluster"
+        if isinstance(error, errors.OutOfMemoryError):
+            return ClusterError(
+                f"cluster: node {node} ran out of memory, and Ray ended an actor. Give each actor more of a node "
+                f"with --per-actor (it has {self.cluster.share}), or use nodes with more memory. Ray reports: {error}"
+            )
+        starting = actor.stage is not ActorStage.READY
+        return ClusterError(f"cluster: an actor {'cannot start' if starting else 'failed'} on node {node}: {error}")
 
 
-_LOST = object()
+@dataclass(frozen=True)
+class _Awaited:
+    """Who is to handle a reply."""
 
-
-class _Head:
-    """Talks to the head of the cluster in a thread of its own: a call does not return if the head is gone."""
-
-    def __init__(self, ray: Any, cluster: Cluster, start: Callable[[], Any]) -> None:
-        self.ray = ray
-        self.cluster = cluster
-        self.start = start
-        self.started: deque[Any] = deque()
-        """Handles of actors that nobody has taken up yet."""
-        self.to_stop: deque[Any] = deque()
-        self.may_start = True
-        self._seen = time.monotonic()
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def silent_for(self, now: float) -> float:
-        """Return the seconds since the head has answered."""
-        return now - self._seen
-
-    def pause(self, seconds: float) -> None:
-        """Wait this long, or until it is closed."""
-        self._closed.wait(seconds)
-
-    def close(self, handles: Sequence[Any]) -> None:
-        """Stop these actors and the thread; leave them to Ray if the head does not answer."""
-        self.to_stop.extend([*handles, *self.started])
-        self._closed.set()
-        self._thread.join(SILENT)
-
-    def _watch(self) -> None:
-        while not self._closed.is_set():
-            with suppress(Exception):  # a head that does not answer shows in `silent_for`
-                self._stop_some()
-                free = self.ray.available_resources()
-                self._seen = time.monotonic()
-                if self.may_start and not self.started:
-                    self._start_where_there_is_room(free)
-            self._closed.wait(LOOK_EVERY)
-        with suppress(Exception):
-            self._stop_some()
-
-    def _start_where_there_is_room(self, free: Mapping[str, float]) -> None:
-        room = int(free.get("CPU", 0.0) / self.cluster.cpus)
-        if self.cluster.gpus:
-            room = min(room, int(free.get("GPU", 0.0) / self.cluster.gpus))
-        self.started.extend([self.start() for _ in range(room)])
-        if room:
-            self.may_start = False
-
-    def _stop_some(self) -> None:
-        while self.to_stop:
-            self.ray.kill(self.to_stop.popleft(), no_restart=True)
+    actor: PooledActor
+    handle: Callable[[Any], None]
+    failed: Callable[[ClusterError], None] | None

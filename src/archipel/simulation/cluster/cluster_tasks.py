@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
 from collections.abc import Sequence
+from enum import Enum, auto
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from archipel.core.types import Score, ScoreTable
@@ -17,57 +16,67 @@ from archipel.learner.learner import Job
 from archipel.learner.probes import Parts
 from archipel.simulation.cluster.actor_pool import PooledActor
 from archipel.simulation.cluster.connection import ClusterError
-from archipel.simulation.cluster.requests import JobFailure, JobReply, JobRequest, as_tensors, request_of
+from archipel.simulation.cluster.placed_models import PlacedModels
+from archipel.simulation.cluster.requests import (
+    Examples,
+    Failure,
+    Fields,
+    ModelAt,
+    TrainRequest,
+    examples_of,
+    request_of,
+    tensor_of,
+    unpacked,
+)
 
-MODELS_KEPT = 4
-"""Models whose references are kept for further tasks: in a stream, several tasks carry the same version."""
+LEARNERS_KEPT = 1 << 16
+"""Learners whose examples an actor keeps; after that it forgets all of them."""
 PARTS_KEPT = 256
 """Parts whose examples an actor keeps; after that it forgets all of them."""
-FETCH = 600.0
-"""Seconds in which a model must arrive from the node that has it."""
 
 
-class PlacedModels:
-    """Models in the object store of the cluster, each put there once."""
+class Stage(Enum):
+    """How far a task is."""
 
-    def __init__(self, ray: Any) -> None:
-        self.ray = ray
-        self._kept: OrderedDict[int, tuple[Tensor, Any]] = OrderedDict()
-
-    def reference(self, model: Tensor) -> Any:
-        """Return a reference to a model, by which every node reads the same copy."""
-        kept = self._kept.pop(id(model), None) or (model, self.ray.put(model.cpu().numpy()))
-        self._kept[id(model)] = kept
-        while len(self._kept) > MODELS_KEPT:
-            self._kept.popitem(last=False)
-        return kept[1]
+    WAITING = auto()
+    OUT = auto()
+    """An actor has it."""
+    ANSWERED = auto()
+    """It is computed; what is too large for the answer is with the actor's node."""
+    FETCHING = auto()
+    FETCHED = auto()
+    """That is in the memory of this machine's Ray."""
+    DONE = auto()
+    """Its results are in this process."""
+    DROPPED = auto()
+    """Nobody waits for it."""
 
 
 class ClusterTask(ABC):
     """Work for one actor at a time."""
 
-    def __init__(self, placed: PlacedModels, inner: Executor, cost: float) -> None:
-        """cost: examples to compute, by which work is placed."""
+    def __init__(self, placed: PlacedModels, inner: Executor, cost: float, size: int = 0) -> None:
+        """cost: examples to compute, by which work is placed. size: parameters of the models that come of it."""
         self.placed = placed
         self.inner = inner
         self.cost = cost
+        self.size = size
+        self.stage = Stage.WAITING
         self.actor: PooledActor | None = None
-        self.references: Sequence[Any] = ()
-        """Of the answer: the first one is small, and says how it ended."""
+        self.beside: Any = None
+        """Reference of what is too large for the answer itself,"""
+        self.results: Any = None
+        """and its value once it was fetched."""
         self.attempts = 0
         """Actors that were lost with it."""
-        self.answered = False
-        """An actor has computed it."""
-        self.done = False
-        """Its results are here."""
 
     @abstractmethod
-    def send(self, actor: PooledActor) -> Sequence[Any]:
-        """Start it on an actor; return the references of the answer."""
+    def send(self, actor: PooledActor) -> Any:
+        """Start it on an actor; return the reference of the answer."""
 
     @abstractmethod
-    def check(self) -> None:
-        """Read the first reference; raise what went wrong in the computation."""
+    def receive(self, answer: Any) -> None:
+        """Note the answer and the stage that it leads to; raise what went wrong in the computation."""
 
     @abstractmethod
     def collect(self) -> None:
@@ -77,9 +86,6 @@ class ClusterTask(ABC):
     def compute_here(self) -> None:
         """Do it in this process."""
 
-    def _get(self, position: int) -> Any:
-        return self.placed.ray.get(self.references[position], timeout=FETCH)
-
 
 class TrainStacks(ClusterTask):
     """Train stacks of jobs."""
@@ -87,41 +93,54 @@ class TrainStacks(ClusterTask):
     def __init__(
         self, placed: PlacedModels, inner: Executor, stacks: Sequence[Sequence[Job]], epochs: int | None
     ) -> None:
-        super().__init__(placed, inner, sum(cost_of(stack, epochs) for stack in stacks))
+        self.jobs = [job for stack in stacks for job in stack]
+        cost = sum(cost_of(stack, epochs) for stack in stacks)
+        super().__init__(placed, inner, cost, placed.size * len(self.jobs))
         self.stacks = stacks
         self.epochs = epochs
-        self.jobs = [job for stack in stacks for job in stack]
-        self._replies: Sequence[JobReply] = ()
+        self._changes: Sequence[Fields] = ()
 
-    def send(self, actor: PooledActor) -> Sequence[Any]:
+    def send(self, actor: PooledActor) -> Any:
         """Start it on an actor."""
-        models: dict[int, tuple[int, Any]] = {}
-        requests = [[self._request(job, actor, models) for job in stack] for stack in self.stacks]
+        models: dict[int, tuple[ModelAt, Any]] = {}
+
+        def place(tensor: Tensor) -> ModelAt | None:
+            if not self.placed.is_model(tensor):
+                return None
+            if id(tensor) not in models:
+                models[id(tensor)] = ModelAt(len(models)), self.placed.reference(tensor)
+            return models[id(tensor)][0]
+
+        examples, forget = self._unknown(actor)
+        stacks = [[request_of(job, place) for job in stack] for stack in self.stacks]
         references = [reference for _, reference in models.values()]
-        train = actor.handle.train.options(num_returns=2)
-        return list(train.remote(requests, self.epochs, *references))
+        request = TrainRequest(stacks, self.epochs, examples, forget)
+        answer, self.beside = actor.handle.train.remote(request, *references)
+        return answer
 
-    def _request(self, job: Job, actor: PooledActor, models: dict[int, tuple[int, Any]]) -> JobRequest:
-        def position(model: Tensor) -> int:
-            if id(model) not in models:
-                models[id(model)] = len(models), self.placed.reference(model)
-            return models[id(model)][0]
+    def _unknown(self, actor: PooledActor) -> tuple[dict[int, Examples], bool]:
+        """Return the examples of learners that the actor does not have, and whether it forgets those that it has."""
+        learners: dict[int, Any] = {id(job.learner): job.learner for job in self.jobs}
+        unknown = learners.keys() - actor.learners.keys()
+        forget = len(actor.learners) + len(unknown) > LEARNERS_KEPT
+        if forget:
+            actor.learners.clear()
+            unknown = set(learners)
+        actor.learners.update(learners)
+        return {key: examples_of(learners[key]) for key in unknown}, forget
 
-        known = id(job.learner) in actor.learners
-        actor.learners[id(job.learner)] = job.learner
-        return request_of(job, position, known=known)
-
-    def check(self) -> None:
-        """Read how the jobs ended; raise the error if one failed."""
-        self._replies = _checked(self._get(0))
+    def receive(self, answer: Any) -> None:
+        """Note how the jobs ended; raise the error if one failed."""
+        self._changes = _checked(answer, self.actor)
+        self.stage = Stage.ANSWERED
 
     def collect(self) -> None:
-        """Take over the trained models."""
-        models = self._get(1)
-        for job, reply, model in zip(self.jobs, self._replies, models, strict=True):
-            job.epochs, job.losses, job.validation = reply.epochs, reply.losses, reply.validation
-            job.memory, job.kept = as_tensors(reply.memory), as_tensors(reply.kept)
-            job.vector = torch.from_numpy(model.copy()).to(job.vector.device)
+        """Take over what has changed, and the trained models."""
+        device = self.jobs[0].vector.device
+        models = [tensor_of(array).to(device) for array in self.results]
+        for job, changed in zip(self.jobs, self._changes, strict=True):
+            vars(job).update(unpacked(changed, device, models))
+        self._changes = ()
 
     def compute_here(self) -> None:
         """Train in this process."""
@@ -140,7 +159,7 @@ class ScoreModel(ClusterTask):
         self.probe = probe
         self.answer: ScoreTable | None = None
 
-    def send(self, actor: PooledActor) -> Sequence[Any]:
+    def send(self, actor: PooledActor) -> Any:
         """Start it on an actor."""
         key, known = id(self.parts), id(self.parts) in actor.parts
         forget = not known and len(actor.parts) == PARTS_KEPT
@@ -149,11 +168,12 @@ class ScoreModel(ClusterTask):
         actor.parts[key] = self.parts
         examples = None if known else (self.parts.examples.numpy(), self.parts.sizes)
         model = self.placed.reference(self.model)
-        return [actor.handle.score.remote(key, examples, forget, self.probe.bins, model)]
+        return actor.handle.score.remote(key, examples, forget, self.probe.bins, model)
 
-    def check(self) -> None:
-        """Read the score; raise the error if it failed."""
-        self.answer = _checked(self._get(0))
+    def receive(self, answer: Any) -> None:
+        """Note the score; raise the error if it failed."""
+        self.answer = _checked(answer, self.actor)
+        self.stage = Stage.DONE
 
     def collect(self) -> None:
         """Do nothing: the score was small enough to come at once."""
@@ -173,9 +193,12 @@ def _last_step(job: Job, epochs: int | None) -> int:
     return job.steps_at(end if epochs is None else min(end, job.epochs + epochs))
 
 
-def _checked(answer: Any) -> Any:
-    if not isinstance(answer, JobFailure):
+def _checked(answer: Any, actor: PooledActor | None) -> Any:
+    if not isinstance(answer, Failure):
         return answer
-    first, more = answer.learners[:3], len(answer.learners) - 3
-    whom = f" of learner {', '.join(first)}" + (f" and {more} others" if more > 0 else "") if first else ""
-    raise ClusterError(f"cluster: the computation{whom} failed on node {answer.node}:\n{answer.story}")
+    node, whose = actor.node if actor else "unknown", f" of {answer.whose}" if answer.whose else ""
+    if answer.out_of_memory:
+        raise ClusterError(
+            f"cluster: node {node} has too little memory for the computation{whose}: {answer.out_of_memory}"
+        )
+    raise ClusterError(f"cluster: the computation{whose} failed on node {node}:\n{answer.story}")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from archipel.core.checks import require
+from archipel.simulation.cluster.head_token import refuses_token
 
 CONNECT_SECONDS = 10.0
 """How long an address may take to answer."""
@@ -57,6 +58,12 @@ class Cluster:
             self.cpus > 0 and self.gpus >= 0,
             f"cluster: cpus must be above 0 and gpus at least 0, got cpus={self.cpus:g}, gpus={self.gpus:g}.",
         )
+
+    @property
+    def share(self) -> str:
+        """Say what each actor gets of a node."""
+        cores = f"{self.cpus:g} core{'' if self.cpus == 1 else 's'}"
+        return cores + (f" and {self.gpus:g} GPU{'' if self.gpus == 1 else 's'}" if self.gpus else "")
 
     @property
     def threads(self) -> int:
@@ -113,47 +120,63 @@ def connected(address: str) -> Iterator[Any]:
 def _connect(ray: Any, address: str) -> None:
     quiet = {"include_dashboard": False} if address == "local" else {}
     settings = {"_system_config": HEALTH_CHECKS} if address == "local" else {}
-    check_listening(address)
+    check_address(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error", **quiet, **settings)
-    except ConnectionError as error:
-        raise ClusterError(
-            f"cluster {address!r}: no Ray cluster was found ({_first_line(error)}). Start one with `ray start --head`, "
-            "give its address, or use --cluster local."
-        ) from None
     except Exception as error:  # Ray raises many kinds, among them plain exceptions
-        raise ClusterError(f"cluster {address!r}: {_explained(error)}") from error
+        raise ClusterError(f"cluster {address!r}: {_explained(error)}") from None
 
 
 def _explained(error: Exception) -> str:
-    text = str(error)
-    if "auth" in text.lower() and "token" in text.lower():
-        return (
-            "the cluster refuses this machine's token. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or "
-            f"RAY_AUTH_TOKEN_PATH) to the cluster's own. Ray reports: {_first_line(error)}"
-        )
-    if "version mismatch" in text.lower():
+    told = " ".join(_texts(error))
+    if "AuthenticationError" in told or "InvalidAuthToken" in told:
+        return _REFUSED_TOKEN
+    if "version mismatch" in told.lower():
         return (
             "its Ray or Python is of another version. Install the same versions here and on the nodes. Ray reports: "
-            + " ".join(text.split())
+            + " ".join(str(error).split())
+        )
+    if isinstance(error, ImportError) or "grpcio" in told:
+        return f"an address with ray:// needs gRPC: pip install -c constraints.txt grpcio. Ray reports: {error}"
+    if isinstance(error, ConnectionError):
+        return (
+            f"no Ray cluster was found ({_first_line(error)}). Start one with `ray start --head`, give its address, or "
+            "use --cluster local."
         )
     return _first_line(error)
+
+
+_REFUSED_TOKEN = (
+    "the cluster asks for a token, and this machine's is missing or another one. Set RAY_AUTH_MODE=token and "
+    "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to the cluster's own."
+)
+
+
+def _texts(error: BaseException | None) -> Iterator[str]:
+    """Yield the names and texts of an error and of those that it came from."""
+    while error is not None:
+        yield f"{type(error).__name__}: {error}"
+        error = error.__cause__ or error.__context__
 
 
 def _first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def check_listening(address: str) -> None:
-    """Refuse an address where nobody listens at once: Ray itself would try for minutes."""
-    if address in ("local", "auto"):
-        return
+def check_address(address: str) -> None:
+    """Refuse an address at once where nobody listens, or where this machine's token is not accepted."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "auto")
     host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host:  # "local", or "auto" without an address
+        return
     if not listens(host, int(port), CONNECT_SECONDS):
         raise ClusterError(
             f"cluster {address!r}: nobody answers at this address within {CONNECT_SECONDS:.0f} s. Check host, port and "
             "firewall; `ray status` on the head node shows whether the cluster is up."
         )
+    if refuses_token(address):
+        raise ClusterError(f"cluster {address!r}: {_REFUSED_TOKEN}")
 
 
 def listens(host: str, port: int, seconds: float) -> bool:
@@ -165,10 +188,23 @@ def listens(host: str, port: int, seconds: float) -> bool:
         return False
 
 
-def head_listens(ray: Any, seconds: float = 1.0) -> bool:
+def head_listens(ray: Any, address: str, seconds: float = 1.0) -> bool:
     """Return whether the head of the cluster, without which Ray cannot go on, can be reached."""
-    host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
+    if not address.startswith("ray://"):
+        address = str(ray.get_runtime_context().gcs_address)
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     return listens(host.strip("[]"), int(port), seconds)
+
+
+def require_room(ray: Any, cluster: Cluster) -> None:
+    """Refuse actors that fit on no node."""
+    found = nodes(ray)
+    if not any(node.cpus >= cluster.cpus and node.gpus >= cluster.gpus for node in found):
+        has = "; ".join(f"{node.name}: {node.cpus:g} cores, {node.gpus:g} GPUs" for node in found)
+        raise ClusterError(
+            f"cluster {cluster.address!r}: an actor takes {cluster.share} (--per-actor), and no node has as much. The "
+            f"nodes have: {has}. Ask for less, or start nodes that have it."
+        )
 
 
 def nodes(ray: Any) -> list[Node]:

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -21,15 +23,18 @@ from archipel.executors.interface import Executor, PendingResult
 from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts
 from archipel.simulation.cluster.actor_pool import ActorPool, PooledActor
-from archipel.simulation.cluster.cluster_tasks import ClusterTask, PlacedModels, ScoreModel, TrainStacks, cost_of
-from archipel.simulation.cluster.connection import ClusterError, ClusterLost
+from archipel.simulation.cluster.cluster_tasks import ClusterTask, ScoreModel, Stage, TrainStacks, cost_of
+from archipel.simulation.cluster.connection import ClusterLost
+from archipel.simulation.cluster.placed_models import PlacedModels
 
 AT_ONCE = 2
-"""Assignments that an actor has at a time: the next one travels while it works."""
+"""Tasks that an actor has at a time: the next one travels while it works."""
 ATTEMPTS = 3
 """Actors that a task may be lost with before it is computed in this process."""
 NUMBERS = 1 << 22
 """Parameters of a task's models at most, unless a single stack has more."""
+FETCHED = 1 << 26
+"""Parameters of trained models that are fetched before they are needed; the others stay with their nodes."""
 LOOK = 0.25
 """Longest wait between two looks at the pool, in seconds."""
 
@@ -43,26 +48,35 @@ class ClusterExecutor:
         context: TrainingContext,
         pool: ActorPool,
         *,
-        early: bool,
+        one_by_one: bool,
         scores: bool,
         disconnect: Callable[[], None] = lambda: None,
     ) -> None:
-        """early: the inner executor makes no stacks.
+        """one_by_one: the inner executor makes no stacks.
 
         scores: models are scored on the cluster, too; small networks are scored faster here.
         """
-        self.name, self.reason, self.early = inner.name, inner.reason, early
+        self.name, self.reason = inner.name, inner.reason
         self.inner = inner
         self.context = context
         self.pool = pool
+        self.one_by_one = one_by_one
         self.scores = scores
         self._disconnect = disconnect
-        self._placed = PlacedModels(pool.ray)
+        self._placed = PlacedModels(pool.ray, context.layout.size)
         self._waiting: deque[ClusterTask] = deque()
-        self._out: list[ClusterTask] = []
+        self._answered: deque[ClusterTask] = deque()
+        """Computed by actors, and not fetched yet."""
+        self._fetched = 0
+        """Parameters of models that were fetched, or are on their way, and were not needed yet."""
         self._training: dict[Job, TrainStacks] = {}
         self.losses = 0
         """Actors that were lost."""
+
+    @property
+    def ahead(self) -> int:
+        """Return how many jobs keep all actors busy; 0 if jobs are trained in stacks."""
+        return AT_ONCE * max(1, len(self.pool.actors)) if self.one_by_one else 0
 
     def running(self) -> AbstractContextManager[None]:
         """Prepare torch as the inner executor does; refuse to go on without a cluster between two calls."""
@@ -94,6 +108,16 @@ class ClusterExecutor:
                 for trained in task.jobs:
                     self._training.pop(trained, None)
 
+    def drop(self, job: Job) -> None:
+        """Give a job up; do not train it if no actor has it yet and it is alone."""
+        task = self._training.pop(job, None)
+        if task is not None and not any(other in self._training for other in task.jobs):
+            for queue in (self._waiting, self._answered):
+                if task in queue:
+                    queue.remove(task)
+            self._release(task)
+            task.stage = Stage.DROPPED
+
     def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
         """Score a model, on the cluster where that is worth it."""
         if not self.scores:
@@ -107,26 +131,30 @@ class ClusterExecutor:
         """Stop all actors and drop what is being computed."""
         self.pool.close()
         self._waiting.clear()
-        self._out.clear()
+        self._answered.clear()
         self._training.clear()
         self.inner.close()
         self._disconnect()
 
     def finish(self, task: ClusterTask) -> None:
         """Work on all tasks until the results of this one are here."""
-        while not task.done:
+        while task.stage is not Stage.DONE:
             self.look()
-            if task.answered:
+            if task.stage is Stage.FETCHED:
                 self._collect(task)
+            elif task.stage is Stage.ANSWERED:
+                self._fetch(task)
             elif self._waiting and not self.pool.ready and not self.pool.expected:
                 self._compute_here(self._waiting.popleft())
             else:
-                self._receive_answers()
+                self.pool.wait(LOOK)
 
     def look(self) -> None:
         """Look at the pool: give the work of lost actors to others, and waiting work to those who are free."""
         for actor in self.pool.tick():
             self._take_back(actor)
+        if self.pool.differences:
+            self.reason = "; ".join(filter(None, (self.inner.reason, *self.pool.differences)))
         self._assign()
 
     def _divided(self, jobs: Sequence[Job], epochs: int | None) -> Iterator[list[list[Job]]]:
@@ -148,72 +176,76 @@ class ClusterExecutor:
 
     def _assign(self) -> None:
         """Give waiting tasks to the actors that have least to do."""
-        ready = self.pool.ready
-        while self._waiting:
-            free = [actor for actor in ready if len(actor.work) < AT_ONCE]
-            if not free:
-                return
+        free = [actor for actor in self.pool.ready if len(actor.work) < AT_ONCE] if self._waiting else []
+        while self._waiting and free:
             actor = min(free, key=lambda one: sum(task.cost for task in one.work))
             task = self._waiting.popleft()
-            task.actor, task.references = actor, task.send(actor)
+            task.stage, task.actor = Stage.OUT, actor
             actor.work.append(task)
-            self._out.append(task)
+            self.pool.expect(actor, task.send(actor), partial(self._receive, task))
+            if len(actor.work) == AT_ONCE:
+                free.remove(actor)
 
-    def _receive_answers(self) -> None:
-        """Wait a moment for news, and note what actors have computed."""
-        ray = self.pool.ray
-        answers = {task.references[0]: task for task in self._out}
-        awaited = [*answers, *self.pool.replies()]
-        if not awaited:
-            self.pool.pause(LOOK)
+    def _receive(self, task: ClusterTask, answer: Any) -> None:
+        """Note an answer; fetch what belongs to it if there is room."""
+        assert task.actor is not None
+        task.actor.work.remove(task)
+        if task.stage is Stage.DROPPED:
             return
-        if not ray.wait(awaited, num_returns=1, timeout=LOOK, fetch_local=False)[0]:
-            return
-        there, _ = ray.wait(awaited, num_returns=len(awaited), timeout=0, fetch_local=False)
-        for reference in there:
-            if reference in answers:
-                self._receive(answers[reference])
+        task.receive(answer)
+        if task.stage is Stage.ANSWERED:
+            task.actor.results.append(task)
+            self._answered.append(task)
+            self._fetch_some()
 
-    def _receive(self, task: ClusterTask) -> None:
-        actor, errors = task.actor, self.pool.ray.exceptions
-        assert actor is not None
-        try:
-            task.check()
-        except errors.OutOfMemoryError as error:
-            raise ClusterError(
-                f"cluster: node {actor.node} ran out of memory, and Ray ended an actor. Give each actor more of a node "
-                f"with --per-actor, or use nodes with more memory. Ray reports: {error}"
-            ) from None
-        except (errors.RayActorError, errors.ObjectLostError, errors.GetTimeoutError):
-            self.pool.lose(actor)  # the next tick returns its tasks
-            return
-        task.answered = True
-        actor.work.remove(task)
-        self._out.remove(task)
+    def _fetch_some(self) -> None:
+        """Fetch results in the order in which they were computed, as many as there is room for."""
+        while self._answered and self._fetched + self._answered[0].size <= FETCHED:
+            self._fetch(self._answered[0])
+
+    def _fetch(self, task: ClusterTask) -> None:
+        assert task.actor is not None
+        self._answered.remove(task)
+        self._fetched += task.size
+        task.stage = Stage.FETCHING
+        self.pool.expect(task.actor, task.beside, partial(self._arrived, task))
+
+    def _arrived(self, task: ClusterTask, results: Any) -> None:
+        if task.stage is Stage.FETCHING:
+            task.results, task.stage = results, Stage.FETCHED
 
     def _collect(self, task: ClusterTask) -> None:
-        errors = self.pool.ray.exceptions
-        try:
-            task.collect()
-        except (errors.ObjectLostError, errors.GetTimeoutError, errors.RayActorError):
-            self._again(task)  # the node that had the results is lost
-        else:
-            task.done, task.references = True, ()
+        """Take over results that were fetched."""
+        task.collect()
+        self._release(task)
+        task.stage = Stage.DONE
+        self._fetch_some()
+
+    def _release(self, task: ClusterTask) -> None:
+        """Let the cluster forget the results of a task."""
+        if task.stage in (Stage.FETCHING, Stage.FETCHED):
+            self._fetched -= task.size
+        if task.actor is not None and task in task.actor.results:
+            task.actor.results.remove(task)
+        task.results = task.beside = None
 
     def _take_back(self, actor: PooledActor) -> None:
-        """Give the tasks of a lost actor to others."""
+        """Give the tasks of a lost actor to others, also those whose results it still has."""
         self.losses += 1
         warnings.warn(
             f"cluster: an actor on node {actor.node or 'unknown'} is lost; its work is done again.",
             ArchipelWarning,
             stacklevel=2,
         )
-        for task in reversed(actor.work):
-            self._out.remove(task)
+        lost = [task for task in (*actor.results, *actor.work) if task.stage not in (Stage.FETCHED, Stage.DROPPED)]
+        for task in reversed(lost):
             self._again(task)
 
     def _again(self, task: ClusterTask) -> None:
-        task.actor, task.references, task.answered = None, (), False
+        if task.stage is Stage.ANSWERED:
+            self._answered.remove(task)
+        self._release(task)
+        task.stage, task.actor = Stage.WAITING, None
         task.attempts += 1
         if task.attempts < ATTEMPTS:
             self._waiting.appendleft(task)
@@ -222,7 +254,7 @@ class ClusterExecutor:
 
     def _compute_here(self, task: ClusterTask) -> None:
         task.compute_here()
-        task.done = True
+        task.stage = Stage.DONE
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import platform
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import numpy
 import torch
 
 from archipel.kernels.native.library import load
+
+COMPARED = frozenset({"archipel", "torch", "numpy", *sys.stdlib_module_names, "__main__"})
+"""Packages that a `Fingerprint` covers, and what is always sent along."""
 
 
 @dataclass(frozen=True)
@@ -56,3 +63,41 @@ def _source_hash(folder: Path) -> str:
         digest.update(str(path.relative_to(folder)).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+# --------------------------------------------------------------------------- code of other packages that a network uses
+
+
+def installed_code(objects: Iterable[object]) -> dict[str, str]:
+    """Return the hashes of the installed modules that define these objects, their classes and base classes.
+
+    The user's own modules are not among them: they are sent along.
+    """
+    found: dict[str, str] = {}
+    for thing in objects:
+        kinds = type(thing).__mro__ if not isinstance(getattr(thing, "__qualname__", None), str) else (thing,)
+        for kind in kinds:
+            name = str(getattr(kind, "__module__", None))
+            module = sys.modules.get(name)
+            if name not in found and name.split(".")[0] not in COMPARED and module and not is_users(module):
+                found[name] = _file_hash(module)
+    return found
+
+
+def code_differences(expected: Mapping[str, str]) -> list[str]:
+    """Describe which installed modules differ here from those of the driver."""
+    mine = {name: _file_hash(importlib.import_module(name)) for name in expected}
+    return [f"{name} {there} here, {mine[name]} there" for name, there in expected.items() if mine[name] != there]
+
+
+def is_users(module: object) -> bool:
+    """Return whether a module is neither installed nor a part of Python or Archipel."""
+    path = getattr(module, "__file__", None)
+    if not isinstance(module, ModuleType) or not path or module.__name__.split(".")[0] in ("archipel", "__main__"):
+        return False
+    return not any(Path(path).is_relative_to(prefix) for prefix in {sys.prefix, sys.base_prefix})
+
+
+def _file_hash(module: ModuleType) -> str:
+    path = getattr(module, "__file__", None)
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12] if path else "no file"

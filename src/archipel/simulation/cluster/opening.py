@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,9 @@ from archipel.executors.interface import Executor
 from archipel.learner.learner import TrainingContext
 from archipel.simulation.cluster.actor import TrainingActor
 from archipel.simulation.cluster.actor_pool import ActorPool
-from archipel.simulation.cluster.connection import Cluster, ClusterError, connected, nodes
+from archipel.simulation.cluster.connection import Cluster, ClusterError, connected, nodes, require_room
 from archipel.simulation.cluster.executor import ClusterExecutor
+from archipel.simulation.cluster.fingerprint import installed_code, is_users
 from archipel.simulation.cluster.requests import Blueprint
 
 SHARE = 0.5
@@ -33,26 +34,25 @@ def open_cluster(cluster: Cluster, inner: Executor, way: Way, context: TrainingC
     """Return an executor that computes on a cluster what the inner one would compute here."""
     with ExitStack() as opened:
         ray = opened.enter_context(connected(cluster.address))
+        require_room(ray, cluster)
         module, frozen = taken_apart(context.module.cpu())
         blueprint = Blueprint(
-            network=_pickled(ray, module, context),
+            context=_pickled(ray, module, context),
+            code=installed_code(_defined_elsewhere(context)),
             frozen_shapes=[parameter.shape for parameter in frozen_parameters(context.module).values()],
-            layout=context.layout,
-            classes=context.classes,
             plan=plan,
             way=way,
             # on large networks sums depend on the number of threads
             threads=torch.get_num_threads() if way == "plain" else cluster.threads,
             scoring_threads=torch.get_num_threads(),
             device="cuda" if cluster.gpus else str(context.x.device),
-            rows=context.rows,
         )
         placed = (ray.put(blueprint), *_placed(ray, cluster, context), *map(ray.put, frozen))
         return ClusterExecutor(
             inner,
             context,
             ActorPool(ray, cluster, TrainingActor, placed),
-            early=way in ("plain", "workers"),
+            one_by_one=way in ("plain", "workers"),
             scores=not is_small(context),
             disconnect=opened.pop_all().close,
         )
@@ -60,11 +60,11 @@ def open_cluster(cluster: Cluster, inner: Executor, way: Way, context: TrainingC
 
 
 def _pickled(ray: Any, module: nn.Module, context: TrainingContext) -> bytes:
-    """Return network, loss, augmentation, objective and descent with the code that is not installed on the nodes."""
+    """Return network, loss and the like with the code that is not installed on the nodes, and without the examples."""
+    nothing = torch.empty(0)
     with _by_value(ray):
         try:
-            sent = (module, context.loss, context.augment, context.objective, context.descent, context.local_noise)
-            return bytes(ray.cloudpickle.dumps(sent))
+            return bytes(ray.cloudpickle.dumps(replace(context, module=module, x=nothing, y=nothing)))
         except Exception as error:
             raise ClusterError(
                 f"cluster: {type(module).__name__} cannot be sent to other machines: {error}. Keep locks, open "
@@ -72,10 +72,15 @@ def _pickled(ray: Any, module: nn.Module, context: TrainingContext) -> bytes:
             ) from None
 
 
+def _defined_elsewhere(context: TrainingContext) -> list[object]:
+    """Return what may be defined by installed packages: the network's parts, loss, augmentation and the like."""
+    return [*context.module.modules(), *(getattr(context, field.name) for field in fields(context))]
+
+
 @contextmanager
 def _by_value(ray: Any) -> Iterator[None]:
     """Have the user's own modules pickled with their code: nodes do not have their files."""
-    own = [module for module in list(sys.modules.values()) if _is_users(module)]
+    own = [module for module in list(sys.modules.values()) if is_users(module)]
     for module in own:
         ray.cloudpickle.register_pickle_by_value(module)
     try:
@@ -83,14 +88,6 @@ def _by_value(ray: Any) -> Iterator[None]:
     finally:
         for module in own:
             ray.cloudpickle.unregister_pickle_by_value(module)
-
-
-def _is_users(module: object) -> bool:
-    """Return whether a module is neither installed nor a part of Python or Archipel."""
-    path = getattr(module, "__file__", None)
-    if not isinstance(module, ModuleType) or not path or module.__name__.split(".")[0] in ("archipel", "__main__"):
-        return False
-    return not any(Path(path).is_relative_to(prefix) for prefix in {sys.prefix, sys.base_prefix})
 
 
 def _placed(ray: Any, cluster: Cluster, context: TrainingContext) -> tuple[Any, Any]:
