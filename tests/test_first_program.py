@@ -65,9 +65,11 @@ def test_everything_the_first_program_names_is_documented() -> None:
 
 LOCAL: Local = {"epochs": 4, "batch": 16, "rate": 0.1}
 EASY: dict[str, Callable[[], ap.Algorithm]] = {
+    "apfl": lambda: ap.apfl(**LOCAL),
     "async_dvw": lambda: ap.async_dvw(batch=16, rate=0.1, at_most=4),
     "async_fedavg": lambda: ap.async_fedavg(batch=16),
     "centralised": lambda: ap.centralised(**LOCAL),
+    "ditto": lambda: ap.ditto(**LOCAL),
     "divide_and_conquer": lambda: ap.divide_and_conquer(prepass=2, tuning_epochs=2, decay=1.0, **LOCAL),
     "fed2a": lambda: ap.fed2a(**LOCAL),
     "fedadagrad": lambda: ap.fedadagrad(eta=0.1, **LOCAL),
@@ -75,7 +77,7 @@ EASY: dict[str, Callable[[], ap.Algorithm]] = {
     "fedasync": lambda: ap.fedasync(**LOCAL),
     "fedavg": lambda: ap.fedavg(**LOCAL),
     "fedavgm": lambda: ap.fedavgm(0.5, **LOCAL),
-    "fedbabu": lambda: ap.fedbabu(fraction=1.0, **LOCAL),
+    "fedbabu": lambda: ap.fedbabu(fraction=1.0, tuning_epochs=0, **LOCAL),
     "fedbn": lambda: ap.fedbn(**LOCAL),
     "fedbuff": lambda: ap.fedbuff(3, **LOCAL),
     "fedcm": lambda: ap.fedcm(0.5, fraction=0.5, **LOCAL),
@@ -91,7 +93,10 @@ EASY: dict[str, Callable[[], ap.Algorithm]] = {
     "hdafl": lambda: ap.hdafl(**LOCAL),
     "lg_fedavg": lambda: ap.lg_fedavg(**LOCAL),
     "local_only": lambda: ap.local_only(**LOCAL),
+    "moon": lambda: ap.moon(**LOCAL),
     "oort": lambda: ap.oort(fraction=0.5, **LOCAL),
+    "per_fedavg": lambda: ap.per_fedavg(fraction=1.0, **LOCAL),
+    "pfedme": lambda: ap.pfedme(**LOCAL),
     "plu": lambda: ap.plu(**LOCAL),
     "power_of_choice": lambda: ap.power_of_choice(fraction=0.5, **LOCAL),
     "qfedavg": lambda: ap.qfedavg(**LOCAL),

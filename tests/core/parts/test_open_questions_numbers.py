@@ -148,7 +148,7 @@ def test_all_data_begins_at_its_version_and_ends_cycles_and_reports() -> None:
 
 
 def test_all_data_is_refused_where_validation_parts_still_judge() -> None:
-    with pytest.raises(ValueError, match=r"end that at the same version, as in ByDistributedValidation\(until=3\)"):
+    with pytest.raises(ValueError, match=r"use ByDistributedValidation\(until=3\), or another"):
         replace(ap.sync_dvw(), planners=(ap.AllData(3),))
     with pytest.raises(ValueError, match="put AllData behind ValidationCycle"):
         replace(ap.fedavg(), planners=(ap.AllData(3), ap.ValidationCycle()))

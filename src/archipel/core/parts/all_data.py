@@ -34,8 +34,8 @@ class AllData(Planner):
     def conflicts(self, algorithm: Composition) -> str | None:
         if algorithm.weighting.validates(self.after):
             return (
-                f"from version {self.after} on learners train on the validation parts that updates are weighed by; end "
-                f"that at the same version, as in ByDistributedValidation(until={self.after})."
+                f"from version {self.after} on learners train on the validation parts that updates are weighed by; use "
+                f"ByDistributedValidation(until={self.after}), or another weighting."
             )
         behind = algorithm.planners[algorithm.planners.index(self) + 1 :]
         if any(isinstance(planner, ValidationCycle) for planner in behind):
