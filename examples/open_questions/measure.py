@@ -13,7 +13,7 @@ import statistics
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import archipel as ap
@@ -155,7 +155,7 @@ def measure(name: str, method: str, seed: int) -> Result:
     run = ap.simulate(
         question.methods[method],
         islands(learners(question), question.classes, question.sizes, question.test, seed),
-        model=ap.models.mlp(64, 10, (32,)),
+        model=partial(ap.models.mlp, 64, 10, (32,)),
         fleet=question.fleet,
         ending=ap.Ending(rounds=question.rounds),
         evaluation=ap.Evaluation(at="learners", mean="learners") if question.test != 0.2 else None,
