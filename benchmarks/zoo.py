@@ -2,6 +2,8 @@
 
 Archipel and the loop, with one and with two threads, take turns in one process, so that a busy spell of the machine
 meets all of them; in every turn Archipel's rate is divided by the better one of the loop.
+
+With `--one-core` both have one thread and their CPU time is measured, as other work on the machine changes that less.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,27 +74,39 @@ def simulation(kind: Kind, x: Tensor, y: Tensor) -> Simulator:
     return made
 
 
-def measure(name: str, repeats: int, seconds: float = TURN_SECONDS) -> dict[str, Any]:
+def measure(name: str, repeats: int, seconds: float = TURN_SECONDS, one_core: bool = False) -> dict[str, Any]:
     """Return the rates of all turns, in learners' updates a second, and the ratios."""
     kind = ZOO[name]
     x, y = kind.examples(LEARNERS * EXAMPLES)
-    ours, threads = simulation(kind, x, y), torch.get_num_threads()
+    clock = time.process_time if one_core else time.perf_counter
+    before = torch.get_num_threads()
+    threads = 1 if one_core else before
+    torch.set_num_threads(threads)  # an executor has as many processes
+    ours = simulation(kind, x, y)
     loop = BareLoop(kind, x, y).updates()
     rounds = _rounds(ours)
     turns: list[dict[str, float]] = []
     try:
         for _ in range(repeats + 1):
-            turn = {"archipel": LEARNERS * _rate(rounds, seconds)}
-            for count in (1, 2):
+            turn = {"archipel": LEARNERS * _rate(rounds, seconds, clock)}
+            for count in (1,) if one_core else (1, 2):
                 torch.set_num_threads(count)
-                turn[f"bare, {count} threads"] = _rate(loop, seconds)
+                turn[f"bare, {count} threads"] = _rate(loop, seconds, clock)
                 torch.set_num_threads(threads)
             turns.append(turn)
     finally:
         ours.close()
+        torch.set_num_threads(before)
     del turns[0]  # it warms up
     ratios = [turn["archipel"] / _better(turn) for turn in turns]
-    return {"network": name, "goal": kind.goal, "execution": ours.executor.name, "turns": turns, "ratios": ratios}
+    return {
+        "network": name,
+        "goal": kind.goal,
+        "execution": ours.executor.name,
+        "reason": ours.executor.reason,
+        "turns": turns,
+        "ratios": ratios,
+    }
 
 
 def _better(turn: dict[str, float]) -> float:
@@ -108,20 +122,22 @@ def _rounds(simulator: Simulator) -> Iterator[None]:
         yield
 
 
-def _rate(steps: Iterator[None], seconds: float) -> float:
-    began, count, passed = time.perf_counter(), 0, 0.0
+def _rate(steps: Iterator[None], seconds: float, clock: Callable[[], float]) -> float:
+    began, count, passed = clock(), 0, 0.0
     while passed < seconds:
         next(steps)
         count += 1
-        passed = time.perf_counter() - began
+        passed = clock() - began
     return count / passed
 
 
-def run(names: Sequence[str], repeats: int, seconds: float = TURN_SECONDS) -> list[dict[str, Any]]:
+def run(
+    names: Sequence[str], repeats: int, seconds: float = TURN_SECONDS, one_core: bool = False
+) -> list[dict[str, Any]]:
     """Measure networks one after the other."""
     measured = []
     for name in names:
-        measured.append(measure(name, repeats, seconds))
+        measured.append(measure(name, repeats, seconds, one_core))
         ratio = Spread.of(measured[-1]["ratios"])
         print(f"{name}: {ratio.middle:.2f} x, {measured[-1]['execution']}, load {load()}", flush=True)
     return measured
@@ -132,15 +148,17 @@ def main() -> None:
     parser.add_argument("networks", nargs="*", help="all whose names contain one of these; all, if none is given")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=TURN_SECONDS, help="of a turn")
+    parser.add_argument("--one-core", action="store_true", help="one thread each, in CPU time")
     parser.add_argument("--out", type=Path, help="a JSON file for what was measured")
     given = parser.parse_args()
     names = [name for name in ZOO if not given.networks or any(part in name for part in given.networks)]
     before = load()
-    measured = run(names, given.repeats, given.seconds)
+    measured = run(names, given.repeats, given.seconds, given.one_core)
     if given.out:
-        results = {"machine": facts(), "load before": before, "load after": load(), "zoo": measured}
+        how = {"one core": given.one_core, "load before": before, "load after": load()}
+        results = {"machine": facts(), **how, "zoo": measured}
         given.out.write_text(json.dumps(results))
-    Console(width=140).print(zoo_table(measured))
+    Console(width=140).print(zoo_table(measured, given.one_core))
 
 
 if __name__ == "__main__":

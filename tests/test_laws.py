@@ -118,12 +118,15 @@ TORCH_DRAWS = {"rand", "randn", "randint", "randperm", "normal", "bernoulli", "m
 
 
 def global_draws(tree: ast.AST) -> set[str]:
-    """Return the uses of random generators that are global to the process."""
-    found = {name for name in imports(tree) if name.split(".")[0] in {"random", "secrets", "uuid"}}
+    """Return the uses of random generators that are global to the process; to see that others use them is none."""
+    found = {name for name in imports(tree) if name.split(".")[0] in {"random", "secrets", "uuid"}} - {
+        "random.getstate"
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
             name = ast.unparse(node)
-            if name.startswith(("np.random.", "numpy.random.")) and name.split(".")[2] not in OWN_GENERATORS:
+            known = {*OWN_GENERATORS, "get_state"}
+            if name.startswith(("np.random.", "numpy.random.")) and name.split(".")[2] not in known:
                 found.add(name)
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)

@@ -40,9 +40,10 @@ NETWORKS: dict[str, tuple[nn.Module, bool, Plan, str]] = {
     "ReLU": (models.mlp(64, 10, hidden=(8,)), False, PLAN, CHOSEN),
     "ReLU with momentum": (models.mlp(64, 10, hidden=(8,)), False, replace(PLAN, momentum=0.5), CHOSEN),
     "tanh": (nn.Sequential(nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 10)), False, PLAN, "stacked"),
-    "Adam": (models.mlp(64, 10, hidden=(8,)), False, replace(PLAN, optimiser="Adam", rate=0.01), "workers"),
-    "layer norm": (nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 10)), False, PLAN, "workers"),
-    "convolutions": (models.small_cnn(size=8), True, PLAN, "workers"),
+    "Adam": (models.mlp(64, 10, hidden=(8,)), False, replace(PLAN, optimiser="Adam", rate=0.01), "stacked"),
+    "layer norm": (nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 10)), False, PLAN, "stacked"),
+    "convolutions": (models.small_cnn(size=8), True, PLAN, "stacked"),
+    "RReLU": (nn.Sequential(nn.Linear(64, 10), nn.RReLU()), False, PLAN, "workers"),
 }
 """By name: the network, whether it takes images, the plan, and how one learner alone trains it."""
 
@@ -75,8 +76,8 @@ def test_a_learner_trains_by_the_executor_that_suits_its_network(name: str) -> N
     others.close()
 
 
-@pytest.mark.parametrize("name", ["ReLU", "ReLU with momentum", "tanh"])
-def test_where_one_learner_gains_it_is_the_simulators_choice(name: str) -> None:
+@pytest.mark.parametrize("name", NETWORKS)
+def test_it_is_the_simulators_choice(name: str) -> None:
     context, plan, way = case(name)
     assert choose(context, plan)[0] == way
 
@@ -107,7 +108,7 @@ def test_a_large_network_has_the_learners_threads_and_a_small_one_has_one() -> N
             return super().forward(x)
 
     for width, expected in ((8, 1), (40_000, 2)):
-        module = nn.Sequential(Counts(64, width), nn.LayerNorm(width), nn.Linear(width, 10))
+        module = nn.Sequential(Counts(64, width), nn.RReLU(), nn.Linear(width, 10))
         mine = site(work(module, FLAT.x, FLAT.y), PLAN)
         trainer = LocalTrainer(mine, threads=2)
         trainer.executor  # noqa: B018

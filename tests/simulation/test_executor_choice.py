@@ -126,9 +126,10 @@ def test_the_way_is_chosen_from_the_plan(plan: Any, way: Any) -> None:
         (cross_entropy, CHOSEN),
         (nn.CrossEntropyLoss(), "stacked"),
         (lambda outputs, targets: cross_entropy(outputs, targets, label_smoothing=0.1), "stacked"),
-        (lambda outputs, targets: cross_entropy(outputs, targets) ** 2, "workers"),
+        (lambda outputs, targets: cross_entropy(outputs, targets) ** 2, "stacked"),
+        (lambda outputs, targets: cross_entropy(outputs, targets) * float(outputs.mean() > 0), "workers"),
     ],
-    ids=["function", "module", "own", "no mean over examples"],
+    ids=["function", "module", "own", "no mean over examples", "reads a number"],
 )
 def test_the_way_is_chosen_from_the_loss(loss: Any, way: Any) -> None:
     assert choose(case(loss=loss), PLAN)[0] == way

@@ -40,10 +40,10 @@ class Looking(Centred):
         return out
 
 
-@pytest.mark.parametrize("network", [Centred, Looking])
-def test_a_network_whose_examples_do_not_stand_alone_is_not_stacked(network: Any) -> None:
+@pytest.mark.parametrize(("network", "way"), [(Centred, "stacked"), (Looking, "workers")])
+def test_networks_whose_examples_do_not_stand_alone(network: Any, way: str) -> None:
     simulator = prepare(ap.fedavg(batch=16), small_islands(3), model=network, ending=ap.Ending(rounds=2))
-    assert choose(simulator.context, Plan())[0] == "workers"
+    assert choose(simulator.context, Plan())[0] == way
     simulator.begin()
     simulator.run()
     assert simulator.controller.state.version == 2

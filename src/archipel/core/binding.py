@@ -18,6 +18,8 @@ class Binding:
         self.layout = layout
         self._tensors: list[tuple[TensorSlot, dict[str, Any], str]] = []
         """Each tensor's place in the vector, the dictionary that its module keeps it in, and its name there."""
+        self._bound: list[Tensor] = []
+        """The tensors that `bind` has put there."""
         for layer in layout.layers:
             for entry in layer.entries:
                 path, _, name = entry.name.rpartition(".")
@@ -31,10 +33,12 @@ class Binding:
         them back.
         """
         self.layout.check("Binding", vector)
+        self._bound.clear()
         for entry, tensors, name in self._tensors:
             tensor = entry.tensor(vector)
             if len(entry.shape) == 4:
                 tensor = tensor.clone(memory_format=torch.channels_last)
+            self._bound.append(tensor)
             parameter = tensors[name]
             if isinstance(parameter, nn.Parameter):
                 parameter.data = tensor
@@ -42,7 +46,7 @@ class Binding:
                 tensors[name] = tensor
 
     def collect(self, vector: Tensor) -> None:
-        """Copy back into the vector what `bind` could not make a view of."""
-        for entry, tensors, name in self._tensors:
-            if not entry.is_view:
+        """Copy back into the vector what `bind` could not make a view of, and buffers that were assigned anew."""
+        for (entry, tensors, name), bound in zip(self._tensors, self._bound, strict=True):
+            if not entry.is_view or (tensors[name] is not bound and not isinstance(tensors[name], nn.Parameter)):
                 vector[entry.start : entry.stop].view(entry.shape).copy_(tensors[name].detach())

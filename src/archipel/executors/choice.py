@@ -14,7 +14,6 @@ from archipel.executors.native import Native, linear_layers
 from archipel.executors.plain import Plain
 from archipel.executors.stackable import why_not_stacked
 from archipel.executors.stacked import Stacked
-from archipel.executors.stacked_networks import classifier_parts
 from archipel.executors.stacked_steps import by_hand
 from archipel.executors.workers import Workers
 from archipel.learner.learner import TrainingContext, optimiser
@@ -38,17 +37,6 @@ def choose(context: TrainingContext, plan: Plan) -> tuple[Way, str]:
     return "stacked", ""
 
 
-def choose_alone(context: TrainingContext, plan: Plan) -> tuple[Way, str]:
-    """Return how to execute the tasks of one learner alone, and why not faster.
-
-    A stack of one gains only where its step is written out; others are mapped by torch.func, which takes as long as
-    several learners.
-    """
-    if classifier_parts(context) is None or not by_hand(plan):
-        return "workers", ""
-    return choose(context, plan)
-
-
 def executor_alone(context: TrainingContext, plan: Plan, way: Way | None, threads: int) -> Executor:
     """Return the executor for one learner in a process of its own; threads: of a large network.
 
@@ -56,7 +44,7 @@ def executor_alone(context: TrainingContext, plan: Plan, way: Way | None, thread
     """
     reason = ""
     if way is None:
-        way, reason = choose_alone(context, plan)
+        way, reason = choose(context, plan)
     executor = executor_of(context, plan, way) if way != "workers" else Workers(context, 1, threads)
     executor.reason = reason
     return executor

@@ -3,31 +3,41 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from random import getstate
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from archipel.core.binding import Binding
 from archipel.core.frozen_weights import copied
+from archipel.core.layout import Layout
 from archipel.core.types import Plan
 from archipel.executors.arithmetic import SMALL, multiplications
-from archipel.executors.stacked_networks import Mapped, classifier_parts, network
+from archipel.executors.recording import UnrecordableError
+from archipel.executors.stacked_networks import UNTRIED, Mapped, TrainedParts, classifier_parts, network
 from archipel.executors.stacked_steps import ELEMENTWISE, Places, StackedSgd
 from archipel.kernels.threads import threads
 from archipel.learner.learner import TrainingContext
 
-WIDTH = 3
-"""Examples of a batch in the trial."""
+WIDTH, LEARNERS, RATE = 3, 4, 0.1
+"""Examples of a batch, learners and their rate in the trial."""
 TOLERANCE = 1e-3
 """By which gradients of a stack may differ from those of one learner alone, relative to the largest."""
 
+IN_PLACE = "an operation of its forward pass changes a tensor in place"
+DIFFERENT = "comes out differently in a stack than alone"
 CAUSES = {
-    "broadcast shape": "an operation of its forward pass changes a tensor in place",
-    "inplace": "an operation of its forward pass changes a tensor in place",
-    "in-place": "an operation of its forward pass changes a tensor in place",
+    "broadcast shape": IN_PLACE,
+    "inplace": IN_PLACE,
+    "in-place": IN_PLACE,
     "data-dependent": "its forward pass branches on the numbers of a tensor",
     ".item()": "its forward pass reads a number out of a tensor",
-    "not drawn example by example": "it draws random numbers that are not for one example each",
+    "autograd.Function": "an autograd.Function of it has no setup_context() and no vmap rule: "
+    "https://docs.pytorch.org/docs/stable/notes/extending.func.html",
+    "may have escaped": "it keeps tensors from one operation to a later one, as torch.utils.checkpoint does",
+    "data pointer": "its forward pass takes a tensor out of torch, as numpy() does",
     "randomness": "it draws random numbers that are not for one learner each",
 }
 """What torch says when a network cannot be mapped over learners, and what that means."""
@@ -52,36 +62,63 @@ def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
     if plan.optimiser not in ELEMENTWISE:
         return f"{plan.optimiser} does not change every number by its own gradient alone"
     if any(map(_has_rules, context.module.modules())):
-        return "an embedding has rules of its own (padding_idx, max_norm, scale_grad_by_freq or sparse)"
-    if not context.y.is_floating_point() and int(context.y.min()) < 0:
-        return "some targets are negative, and a loss may leave them out of its mean"
+        return "an embedding has rules of its own (max_norm, scale_grad_by_freq or sparse)"
     count = multiplications(context)
     if count > SMALL:
         return f"it is large: {count:,} multiplications an example, more than {SMALL:,}"
     if classifier_parts(context) is not None:  # its step is written out, for every such network
         return None
     try:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always")
-            apart = _difference(context)
-    except Exception as error:  # whatever a network does that torch.func cannot map
-        return _cause(error)
+        made = network(context)
+    except UnrecordableError as error:
+        return str(error)
+    if made.trial == UNTRIED:
+        made.trial = _tried(context, made)
+    return made.trial
+
+
+def _tried(context: TrainingContext, made: Mapped) -> str | None:
+    """Try to step learners of a network as one, in the way that suits it; return why they cannot be, or None."""
+    if _draws_elsewhere(context):
+        return "it draws random numbers from Python's or numpy's generator, which a seed of the run does not reach"
+    # a loss may leave negative targets out of its mean, and the examples of the trial may have none
+    made.whole = not context.y.is_floating_point() and int(context.y.min()) < 0
+    reason = _trial(context, made)
+    if reason == IN_PLACE:
+        made.own_tensors = True
+        reason = _trial(context, made) and IN_PLACE
+    if reason is not None and reason.endswith(DIFFERENT):
+        made.whole = True
+        reason = _trial(context, made)
+    return reason
+
+
+def _trial(context: TrainingContext, made: Mapped) -> str | None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            apart, name = _difference(context, made)
+        except Exception as error:  # whatever a network does that torch.func cannot map
+            reason: str | None = _cause(error)
+        else:
+            reason = None if apart <= TOLERANCE else f"{name} {DIFFERENT}"
     looped = next((str(one.message) for one in warned if "performance drop" in str(one.message)), None)
-    if looped is not None:
-        return f"torch maps {_operation(looped)} over learners by a loop only"
-    if not apart <= TOLERANCE:
-        return (
-            "its gradients come out differently in a stack: examples of a batch depend on each other, or the loss is "
-            "no mean over examples"
-        )
-    return None
+    return reason if looped is None else f"torch maps {_operation(looped)} over learners by a loop only"
+
+
+def _draws_elsewhere(context: TrainingContext) -> bool:
+    """Return whether a forward pass draws from generators that are not torch's."""
+    module, before = copied(context.module).train(), (getstate(), repr(np.random.get_state()))
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module(context.x[[0, -1]])
+    return before != (getstate(), repr(np.random.get_state()))
 
 
 def _has_rules(part: nn.Module) -> bool:
     """Return whether an embedding changes gradients or weights by rules that a stack would ignore."""
     if not isinstance(part, nn.Embedding | nn.EmbeddingBag):
         return False
-    return part.padding_idx is not None or part.max_norm is not None or part.scale_grad_by_freq or part.sparse
+    return part.max_norm is not None or part.scale_grad_by_freq or part.sparse
 
 
 def _operation(warning: str) -> str:
@@ -90,6 +127,8 @@ def _operation(warning: str) -> str:
 
 
 def _cause(error: Exception) -> str:
+    if isinstance(error, UnrecordableError):
+        return str(error)
     said = str(error)
     known = (cause for sign, cause in CAUSES.items() if sign in said)
     first = said.strip().splitlines()[0] if said.strip() else type(error).__name__
@@ -97,50 +136,92 @@ def _cause(error: Exception) -> str:
 
 
 @threads(1)
-def _difference(context: TrainingContext) -> float:
-    """Return how far a step of two stacked learners, one with a short batch, is from theirs alone."""
-    count = len(context.x)
-    examples = [torch.arange(WIDTH) % count, torch.arange(WIDTH, 2 * WIDTH - 1) % count]
+def _difference(context: TrainingContext, made: Mapped) -> tuple[float, str]:
+    """Return how far two steps of stacked learners, the second one with short batches, are from theirs alone.
+
+    The second value is the name of the tensor that is farthest from what it should be.
+    """
+    first, second = _of_all_kinds(context.y, 2 * LEARNERS * WIDTH).view(2, LEARNERS, WIDTH)
+    # where no batch may be padded, all of the second step are short
+    batches = [first.unbind(), [own[: WIDTH - (made.whole or learner % 2)] for learner, own in enumerate(second)]]
     start = context.layout.vector(context.module)
-    stacked = _stacked_step(network(context), context, start, examples)
-    worst = 0.0
-    for key, (own, vector) in enumerate(zip(examples, stacked, strict=True)):
-        expected = _plain_step(context, start, own, key)
+    stacked = _stacked_steps(made, context, start, batches)
+    worst, tensor = 0.0, ""
+    for learner, vector in enumerate(stacked):
+        expected = _plain_steps(context, start, [own[learner] for own in batches], learner)
         scale = float((expected - start).abs().max().clamp(min=1e-6))
         difference = (vector - expected).nan_to_num(0.0 if bool(vector.isnan().equal(expected.isnan())) else torch.inf)
-        worst = max(worst, float(difference.abs().max()) / scale)
-    return worst
+        apart, place = (difference.abs() / scale).max(dim=0)
+        if not float(apart) <= worst:
+            worst, tensor = float(apart), _name(context.layout, int(place))
+    return worst, tensor
 
 
-def _stacked_step(made: Mapped, context: TrainingContext, start: Tensor, examples: list[Tensor]) -> list[Tensor]:
-    layout, width = context.layout, max(map(len, examples))
-    models = Places(layout, len(examples), start)
-    models.fill([start] * len(examples))
-    padded = torch.stack([torch.cat([own, own[:1].expand(width - len(own))]) for own in examples])
-    weights = torch.stack([(torch.arange(width) < len(own)) / len(own) for own in examples])
-    trained = [name for name, parameter in context.module.named_parameters() if parameter.requires_grad]
-    made.train()
+def _of_all_kinds(y: Tensor, count: int) -> Tensor:
+    """Return the indices of so many examples, of as many classes as there are: a loss may treat one in its own way."""
+    if y.is_floating_point() or y.dim() != 1:
+        return torch.arange(count) % len(y)
+    order = torch.argsort(y, stable=True)
+    return order[torch.linspace(0, len(y) - 1, count).round().long()]
+
+
+def _name(layout: Layout, place: int) -> str:
+    """Return the name of the tensor that a number of a vector belongs to."""
+    entries = (entry for layer in layout.layers for entry in layer.entries)
+    return next(entry.name for entry in entries if entry.start <= place < entry.stop)
+
+
+def _stacked_steps(
+    made: Mapped, context: TrainingContext, start: Tensor, batches: Sequence[Sequence[Tensor]]
+) -> list[Tensor]:
+    models = Places(context.layout, LEARNERS, start)
+    models.fill([start] * LEARNERS)
+    names = (name for name, parameter in context.module.named_parameters() if parameter.requires_grad)
+    trained = TrainedParts(tuple(names))
+    optimiser = StackedSgd(Plan(rate=RATE), models, None, None, None)
     if made.draws is not None:
-        made.draws.width, made.draws.present = width, [len(own) for own in examples]
-        for learner in range(len(examples)):
+        for learner in range(LEARNERS):
             made.draws.seed(learner, learner)
-    x, y = context.x[padded], context.y[padded]
-    optimiser = StackedSgd(Plan(rate=1.0), models, None, None, None)
-    made.step(optimiser.active, trained, optimiser, x, y)(weights.to(context.x.device), True)
+    with torch.inference_mode():
+        for batch in batches:
+            width = max(map(len, batch))
+            padded = torch.stack([torch.cat([own, own[:1].expand(width - len(own))]) for own in batch])
+            weights = torch.stack([(torch.arange(width) < len(own)) / len(own) for own in batch])
+            if made.draws is not None:
+                made.draws.present = [len(own) for own in batch]
+            step = made.step(optimiser.active, trained, optimiser, context.x[padded], context.y[padded])
+            step(weights.to(context.x.device), any(len(own) < width for own in batch))
     return models.vectors()
 
 
-def _plain_step(context: TrainingContext, start: Tensor, own: Tensor, key: int) -> Tensor:
+def _plain_steps(context: TrainingContext, start: Tensor, batches: Sequence[Tensor], key: int) -> Tensor:
     module, vector = copied(context.module).train(), start.clone()
+    before = _attributes(module)
     binding = Binding(context.layout, module)
     binding.bind(vector)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key)
-        loss = context.loss(module(context.x[own]), context.y[own])
-    gradients = torch.autograd.grad(loss, trained, materialize_grads=True)
-    with torch.no_grad():
-        for parameter, gradient in zip(trained, gradients, strict=True):
-            parameter.sub_(gradient)
+        for own in batches:
+            loss = context.loss(module(context.x[own]), context.y[own])
+            gradients = torch.autograd.grad(loss, trained, materialize_grads=True)
+            with torch.no_grad():
+                for parameter, gradient in zip(trained, gradients, strict=True):
+                    parameter.sub_(gradient, alpha=RATE)
     binding.collect(vector)
+    changed = [name for name, value in _attributes(module).items() if before.get(name) != value]
+    if changed:
+        raise UnrecordableError(f"its forward pass changes an attribute, {changed[0]}, that is no buffer")
     return vector
+
+
+def _attributes(module: nn.Module) -> dict[str, object]:
+    """Return the numbers, texts and tensors that modules keep beside their parameters and buffers."""
+    found: dict[str, object] = {}
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, bool | int | float | str):
+                found[f"{path}.{name}".lstrip(".")] = value
+            elif isinstance(value, Tensor):
+                found[f"{path}.{name}".lstrip(".")] = (id(value), value._version)
+    return found

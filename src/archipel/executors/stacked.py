@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 
@@ -23,20 +23,20 @@ from archipel.executors.arithmetic import multiplications
 from archipel.executors.fork_pool import ForkPool
 from archipel.executors.fork_scorer import ForkScorer
 from archipel.executors.interface import PendingResult
-from archipel.executors.stacked_networks import Classifier, Step, network
+from archipel.executors.stacked_networks import Classifier, Step, TrainedParts, network
 from archipel.executors.stacked_steps import Places, StackedOptimiser, StackedSgd, StackedTorch, by_hand
 from archipel.kernels.threads import threads
 from archipel.learner.batches import epochs_of, shuffled, steps_of_epoch
 from archipel.learner.learner import Job, TrainingContext
-from archipel.learner.probes import Parts, empty_table, tally
+from archipel.learner.probes import Parts, empty_table, mean_loss, tally
 from archipel.learner.training import advance
 
 NUMBERS = 1 << 26
 """Parameters of a stack at most."""
 WORTH_A_PROCESS = 1_500_000
 """Multiplications of a step's forward pass that make a stack of its own, which another process may train."""
-LEARNERS = 10
-"""Learners that share a mapped step at least: mapping takes as long as some of them."""
+LEARNERS = 5
+"""Learners that share a recorded step at least: fewer are slower, each, as operations take time of their own."""
 KEPT = 1 << 20
 """Parameters of a stack at most whose memory is kept for the next one: to prepare it takes as long as a step."""
 
@@ -47,8 +47,8 @@ class Stack:
 
     models: Places
     optimiser: StackedOptimiser
-    prepared: PreparedStep | None = None
-    """The step that was made last."""
+    prepared: dict[int, PreparedStep] = field(default_factory=dict)
+    """The steps of the learners that still train, by the width of their batches."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,6 @@ class PreparedStep:
     """A step of so many learners on so many examples each."""
 
     learners: int
-    width: int
     inputs: Tensor
     """Memory for the examples, one after the other,"""
     targets: Tensor
@@ -89,7 +88,7 @@ class Stacked:
         """Return stacks of jobs that have enough in common to be stepped as one."""
         groups: dict[object, list[Job]] = {}
         for job in jobs:
-            groups.setdefault(_shared(job), []).append(job)
+            groups.setdefault((_shared(job), self.network.whole and job.examples), []).append(job)
         return [stack for group in groups.values() for stack in self._divided(group)]
 
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
@@ -153,24 +152,28 @@ class Stacked:
             self._watch(fresh)
         trained = self._trained(jobs[0].plan)
         stack = self._stack(jobs, trained)
-        if trained:
+        if trained.parameters:
             going_on = [job for job in jobs if ends[job] < epochs_of(job.plan, job.examples)]
             self._steps(jobs, [ahead[job] for job in jobs], stack, trained, going_on)
         for job, vector in zip(jobs, stack.models.vectors(), strict=True):
             job.vector, job.epochs = vector, ends[job]
         if jobs[0].watches:
             self._watch(jobs)
-        if "validation" in jobs[0].plan.reports and all(job.done for job in jobs):
+        if "validation" in jobs[0].plan.reports and all(job.done for job in jobs) and not self.network.whole:
             self._score(jobs, stack.models.tensors)
 
-    def _trained(self, plan: Plan) -> list[str]:
-        """Return the parameters that a plan trains, in the order in which torch's optimisers number them."""
-        layers = [layer for layer in self.context.layout.layers if plan.trains is None or layer.name in plan.trains]
-        names = {entry.name for layer in layers if not layer.buffers for entry in layer.entries}
+    def _trained(self, plan: Plan) -> TrainedParts:
+        """Return what a plan trains, parameters in the order in which torch's optimisers number them."""
+        layers = self.context.layout.layers
+        trained = [layer for layer in layers if plan.trains is None or layer.name in plan.trains]
+        names = {entry.name for layer in trained if not layer.buffers for entry in layer.entries}
         parameters = self.context.module.named_parameters()
-        return [name for name, parameter in parameters if parameter.requires_grad and name in names]
+        return TrainedParts(
+            tuple(name for name, parameter in parameters if parameter.requires_grad and name in names),
+            tuple(layer.module for layer in layers if layer.buffers and layer not in trained),
+        )
 
-    def _stack(self, jobs: Sequence[Job], trained: Sequence[str]) -> Stack:
+    def _stack(self, jobs: Sequence[Job], trained: TrainedParts) -> Stack:
         """Return the models of these jobs side by side, in the last stack's memory if that was small and alike."""
         plan, alike = jobs[0].plan, (len(jobs), *_shared(jobs[0]))
         alike_before, stack = self._last
@@ -183,9 +186,9 @@ class Stacked:
             stack = Stack(models, StackedSgd(plan, models, anchors, shifts, momenta))
             if by_hand(plan):
                 self._last = (alike, stack if len(jobs) * self.context.layout.size <= KEPT else None)
-            elif trained:
+            elif trained.parameters:
                 memories = [job.memory for job in jobs]
-                stack.optimiser = StackedTorch(plan, models, anchors, shifts, trained, memories)
+                stack.optimiser = StackedTorch(plan, models, anchors, shifts, trained.parameters, memories)
         stack.models.fill([job.vector for job in jobs])
         optimiser = stack.optimiser
         if optimiser.anchors is not None:
@@ -204,7 +207,7 @@ class Stacked:
         jobs: Sequence[Job],
         steps: Sequence[int],
         stack: Stack,
-        trained: Sequence[str],
+        trained: TrainedParts,
         going_on: Sequence[Job],
     ) -> None:
         """Make so many steps for each of the jobs, which come sorted: those with most of them first.
@@ -212,62 +215,56 @@ class Stacked:
         going_on: jobs whose optimisers' memory is needed later.
         """
         context, optimiser = self.context, stack.optimiser
-        written_out = isinstance(self.network, Classifier) and isinstance(optimiser, StackedSgd)
-        if not written_out:
-            self._training_mode(optimiser.plan)
         batches = [min(job.plan.batch, job.examples) for job in jobs]
         examples = torch.from_numpy(_table(jobs, steps, batches)).to(context.x.device)
         weights = _weights(tuple(job.examples for job in jobs), tuple(batches), steps[0])
         present = np.count_nonzero(weights.numpy(), axis=2)
-        shares, width = weights.to(context.x.device), max(batches)
-        with torch.inference_mode(written_out):  # others need their gradients worked out
+        shares = weights.to(context.x.device)
+        widths = present[:, 0] if self.network.whole else np.full(len(present), max(batches))
+        with torch.inference_mode(isinstance(optimiser, StackedSgd)), torch.no_grad():  # torch's own change parameters
             for k, start, stop in _phases(steps):
-                prepared = self._prepared(stack, k, width, trained)
                 for number in range(start, stop):
-                    places = examples[number, :k].flatten()
+                    width = int(widths[number])
+                    prepared = self._prepared(stack, k, width, trained)
+                    places = examples[number, :k, :width].flatten()
                     torch.index_select(context.x, 0, places, out=prepared.inputs)
                     torch.index_select(context.y, 0, places, out=prepared.targets)
                     if self.network.draws is not None:
-                        self._seed(jobs[:k], batches, number, present[number], width)
-                    prepared.step(shares[number, :k], bool((present[number, :k] < width).any()))
+                        self._seed(jobs[:k], batches, number, present[number])
+                    prepared.step(shares[number, :k, :width], bool((present[number, :k] < width).any()))
                 for i, job in enumerate(jobs[:k]):
                     if steps[i] == stop and job in going_on:
                         job.memory = optimiser.memory(i)
 
-    def _training_mode(self, plan: Plan) -> None:
-        layers = self.context.layout.layers
-        self.network.train(
-            [
-                layer.module
-                for layer in layers
-                if layer.buffers and plan.trains is not None and layer.name not in plan.trains
-            ]
-        )
-
-    def _seed(
-        self, jobs: Sequence[Job], batches: Sequence[int], step: int, present: NDArray[np.int64], width: int
-    ) -> None:
+    def _seed(self, jobs: Sequence[Job], batches: Sequence[int], step: int, present: NDArray[np.int64]) -> None:
         """Give learners that begin an epoch the generator that they have alone."""
         draws = self.network.draws
         assert draws is not None
-        draws.present, draws.width = present.tolist(), width
+        draws.present = present.tolist()
         for i, (job, batch) in enumerate(zip(jobs, batches, strict=False)):
             epoch, within = divmod(step, steps_of_epoch(job.examples, batch))
             if within == 0:
                 draws.seed(i, job.key + job.epochs + epoch)
 
-    def _prepared(self, stack: Stack, k: int, width: int, trained: Sequence[str]) -> PreparedStep:
+    def _prepared(self, stack: Stack, k: int, width: int, trained: TrainedParts) -> PreparedStep:
         """Return the step of the first k learners; those that are done come after them."""
-        prepared = stack.prepared
-        if prepared is None or (k, width) != (prepared.learners, prepared.width):
+        prepared = stack.prepared.get(width)
+        if prepared is None or prepared.learners != k:
+            if any(other.learners != k for other in stack.prepared.values()):
+                stack.prepared.clear()
             active = stack.optimiser.narrow(k)
             x, y = (data.new_empty(k, width, *data.shape[1:]) for data in (self.context.x, self.context.y))
             step = self.network.step(active, trained, stack.optimiser, x, y)
-            prepared = stack.prepared = PreparedStep(k, width, x.flatten(0, 1), y.flatten(0, 1), step)
+            prepared = stack.prepared[width] = PreparedStep(k, x.flatten(0, 1), y.flatten(0, 1), step)
         return prepared
 
     def _watch(self, jobs: Sequence[Job]) -> None:
         """Append every job's mean loss on its validation part."""
+        if self.network.whole:
+            for job in jobs:
+                self.context.binding.bind(job.vector)
+                job.losses.append(mean_loss(self.context, job.learner.validation))
+            return
         context, models = self.context, self._places(jobs)
         models.fill([job.vector for job in jobs])
         examples, there = _validation(jobs)

@@ -1,22 +1,11 @@
-"""What a stack needs beside `torch.func.vmap`: batch norm over batches of different lengths, and draws of each learner.
-
-A short batch is padded to the length of the others. Batch norm must not count the padding, and dropout must draw as
-many numbers, from the same generator, as it does for a learner that is trained alone.
-"""
+"""Batch norm over batches of different lengths: a short one is padded, and the padding must not count."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._python_dispatch import TorchDispatchMode
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-DRAWING = (torch.ops.aten.bernoulli.p, torch.ops.aten.bernoulli_.float)
-"""How every kind of dropout draws, mapped over learners and not."""
 
 
 class PaddedBatchNorm(_BatchNorm):
@@ -29,9 +18,9 @@ class PaddedBatchNorm(_BatchNorm):
         """Accept every dimension: the norm that this one replaces has seen the same inputs."""
 
     def forward(self, x: Tensor) -> Tensor:
-        shares = self.shares
-        if shares is None or not self.training:
+        if not self.training or (self.shares is None and self.momentum is not None):
             return super().forward(x)
+        shares = x.new_full(x.shape[:1], 1 / len(x)) if self.shares is None else self.shares
         rows = x.reshape(x.shape[0], x.shape[1], -1)
         mean = (shares @ rows.mean(dim=2)).unsqueeze(1)
         centred = rows - mean
@@ -65,34 +54,3 @@ def with_padded_norms(module: nn.Module) -> list[PaddedBatchNorm]:
         else:
             found += with_padded_norms(child)
     return found
-
-
-class LearnersDraws(TorchDispatchMode):
-    """Gives every learner of a stack the random numbers that it would draw alone."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.generators: list[torch.Generator] = []
-        self.present: Sequence[int] = ()
-        """Examples of every learner's batch without padding."""
-        self.width = 0
-        """Examples of a batch with padding."""
-
-    def seed(self, learner: int, key: int) -> None:
-        """Seed a learner's generator as a pass over its data does."""
-        while learner >= len(self.generators):
-            self.generators.append(torch.Generator())
-        self.generators[learner].manual_seed(key)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func not in DRAWING:
-            return func(*args, **(kwargs or {}))
-        tensor, chance = args
-        drawn = torch.zeros_like(tensor, memory_format=torch.contiguous_format)  # 0 x anything else may be NaN
-        for numbers, generator, present in zip(drawn, self.generators, self.present, strict=False):
-            if present < self.width:  # examples come first in whatever is drawn for them
-                if len(numbers) % self.width:
-                    raise RuntimeError("random numbers are not drawn example by example")
-                numbers = numbers[: len(numbers) // self.width * present]
-            numbers.bernoulli_(chance, generator=generator)
-        return drawn if func is DRAWING[0] else tensor.copy_(drawn)

@@ -8,19 +8,27 @@ into its tensor in the product that makes it. Other networks go through `torch.f
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 from operator import and_
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map
 
 from archipel.core.frozen_weights import copied
 from archipel.executors.arithmetic import draws
+from archipel.executors.mappable import MappableFunctions
+from archipel.executors.recorded_step import Operation, ReadyStep, RecordedStep
+from archipel.executors.recording import recorded
 from archipel.executors.shortcuts import watched
-from archipel.executors.stacked_layers import LearnersDraws, with_padded_norms
+from archipel.executors.simplify import descending, simplified
+from archipel.executors.stacked_draws import LearnersDraws, draw_forms
+from archipel.executors.stacked_layers import with_padded_norms
 from archipel.executors.stacked_recurrent import with_unrolled_layers
 from archipel.executors.stacked_steps import StackedOptimiser, StackedSgd
 from archipel.learner.learner import Loss, TrainingContext
@@ -51,27 +59,41 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[T
 
 NamedPart: TypeAlias = tuple[nn.Module, str, str]
 """A part of a sequence, and the names that its weight and bias have or would have."""
-Operation: TypeAlias = Callable[[], object]
 Step: TypeAlias = Callable[[Tensor, bool], None]
 """One step of all learners on the examples that are ready, with weights [learner, example]; are some of them 0?"""
+UNTRIED = "it has not been tried"
+X, Y, SHARES = "(x)", "(y)", "(shares)"
+"""What a recorded step is given beside the tensors of the models, whose names have no brackets."""
+
+
+@dataclass(frozen=True)
+class TrainedParts:
+    """What a step changes."""
+
+    parameters: tuple[str, ...]
+    frozen: tuple[str, ...] = ()
+    """Modules whose batch norm keeps its statistics and uses them."""
 
 
 class Mapped:
-    """Any network that can be stacked, through torch.func."""
+    """Any network that can be stacked, through torch.func; its steps are recorded once and replayed."""
+
+    whole = False
+    """Batches count as a whole: examples depend on each other, or the loss is no mean over them. None may be padded."""
+    own_tensors = False
+    """What the network makes in its forward pass, such as zeros, is made for each learner, to be changed in place."""
 
     def __init__(self, context: TrainingContext) -> None:
         self.loss = context.loss
         self.module = copied(context.module)
         self.norms = with_padded_norms(self.module)
         with_unrolled_layers(self.module)
-        self.draws = LearnersDraws() if draws(context) else None
+        self.draws = LearnersDraws(draw_forms(copied(context.module).train(), context.x)) if draws(context) else None
         """What gives the learners their random numbers, if the network draws some in training."""
-
-    def train(self, frozen: Collection[str] = ()) -> None:
-        """Turn to training mode; batch norm of frozen modules keeps its statistics and uses them."""
-        self.module.train()
-        for name in frozen:
-            self.module.get_submodule(name).eval()
+        self.trial: str | None = UNTRIED
+        """Why learners cannot be stepped as one; None: they can."""
+        self._steps: dict[object, RecordedStep] = {}
+        self._like = (context.x[:1], context.y[:1])
 
     def eval(self) -> None:
         """Turn to evaluation mode."""
@@ -89,29 +111,83 @@ class Mapped:
     def _run(self, tensors: dict[str, Tensor], x: Tensor, shares: Tensor | None) -> Tensor:
         for norm in self.norms:
             norm.shares = shares
-        outputs: Tensor = functional_call(self.module, tensors, (x,))
+        with sdpa_kernel(SDPBackend.MATH), MappableFunctions(x if self.own_tensors else None):
+            outputs: Tensor = functional_call(self.module, tensors, (x,))
         return outputs
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """Return the loss of every single example: [learner, example]."""
-        if self.loss in PER_EXAMPLE:
+        if self.loss in PER_EXAMPLE and isinstance(outputs, Tensor):
             flat = self.loss(outputs.flatten(0, 1), y.flatten(0, 1), reduction="none")  # type: ignore[call-arg]
             return flat.reshape(*y.shape[:2], -1).mean(dim=2)
-        one = vmap(lambda output, target: self.loss(output.unsqueeze(0), target.unsqueeze(0)))
+        one = vmap(lambda output, target: self.loss(tree_map(_alone, output), _alone(target)))
         losses: Tensor = vmap(one)(outputs, y)
         return losses
 
-    def step(self, tensors: Tensors, trained: Sequence[str], optimiser: StackedOptimiser, x: Tensor, y: Tensor) -> Step:
+    def step(self, tensors: Tensors, trained: TrainedParts, optimiser: StackedOptimiser, x: Tensor, y: Tensor) -> Step:
         """Return a step down the weighted sum of the losses of the examples that are in x and y when it is called."""
+        plain = isinstance(optimiser, StackedSgd) and optimiser.is_plain
+        shares = x.new_empty(x.shape[:2], dtype=torch.float32)
+        given = {**tensors, X: x, Y: y, SHARES: shares}
+
+        @cache
+        def prepared(padded: bool) -> ReadyStep:
+            recorded_step = self._recorded(tensors, trained, x.shape[1], padded, plain)
+            return recorded_step.prepare(
+                len(x), given, optimiser.plan.rate, None if self.draws is None else self.draws.ready
+            )
 
         def step(weights: Tensor, padded: bool) -> None:
-            leaves = {name: tensors[name].detach().requires_grad_() for name in trained}
-            with nullcontext() if self.draws is None else self.draws:
-                outputs = self.outputs({**tensors, **leaves}, x, weights if self.norms and padded else None)
-            loss = (self.losses(outputs, y) * weights).sum()
-            optimiser.apply(trained, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True))
+            shares.copy_(weights)
+            ready = prepared(padded and bool(self.norms))
+            for call in ready.calls:
+                call()
+            if not plain:
+                optimiser.apply(trained.parameters, ready.results)
 
         return step
+
+    def _recorded(self, like: Tensors, trained: TrainedParts, width: int, padded: bool, plain: bool) -> RecordedStep:
+        """Return the recorded step of learners with batches of this width; plain: it descends by itself."""
+        names = trained.parameters
+        key = (trained, width, padded, plain, self.whole, self.own_tensors)
+        if key not in self._steps:
+            self.module.train()
+            for name in trained.frozen:
+                self.module.get_submodule(name).eval()
+
+            def begun(learners: int) -> tuple[Tensors, Callable[[], Sequence[Tensor]]]:
+                given = {name: _repeated(tensor[:1], learners) for name, tensor in like.items()}
+                for name, one in zip((X, Y), self._like, strict=True):
+                    given[name] = _repeated(one.unsqueeze(0), learners, width)
+                given[SHARES] = torch.full((learners, width), 1 / width, device=given[X].device)
+                return given, partial(self._gradients, given, names, padded)
+
+            with torch.random.fork_rng(devices=[]), torch.enable_grad(), torch.inference_mode(False):
+                recording = simplified(recorded(begun))
+            self._steps[key] = RecordedStep(descending(recording, names) if plain else recording)
+        return self._steps[key]
+
+    def _gradients(self, given: Tensors, trained: Sequence[str], padded: bool) -> Sequence[Tensor]:
+        """Return the gradients of the weighted sum of losses."""
+        leaves = {name: given[name].detach().requires_grad_() for name in trained}
+        tensors = {name: tensor for name, tensor in given.items() if name not in (X, Y, SHARES)}
+        outputs = self.outputs({**tensors, **leaves}, given[X], given[SHARES] if padded else None)
+        if self.whole:
+            loss = vmap(self.loss)(outputs, given[Y]).sum()
+        else:
+            loss = (self.losses(outputs, given[Y]) * given[SHARES]).sum()
+        return torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+
+
+def _alone(example: Tensor) -> Tensor:
+    """Return a batch of one example."""
+    return example.unsqueeze(0)
+
+
+def _repeated(tensor: Tensor, *counts: int) -> Tensor:
+    """Return a tensor as often as this along its first dimensions, in order."""
+    return tensor.expand(*counts, *tensor.shape[len(counts) :]).clone(memory_format=torch.contiguous_format)
 
 
 class Sequential(Mapped):
@@ -144,11 +220,12 @@ class Classifier(Sequential):
     slow.
     """
 
-    def step(self, tensors: Tensors, trained: Sequence[str], optimiser: StackedOptimiser, x: Tensor, y: Tensor) -> Step:
+    def step(self, tensors: Tensors, trained: TrainedParts, optimiser: StackedOptimiser, x: Tensor, y: Tensor) -> Step:
         if not isinstance(optimiser, StackedSgd):  # others need all gradients at once
             return super().step(tensors, trained, optimiser, x, y)
+        names = trained.parameters
         *below, (_, weight, bias) = self.parts
-        first = min(i for i, (_, *own) in enumerate(self.parts) if any(name in trained for name in own))
+        first = min(i for i, (_, *own) in enumerate(self.parts) if any(name in names for name in own))
         forwards: list[Operation] = []
         seen = [x]
         for part, *own in below:
@@ -165,7 +242,7 @@ class Classifier(Sequential):
         gradient = torch.empty_like(inputs)
         if first < len(below):
             _product(backwards, above.transpose(1, 2), head, gradient)
-        _change(backwards, optimiser, trained, weight, bias, above, inputs)
+        _change(backwards, optimiser, names, weight, bias, above, inputs)
         for i in range(len(below) - 1, first - 1, -1):
             part, weight, bias = below[i]
             if isinstance(part, nn.Linear):
@@ -173,7 +250,7 @@ class Classifier(Sequential):
                 if i > first:
                     gradient = torch.empty_like(seen[i])
                     _product(backwards, rows, tensors[weight], gradient.flatten(1, -2))
-                _change(backwards, optimiser, trained, weight, bias, rows.transpose(1, 2), inputs)
+                _change(backwards, optimiser, names, weight, bias, rows.transpose(1, 2), inputs)
             elif type(part) in ACTIVATIONS:
                 backwards.append(partial(ACTIVATIONS[type(part)][1], gradient, seen[i + 1]))
             else:
@@ -229,12 +306,16 @@ def _change(
         calls.append(partial(optimiser.by_gradient(bias), total))
 
 
+_networks: WeakKeyDictionary[TrainingContext, Mapped] = WeakKeyDictionary()
+
+
 def network(context: TrainingContext) -> Mapped:
-    """Return the fastest way to run the network for many learners at once."""
-    parts = _plain_sequence(context)
-    if parts is None:
-        return Mapped(context)
-    return (Sequential if classifier_parts(context) is None else Classifier)(context, parts)
+    """Return the fastest way to run the network for many learners at once; it is made once, for what it records."""
+    if context not in _networks:
+        parts = _plain_sequence(context)
+        kind = Sequential if classifier_parts(context) is None else Classifier
+        _networks[context] = Mapped(context) if parts is None else kind(context, parts)
+    return _networks[context]
 
 
 def classifier_parts(context: TrainingContext) -> list[NamedPart] | None:

@@ -88,6 +88,11 @@ class StackedSgd:
         self._changes: dict[str, Callable[[Tensor], object]] = {}
         return self.active
 
+    @property
+    def is_plain(self) -> bool:
+        """It goes down the gradients and does nothing else."""
+        return not (self.anchors or self.shifts or self.momenta or self.plan.options)
+
     def apply(self, names: Sequence[str], gradients: Sequence[Tensor]) -> None:
         """Change these tensors by their gradients."""
         for name, gradient in zip(names, gradients, strict=True):
