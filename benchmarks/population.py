@@ -12,6 +12,7 @@ CPU time is measured, so that other work on the machine counts as little as poss
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import tempfile
 import time
@@ -25,6 +26,7 @@ import archipel as ap
 from archipel.data import Islands, Source
 from archipel.report.write import write_report
 from archipel.simulation.simulate import finished, prepare
+from benchmarks.machine import facts, load
 
 EXAMPLES, FEATURES, CLASSES = 10, 20, 10
 DAY = 24 * 3600.0
@@ -91,18 +93,22 @@ def rounds(sizes: list[int], seconds: float) -> None:
         )
 
 
-def commits(learners: int, count: int) -> None:
+def commits(learners: int, count: int, out: Path | None = None) -> None:
     algorithm = ap.fedasync(epochs=1, batch=10)
     ending, scored = ap.Ending(commits=count), ap.Evaluation(every=max(1, count // 10))
     run = prepare(algorithm, held_out(learners), model=perceptron, ending=ending, evaluation=scored, seed=1)
     run.begin()
+    tenths: list[dict[str, float]] = []
     for tenth in range(1, 11):
         began = time.process_time()
         while run.stopped is None and run.controller.state.version < tenth * count // 10:
             run.run(events=1000)
         rate = count / 10 / (time.process_time() - began)
+        tenths.append({"commits": tenth * count // 10, "commits a CPU second": rate, "peak MB": megabytes()})
         print(f"{tenth * count // 10:>9,} commits  {rate:7.1f} commits/s, {megabytes():,.0f} MB", flush=True)
     run.close()
+    if out is not None:
+        out.write_text(json.dumps({"machine": facts(), "load after": load(), "learners": learners, "tenths": tenths}))
 
 
 def day(learners: int, a_round: int, seconds: float, folder: Path) -> None:
@@ -141,6 +147,7 @@ def main() -> None:
     parser.add_argument("what", choices=("splits", "rounds", "commits", "day"))
     parser.add_argument("--learners", type=int, nargs="+", help="numbers of learners")
     parser.add_argument("--seconds", type=float, default=5.0, help="CPU seconds for each rate")
+    parser.add_argument("--out", type=Path, help="with `commits`, a JSON file for what was measured")
     parser.add_argument("--commits", type=int, default=100_000)
     parser.add_argument("--a-round", type=int, default=10_000, help="learners of a round of the day")
     parser.add_argument("--virtual", type=float, default=DAY, help="virtual seconds of the day")
@@ -151,7 +158,7 @@ def main() -> None:
     elif given.what == "rounds":
         rounds(sizes, given.seconds)
     elif given.what == "commits":
-        commits(given.learners[0] if given.learners else 100, given.commits)
+        commits(given.learners[0] if given.learners else 100, given.commits, given.out)
     else:
         with tempfile.TemporaryDirectory() as folder:
             day(sizes[-1], given.a_round, given.virtual, Path(folder))
