@@ -175,3 +175,50 @@ def test_a_requirement_belongs_to_an_extra_or_to_the_core(requirement: str, extr
 )
 def test_versions_are_compared_by_their_numbers(version: str | None, needed: str, works: bool) -> None:
     assert Package("numpy", version, SpecifierSet(needed), "").works is works
+
+
+STUDY = """
+title = "ways"
+algorithms = [{{name = "fedavg"}}, {{name = "fedprox"}}]
+ending = {{rounds = 1}}
+model = {{name = "net.py:net"}}
+[data]
+source = "digits"
+split.learners = 3
+"""
+NET = """
+from torch import nn
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        y = self.head(x)
+        return y if {condition} else 2 * y
+
+def net():
+    return Branches()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("condition", "execution", "advice"),
+    [("y.sum() > 0", "workers", "torch.where"), ("self.training", "stacked", "")],
+    ids=["a branch", "none"],
+)
+def test_it_tells_how_a_study_is_trained_and_what_to_change(
+    condition: str, execution: str, advice: str, tmp_path: Path
+) -> None:
+    (tmp_path / "net.py").write_text(NET.format(condition=condition))
+    study = tmp_path / "study.toml"
+    study.write_text(STUDY.format())
+    found = json.loads(asked(str(study), "--json").stdout)
+    assert [one["method"] for one in found] == ["fedavg", "fedprox"]
+    assert {one["execution"] for one in found} == {execution}
+    assert all(advice in one["advice"] and bool(one["reason"]) == bool(advice) for one in found)
+    shown = asked(str(study)).stdout
+    assert execution in shown
+    assert ("It costs speed" in shown) == bool(advice)

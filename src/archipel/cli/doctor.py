@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -17,9 +18,11 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import archipel
-from archipel.cli.console import AsJson, print_json
+from archipel.cli.console import AllowCode, AsJson, print_json
 from archipel.cli.data import KNOWN, looked_for
 from archipel.cli.folding import MARGIN, heading, write
+from archipel.cli.study_executors import executions, show_executions
+from archipel.core.checks import require
 from archipel.core.parts.ending import Ending
 from archipel.data.fetch import cache, places
 from archipel.kernels.native.library import load
@@ -105,12 +108,21 @@ class Diagnosis:
 
 
 def doctor(
+    study: Annotated[
+        Path | None, typer.Argument(help="Tell how the learners of this study will be trained instead, and why.")
+    ] = None,
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="Look at the nodes of this Ray cluster instead: auto, host:port.")
     ] = None,
+    allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
     """Check the installation, the machine and the data, and train a little; exit code 1 if something is broken."""
+    if study is not None:
+        require(cluster is None, "doctor: give a study or --cluster, not both.")
+        told = list(executions(study, "any" if allow_code else "beside"))
+        print_json([asdict(one) for one in told]) if as_json else show_executions(told)
+        return
     if cluster is not None:
         reports = inspect_cluster(Cluster(cluster))
         print_json([asdict(report) for report in reports]) if as_json else show_nodes(reports)
