@@ -38,10 +38,28 @@ def page(path: Path) -> str:
     """Return a page with the tables of the stored outcomes."""
 
     def filled(found: re.Match[str]) -> str:
-        text = federation.table() if found[2] == "federation" else tables(found[2])
+        made = {"federation": federation.table, "commits": long_run}.get(found[2])
+        text = tables(found[2]) if made is None else made()
         return f"{found[1]}{text}\n{found[3]}"
 
     return MARKED.sub(filled, path.read_text())
+
+
+def long_run() -> str:
+    """Return the table of a run of many commits, from `python -m benchmarks.population commits`."""
+    found = json.loads((MEASURED / "commits.json").read_text())
+    lines = [
+        "",
+        f"{found['learners']} learners, `fedasync`; peak of the process after so many commits:",
+        "",
+        "| commits | commits a CPU second | peak MB |",
+        "| --- | --- | --- |",
+        *(
+            f"| {one['commits']:,} | {one['commits a CPU second']:,.0f} | {one['peak MB']:,.0f} |"
+            for one in found["tenths"]
+        ),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def tables(name: str) -> str:
