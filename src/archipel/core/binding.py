@@ -18,8 +18,8 @@ class Binding:
         self.layout = layout
         self._tensors: list[tuple[TensorSlot, dict[str, Any], str]] = []
         """Each tensor's place in the vector, the dictionary that its module keeps it in, and its name there."""
-        self._bound: list[Tensor] = []
-        """The tensors that `bind` has put there."""
+        self._bound: dict[str, Tensor] = {}
+        """The tensors that `bind` has put there, by name."""
         for layer in layout.layers:
             for entry in layer.entries:
                 path, _, name = entry.name.rpartition(".")
@@ -33,12 +33,11 @@ class Binding:
         them back.
         """
         self.layout.check("Binding", vector)
-        self._bound.clear()
         for entry, tensors, name in self._tensors:
             tensor = entry.tensor(vector)
             if len(entry.shape) == 4:
                 tensor = tensor.clone(memory_format=torch.channels_last)
-            self._bound.append(tensor)
+            self._bound[entry.name] = tensor
             parameter = tensors[name]
             if isinstance(parameter, nn.Parameter):
                 parameter.data = tensor
@@ -47,6 +46,7 @@ class Binding:
 
     def collect(self, vector: Tensor) -> None:
         """Copy back into the vector what `bind` could not make a view of, and buffers that were assigned anew."""
-        for (entry, tensors, name), bound in zip(self._tensors, self._bound, strict=True):
-            if not entry.is_view or (tensors[name] is not bound and not isinstance(tensors[name], nn.Parameter)):
+        for entry, tensors, name in self._tensors:
+            assigned_anew = tensors[name] is not self._bound.get(entry.name, tensors[name])
+            if not entry.is_view or (assigned_anew and not isinstance(tensors[name], nn.Parameter)):
                 vector[entry.start : entry.stop].view(entry.shape).copy_(tensors[name].detach())

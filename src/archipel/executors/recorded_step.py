@@ -156,7 +156,8 @@ class _Memory:
             for memory in ends.get(number, ()):
                 if memory not in inherited:
                     arena.give_back(self._starts[memory], sizes[memory])
-        self._bytes_of_all = torch.empty(arena.size + ALIGNED, dtype=torch.uint8)
+        with torch.inference_mode(False):  # steps within that mode and outside of it use the same memory
+            self._bytes_of_all = torch.empty(arena.size + ALIGNED, dtype=torch.uint8)
         self._tensors: dict[TensorPlace, Tensor] = {}
 
     def _bytes(self, place: TensorPlace) -> int:

@@ -118,7 +118,8 @@ class LearnersDraws:
     def _numbers(self, dtype: torch.dtype, learners: int, count: int) -> Tensor:
         """Return memory for numbers of learners, which all draws use."""
         if dtype not in self._scratch or self._scratch[dtype].numel() < learners * count:
-            self._scratch[dtype] = torch.empty(learners * count, dtype=dtype)
+            with torch.inference_mode(False):  # steps within that mode and outside of it use the same memory
+                self._scratch[dtype] = torch.empty(learners * count, dtype=dtype)
         return self._scratch[dtype][: learners * count].view(learners, count)
 
 
