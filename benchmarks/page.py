@@ -16,6 +16,7 @@ from benchmarks.federation import table as federation
 from benchmarks.measures import spread
 from benchmarks.results import Sorted
 from benchmarks.targets import Verdict, aggregation, verdicts
+from benchmarks.zoo_networks import GOALS
 
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "benchmarks" / "measured"
@@ -38,7 +39,7 @@ def page(path: Path) -> str:
     """Return a page with the tables of the stored outcomes."""
 
     def filled(found: re.Match[str]) -> str:
-        made = {"federation": federation.table, "commits": long_run}.get(found[2])
+        made = {"federation": federation.table, "commits": long_run, "zoo": zoo}.get(found[2])
         text = tables(found[2]) if made is None else made()
         return f"{found[1]}{text}\n{found[3]}"
 
@@ -59,6 +60,32 @@ def long_run() -> str:
             for one in found["tenths"]
         ),
     ]
+    return "\n".join(lines) + "\n"
+
+
+def zoo() -> str:
+    """Return the table of networks of all kinds, from `python -m benchmarks.zoo`."""
+    found = json.loads((MEASURED / "zoo.json").read_text())
+    facts, turns = found["machine"], len(found["zoo"][0]["turns"])
+    lines = [
+        "",
+        f"{facts['cores']} cores ({facts['cpu']}), torch {facts['torch']}, middle of {turns} turns (least to most):",
+        "",
+        "| network | executed | times the loop | goal | |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for one in found["zoo"]:
+        ratios, goal = sorted(one["ratios"]), GOALS[one["goal"]]
+        middle = ratios[len(ratios) // 2]
+        reached = "reached" if middle >= goal else "**not reached**"
+        cells = (
+            one["network"],
+            one["execution"],
+            f"{middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})",
+            f"{goal:g}",
+            reached,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

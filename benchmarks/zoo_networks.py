@@ -135,7 +135,7 @@ def dropped(channels: int) -> nn.Module:
 
 
 def smoothed(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return a loss of one's own."""
+    """Return a loss of its own."""
     return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
 
 
@@ -164,7 +164,7 @@ ZOO: dict[str, Kind] = {
         lambda: mlp(nn.ReLU), training={"optimiser": "AdamW", "rate": 1e-3, "options": {"amsgrad": True}}
     ),
     "MLP, RMSprop": Kind(lambda: mlp(nn.ReLU), training={"optimiser": "RMSprop", "rate": 1e-3, "momentum": 0.5}),
-    "MLP, a loss of one's own": Kind(lambda: mlp(nn.ReLU), loss=smoothed),
+    "MLP, a loss of its own": Kind(lambda: mlp(nn.ReLU), loss=smoothed),
     "regression": Kind(lambda: mlp(nn.ReLU, outputs=1), data="numbers", loss=nn.functional.mse_loss),
     "regression, Huber, Adam": Kind(
         lambda: mlp(nn.ReLU, outputs=1), data="numbers", loss=nn.functional.huber_loss, training=ADAM

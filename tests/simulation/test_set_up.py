@@ -1,4 +1,4 @@
-"""What is looked at before a run begins, and what a network or a loss of one's own may do."""
+"""What is looked at before a run begins, and what a network or a loss of its own may do."""
 
 from __future__ import annotations
 
