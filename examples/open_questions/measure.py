@@ -120,7 +120,7 @@ def questions() -> dict[str, Question]:
         ),
         "relay in turn": Question(
             "A relay in which every model visits every learner once",
-            "RADFed, section VII",
+            "RADFed",
             "`radfed(0.5, hops=10)`, 100 rounds",
             {"drawn": radfed, "`LatinSquare()`": replace(radfed, selection=ap.LatinSquare())},
             rounds=100,
@@ -184,7 +184,7 @@ def cases() -> Iterator[tuple[str, str, int]]:
 
 HEAD = f"""# What the papers leave open
 
-The authors name ideas that they leave for later. Each that costs little is a part here, and none is a default
+Ideas that the authors name for later, or that their methods suggest, are parts here, and none is a default
 ([0057](../decisions/0057-what-the-authors-left-open.md)). This page shows where one helps and where it does not. It is
 written by `python examples/open_questions/measure.py`.
 
