@@ -55,6 +55,13 @@ def test_the_container_installs_by_hashes_alone() -> None:
     assert all("--require-hashes" in one or "--no-deps --no-build-isolation" in one for one in installs)
 
 
+def test_the_containers_base_is_named_by_its_digest() -> None:
+    """`FROM name@` without a digest is refused by every builder."""
+    text = (ROOT / "deploy" / "Dockerfile").read_text()
+    assert re.findall(r"^FROM (.*)$", text, re.MULTILINE) == ["python:3.11-slim@${DIGEST}"]
+    assert re.findall(r"^ARG (.*)$", text, re.MULTILINE) == ["DIGEST"], "no default, which could be a tag"
+
+
 @pytest.mark.parametrize("unit", ["archipel-controller.service", "archipel-learner@.service"])
 def test_units_have_limits_and_closed_folders(unit: str) -> None:
     text = (ROOT / "deploy" / unit).read_text()
