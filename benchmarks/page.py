@@ -1,7 +1,7 @@
-"""Write the measured tables of two pages of docs/explanation from benchmarks/measured: `python -m benchmarks.page`.
+"""Write what benchmarks/measured holds into docs/explanation: `python -m benchmarks.page`.
 
-Everything between two markers of a page, `<!-- NAME -->` and `<!-- end -->`, is replaced. No figure is typed by hand,
-and a test compares the pages.
+The page on methods is generated as a whole, with its pictures. Of two others everything between two markers,
+`<!-- NAME -->` and `<!-- end -->`, is replaced. No figure is typed by hand, and a test compares the pages.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.federation import table as federation
+from benchmarks.field import outcome as field
+from benchmarks.field.runs import stored
 from benchmarks.measures import spread
 from benchmarks.results import Sorted
 from benchmarks.targets import Verdict, aggregation, verdicts
@@ -21,6 +23,7 @@ from benchmarks.zoo_networks import GOALS
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "benchmarks" / "measured"
 PAGES = tuple(ROOT / "docs" / "explanation" / name for name in ("performance.md", "reliability.md"))
+METHODS = ROOT / "docs" / "explanation" / "methods-compared.md"
 MARKED = re.compile(r"(<!-- (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RATES = (("W2", "first second"), ("W2", "warm"), ("W1", "warm"), ("W3", "warm"))
 """Workloads and measures of the table of updates a second."""
@@ -149,3 +152,4 @@ def _rate(value: float) -> str:
 if __name__ == "__main__":
     for path in PAGES:
         path.write_text(page(path))
+    field.write(stored(), METHODS, ROOT / "docs" / "pictures")

@@ -1,7 +1,9 @@
-"""Run the benchmark of methods, as far as it goes, and tell what has come of it.
+"""Run the benchmark of methods, and store its runs.
 
-python -m benchmarks.field --out FOLDER [--minutes 10]     run; the same command goes on where it ended
-python -m benchmarks.field --out FOLDER --page             print the page from the runs that are there
+python -m benchmarks.field --out FOLDER [--minutes 10]     run what is not stored; the same command continues
+python -m benchmarks.field --out FOLDER --store            add the runs of FOLDER to those in benchmarks/measured
+
+`make pages` then writes docs/explanation/methods-compared.md and its pictures from the stored runs.
 """
 
 from __future__ import annotations
@@ -13,23 +15,24 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from benchmarks.field.outcome import page
 from benchmarks.field.problems import RATES, SEEDS, Problem, problems
+from benchmarks.field.runs import key, read, store, stored
 
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--out", type=Path, required=True)
     asked.add_argument("--minutes", type=float, default=float("inf"))
-    asked.add_argument("--page", action="store_true")
+    asked.add_argument("--store", action="store_true")
     given = asked.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    if given.page:
-        print(page(read(given.out / "runs.jsonl")), end="")
+    runs = [*stored(), *read(given.out / "runs.jsonl")]
+    if given.store:
+        store(runs)
         return
     warnings.simplefilter("ignore")  # of learners with fewer examples than a batch
     until = time.monotonic() + 60 * given.minutes
-    done = {key(run): run for run in read(given.out / "runs.jsonl")}
+    done = {key(run): run for run in runs}
     with open(given.out / "runs.jsonl", "a") as file:
         for problem in problems():
             for rate, seed, tuning in [(rate, SEEDS[0], True) for rate in RATES]:
@@ -68,22 +71,6 @@ def best_rate(problem: Problem, done: dict[Any, Any]) -> float | None:
     scored = {rate: done.get(key({**about, "rate": rate}), {}).get("final") for rate in RATES}
     known = {rate: score for rate, score in scored.items() if score is not None}
     return max(known, key=known.__getitem__) if len(scored) == len(RATES) and known else None
-
-
-def key(run: dict[str, Any]) -> tuple[Any, ...]:
-    """Return what tells runs apart."""
-    return tuple(run[name] for name in ("fleet", "split", "method", "rate", "seed", "tuning"))
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Return the runs that are there; a line that was cut off is left out."""
-    found = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
 
 
 if __name__ == "__main__":

@@ -8,8 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+
 import archipel as ap
-from archipel.data import Islands
+from archipel.data import Islands, Source
 
 LEARNERS, ROUNDS, BATCH, EPOCHS = 10, 40, 16, 2
 RATES = (0.03, 0.1, 0.3)
@@ -60,54 +63,88 @@ METHODS: dict[str, Make] = {
 }
 """Each with its own defaults, but for what all have in common: two epochs, batches of 16, half of the learners."""
 
-SPLITS: dict[str, dict[str, Any]] = {
+FLEETS = ("alike", "half slow", "lossy")
+
+
+@dataclass(frozen=True)
+class Data:
+    """A data set: its source, its splits and the network that is trained on it."""
+
+    source: Callable[[], Source]
+    hidden: int
+    """Width of the only hidden layer."""
+    splits: dict[str, dict[str, Any]]
+    examples: int | None = None
+    """Of all learners together; None: all that there are."""
+
+
+SKEWED: dict[str, dict[str, Any]] = {
     "IID": {},
     "Dirichlet .3": {"classes": "dirichlet(0.3)"},
     "Dirichlet .1": {"classes": "dirichlet(0.1)"},
-    "power law": {"sizes": "powerlaw"},
-    "hospitals": {"natural": True},
+}
+IMAGES = {**SKEWED, "Non-IID(2)": {"classes": 2}, "power law": {"sizes": "powerlaw"}}
+DATA: dict[str, Data] = {
+    "heart disease": Data(
+        ap.data.heart_disease, 16, {**SKEWED, "power law": {"sizes": "powerlaw"}, "hospitals": {"natural": True}}
+    ),
+    "Fashion-MNIST": Data(ap.data.fmnist, 32, IMAGES, 2000),
+    "CIFAR-10": Data(ap.data.cifar10, 32, {**IMAGES, "colour skew": {"colour": "95-5"}}, 2000),
 }
 
 
-def fleets(learners: int) -> dict[str, ap.Fleet]:
-    """Return fleets of so many learners."""
+def fleet_of(name: str, learners: int) -> ap.Fleet:
+    """Return a fleet of so many learners."""
     slow = learners // 2
     return {
         "alike": ap.Fleet(fast=learners),
         "half slow": ap.Fleet(fast=learners - slow, slow=slow),
         "lossy": ap.Fleet(ap.Group("lossy", learners, drop_rate=0.2)),
-    }
+    }[name]
 
 
-@functools.cache
-def islands(split: str, seed: int) -> Islands:
+@functools.lru_cache(maxsize=len(SEEDS))
+def islands(data: str, split: str, seed: int) -> Islands:
     """Return the data of a split; every learner has a test part of its own."""
-    settings = dict(SPLITS[split])
-    source = ap.data.heart_disease()
+    about, source = DATA[data], DATA[data].source()
+    settings = dict(about.splits[split])
     if settings.pop("natural", False):
         return source.natural(test="own", seed=seed).standardised("global")
-    return source.split(LEARNERS, test="own", seed=seed, **settings).standardised("global")
+    if colour := settings.pop("colour", None):
+        source = source.colour_skew(colour)
+    if about.examples is None:
+        return source.split(LEARNERS, test="own", seed=seed, **settings).standardised("global")
+    return fewer(source, about.examples, seed).split(LEARNERS, test="own", seed=seed, **settings)
+
+
+def fewer(source: Source, examples: int, seed: int) -> Source:
+    """Return so many examples of a source, drawn from all that it has for training."""
+    known = np.ones(len(source.x), dtype=bool)
+    if source.test is not None:
+        known[source.test.numpy()] = False
+    drawn = torch.from_numpy(np.random.default_rng(seed).choice(np.flatnonzero(known), examples, replace=False))
+    return ap.data.from_arrays(source.x[drawn], source.y[drawn], name=source.name)
 
 
 @dataclass(frozen=True)
 class Problem:
     """One cell of the benchmark."""
 
+    data: str
     fleet: str
     split: str
     method: str
 
     def run(self, rate: float, seed: int, tuning: bool) -> dict[str, Any]:
         """Return the curve of a run: seconds, local rounds, bytes and score of every version."""
-        data = islands(self.split, seed)
-        ending, every = ap.Ending(rounds=ROUNDS), 1
+        data = islands(self.data, self.split, seed)
         found = ap.simulate(
             METHODS[self.method](rate),
             data,
-            model=functools.partial(ap.models.mlp, data.x.shape[1], data.classes or 2, (16,)),
-            fleet=fleets(len(data.learners))[self.fleet],
-            ending=ending,
-            evaluation=ap.Evaluation(every, at="validation parts" if tuning else "learners", mean="learners"),
+            model=functools.partial(ap.models.mlp, data.x[0].numel(), data.classes or 2, (DATA[self.data].hidden,)),
+            fleet=fleet_of(self.fleet, len(data.learners)),
+            ending=ap.Ending(rounds=ROUNDS),
+            evaluation=ap.Evaluation(1, at="validation parts" if tuning else "learners", mean="learners"),
             validation=0.2,
             seed=seed,
         )
@@ -126,8 +163,12 @@ def _moves(kind: str) -> bool:
 
 
 def problems() -> Iterator[Problem]:
-    """Yield all cells, those of the first fleet first."""
-    for fleet in fleets(2):
-        for split in SPLITS:
-            for method in METHODS:
-                yield Problem(fleet, split, method)
+    """Yield all cells: heart disease first, then the images with the first fleet, then with the others."""
+    first, *images = DATA
+    parts = [([first], FLEETS), (images, FLEETS[:1]), (images, FLEETS[1:])]
+    for names, fleets in parts:
+        for fleet in fleets:
+            for data in names:
+                for split in DATA[data].splits:
+                    for method in METHODS:
+                        yield Problem(data, fleet, split, method)

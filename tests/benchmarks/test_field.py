@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pytest
 from scipy.stats import friedmanchisquare
 
 from benchmarks.field import __main__ as command
-from benchmarks.field.outcome import by_problem, page, score_at
+from benchmarks.field.diagram import diagram
+from benchmarks.field.outcome import ALONE, by_problem, drawings, page, ranks_at, score_at
 from benchmarks.field.problems import METHODS, RATES, SEEDS, Problem, problems
-from benchmarks.field.ranks import critical_difference, friedman, ranks_of
+from benchmarks.field.ranks import Ranks, critical_difference, friedman, ranks_of
+from benchmarks.field.runs import key, read, store, stored
+from benchmarks.page import METHODS as METHODS_PAGE
 
 
 def test_ranks_as_published() -> None:
@@ -44,6 +48,7 @@ def done(split: str) -> list[dict[str, Any]]:
     """Runs of a split in which later methods are better."""
     return [
         {
+            "data": "heart disease",
             "fleet": "alike",
             "split": split,
             "method": method,
@@ -61,12 +66,60 @@ def done(split: str) -> list[dict[str, Any]]:
 
 def test_only_whole_problems_are_compared() -> None:
     runs = [*done("IID"), *done("hospitals")[:-1]]
-    scores, cells = by_problem(runs, "local rounds")
-    assert cells == 1
-    assert [scores[method][0] for method in METHODS] == [place / 50 for place in range(len(METHODS))]
+    scores = by_problem(runs, "local rounds")
+    assert [*scores] == [("heart disease", "alike", "IID")]
+    assert [scores["heart disease", "alike", "IID"][method] for method in METHODS] == pytest.approx(
+        [place / 50 for place in range(len(METHODS))]
+    )
     text = page(runs)
-    assert text.index(f"| `{[*METHODS][-1]}` | 1.00") < text.index(f"| `{next(iter(METHODS))}` | {len(METHODS)}.00")
+    assert f"{len(runs)} of 8,064 runs are stored" in text
+    assert f"| heart disease | {len(runs)} of 2,520 | 1 of 15 | IID (alike) |" in text
     assert "No problem is finished by all methods yet." in page(done("IID")[:-1])
+    assert not drawings(done("IID")[:-1])
+
+
+def test_seeds_of_a_problem_are_one_comparison() -> None:
+    ranks = ranks_at([*done("IID"), *done("hospitals")], "virtual time")
+    assert ranks is not None
+    assert (ranks.problems, ranks.difference) == (2, critical_difference(len(METHODS), 2))
+
+
+def test_a_method_that_sends_nothing_sets_no_budget() -> None:
+    runs = done("IID")
+    for run in runs:
+        if run["method"] == ALONE:
+            run["curve"] = [[0.0, 0, 0, 0.1], [1.0, 5, 1, 0.3], [50.0, 40, 1, 0.4]]
+    scores = by_problem(runs, "bytes")["heart disease", "alike", "IID"]
+    assert scores[ALONE] == pytest.approx(0.4)
+    assert scores["radfed"] == pytest.approx([*METHODS].index("radfed") / 50)
+
+
+def test_a_diagram_names_all_and_joins_those_that_are_alike() -> None:
+    ranks = Ranks({"best": 1.0, "near": 1.5, "worst": 3.5}, 5, 9.0, 0.01, 1.0)
+    drawn = diagram(ranks)
+    assert re.findall(r">(\w+ [\d.]+)<", drawn) == ["best 1.0", "near 1.5", "worst 3.5"]
+    assert drawn.count('stroke-width="3.5"') == len(ranks.groups()) == 1
+    axis = re.search(r'd="M182.0 24L(\S+) 24"', drawn)
+    assert axis is not None
+    assert float(axis[1]) == pytest.approx(182 + (578 - 182) / 3, abs=0.1), "the bar has the length of one rank"
+
+
+def test_the_page_and_its_pictures_are_those_of_the_stored_runs() -> None:
+    runs = stored()
+    assert METHODS_PAGE.read_text() == page(runs), "make pages"
+    found = drawings(runs)
+    assert len(found) == 3
+    for file, drawn in found.items():
+        assert (METHODS_PAGE.parent.parent / "pictures" / file).read_text() == drawn, "make pages"
+
+
+def test_runs_are_stored_once_and_to_the_same_bytes(tmp_path: Path) -> None:
+    runs = done("IID")
+    store([*runs, *runs[:5]], tmp_path / "one.gz")
+    store(runs[::-1], tmp_path / "other.gz")
+    assert (tmp_path / "one.gz").read_bytes() == (tmp_path / "other.gz").read_bytes()
+    assert {key(run) for run in stored(tmp_path / "one.gz")} == {key(run) for run in runs}
+    assert len(stored(tmp_path / "one.gz")) == len(runs)
 
 
 def test_it_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -86,5 +139,5 @@ def test_it_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert command.best_rate(problem, so_far) == max(RATES)
     path = tmp_path / "runs.jsonl"
     path.write_text(file.getvalue() + '{"cut off')
-    assert {command.key(one) for one in command.read(path)} == {*so_far}
+    assert {key(one) for one in read(path)} == {*so_far}
     assert all("curve" not in json.loads(line) for line in file.getvalue().splitlines())
