@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -13,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from archipel.core.checks import one_of, require
+from archipel.core.checks import at_least, one_of, require
 from archipel.core.types import TextTask
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -31,6 +33,14 @@ PEFT_TASKS = {
     "sequence-classification": "SEQ_CLS",
     "token-classification": "TOKEN_CLS",
 }
+CLASSIFIERS = r".*(classifier|score)(\..*)?"
+"""The layers that PEFT trains whole where the task is a classification."""
+WITHOUT_OTHER_INPUTS = ("MULTITASK_PROMPT_TUNING", "POLY", "XLORA")
+"""Adapters that need more than a text: the number of its task, or adapters that are trained already."""
+STARTS = ("gaussian", "orthogonal", "olora", "pissa")
+"""First weights of LoRA that follow from the frozen ones and a seed."""
+MISTAKES = (ValueError, TypeError, KeyError, AttributeError, AssertionError, ArithmeticError, IndexError, RuntimeError)
+"""What transformers and PEFT raise for settings that do not fit, by the place where they stumble."""
 
 
 def from_hf(
@@ -40,7 +50,7 @@ def from_hf(
     adapter: Mapping[str, Any] | None = None,
     classes: int | None = None,
     precision: Precision = "float32",
-    autocast: Precision | None = None,
+    autocast: Literal["bfloat16", "float16"] | None = None,
     checkpointing: bool = False,
 ) -> nn.Module:
     """Build a transformer for texts: all of it trains, or adapters alone and the base is frozen.
@@ -49,7 +59,8 @@ def from_hf(
     weights are drawn at random. Nothing is downloaded.
     task: causal-lm, masked-lm, sequence-classification or token-classification.
     lora: the rank of LoRA adapters, or the arguments of `peft.LoraConfig`; with "ranks" such as [4, 8] instead of "r",
-    learners may have any of these ranks (`LoraRanks`). None: no LoRA.
+    learners may have any of these ranks (`LoraRanks`). Without target_modules the layers are those that PEFT names for
+    this kind of network, or all linear ones if it names none. None: no LoRA.
     adapter: any other adapter of PEFT: its peft_type, such as "IA3", and the arguments of its config.
     classes: labels of a classification.
     precision: type of the frozen weights: float32, bfloat16 or float16. What trains is float32.
@@ -58,6 +69,14 @@ def from_hf(
     """
     one_of("from_hf", "task", task, HEADS)
     one_of("from_hf", "precision", precision, ("float32", "bfloat16", "float16"))
+    if autocast is not None:
+        one_of("from_hf", "autocast", autocast, ("bfloat16", "float16"))
+    if classes is not None:
+        at_least(2, "from_hf", classes=classes)
+    require(
+        adapter is None or isinstance(adapter, Mapping),
+        f"from_hf: adapter should be a table such as {{'peft_type': 'IA3'}}, got {adapter!r}.",
+    )
     require(lora is None or adapter is None, "from_hf: lora and adapter are both given; give one of them.")
     require(
         precision == "float32" or lora is not None or adapter is not None,
@@ -69,7 +88,10 @@ def from_hf(
         f"from_hf: classes={classes} is for a classification, and the task is {task}; leave it out.",
     )
     network = _network(base, task, classes, getattr(torch, precision))
+    if task == "causal-lm":
+        _check_direction(network.config)
     network.config.use_cache = False
+    _pad(network.config)
     if lora is not None or adapter is not None:
         network = _adapted(network, task, _lora(lora) if lora is not None else dict(adapter or {}))
     if checkpointing:
@@ -97,6 +119,9 @@ class TextNetwork(nn.Module):
         length = max(1, int(mask.sum(dim=1).max()))
         ids, mask = ids[:, :length], mask[:, :length]
         self._check(ids)
+        # a decoder reads a text's class at the last token that is no padding, and knows it by the number alone
+        config: Any = self.network.config
+        ids = ids.masked_fill(mask == 0, config.pad_token_id)
         with self._computing(x.device.type):
             logits: Tensor = self.network(input_ids=ids, attention_mask=mask).logits
         # adapters of prompts put virtual tokens before the text
@@ -111,7 +136,7 @@ class TextNetwork(nn.Module):
         config: Any = self.network.config
         most, known = getattr(config, "max_position_embeddings", None), config.vocab_size
         require(
-            most is None or ids.shape[1] <= most,
+            most in (None, -1) or ids.shape[1] <= most,
             f"A text has {ids.shape[1]} tokens, and the model takes {most}; cut the texts with length={most}, or take "
             "a model for longer ones.",
         )
@@ -130,18 +155,72 @@ def _network(base: str | os.PathLike[str] | Mapping[str, Any], task: str, classe
     labels = {} if classes is None else {"num_labels": classes}
     if isinstance(base, Mapping):
         settings = {**base, **labels}
-        require("model_type" in settings, f"from_hf: the config {dict(base)} has no model_type, such as 'llama'.")
-        config = transformers.AutoConfig.for_model(**settings)
-        return kind.from_config(config, dtype=dtype)
+        _check_config(settings)
+        with _told(settings["model_type"], task):
+            return kind.from_config(transformers.AutoConfig.for_model(**settings), dtype=dtype)
     require(
-        (Path(base) / "config.json").is_file(),
-        f"from_hf: there is no config.json in {os.fspath(base)!r}. Give a folder that model.save_pretrained made; "
-        "nothing is downloaded.",
+        isinstance(base, str | os.PathLike) and (Path(base) / "config.json").is_file(),
+        f"from_hf: there is no config.json in {str(base)!r}. Give a folder that model.save_pretrained made; nothing is "
+        "downloaded.",
     )
-    return kind.from_pretrained(os.fspath(base), local_files_only=True, dtype=dtype, **labels)
+    with _told(str(base), task):
+        return kind.from_pretrained(str(base), local_files_only=True, dtype=dtype, **labels)
+
+
+def _check_config(settings: Mapping[str, Any]) -> None:
+    """Refuse a setting that is misspelt: transformers keeps what it does not know and never reads it."""
+    require("model_type" in settings, f"from_hf: the config {dict(settings)} has no model_type, such as 'llama'.")
+    kinds = _package("transformers").CONFIG_MAPPING
+    one_of("from_hf", "model_type", settings["model_type"], kinds)
+    kind = kinds[settings["model_type"]]
+    known = {"model_type", "num_labels", *kind.attribute_map, *(field.name for field in fields(kind))}
+    for name in settings.keys() - known:  # older configs have names that no longer mean anything: they may stay
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+        require(
+            not close,
+            f"from_hf: a config of {settings['model_type']} has no {name!r}. Did you mean {' '.join(close)!r}?",
+        )
+
+
+@contextlib.contextmanager
+def _told(what: str, task: str) -> Iterator[None]:
+    """Say in a sentence why transformers has not built a network."""
+    from huggingface_hub.errors import StrictDataclassError  # late: they come with the extra
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (*MISTAKES, OSError, StrictDataclassError, SafetensorError) as error:
+        reason = " ".join(str(error).split("Model type should be one of")[0].split())
+        raise ValueError(
+            f"from_hf: transformers builds no network for {task} from {what!r}: {reason.rstrip('.:')}."
+        ) from error
+
+
+def _check_direction(config: Any) -> None:
+    """Refuse a network that sees the token that it should predict."""
+    encoders = importlib.import_module("transformers.models.auto.modeling_auto").MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    require(
+        getattr(config, "is_decoder", False) or config.model_type not in encoders,
+        f"from_hf: {config.model_type} reads texts in both directions, so in causal-lm it would see the token that it "
+        "should predict; give task='masked-lm', or is_decoder=True in its config.",
+    )
+
+
+def _pad(config: Any) -> None:
+    """Choose a token for padding if the network has none; what it is matters to no result, since it is masked."""
+    if getattr(config, "pad_token_id", None) is None:
+        end = getattr(config, "eos_token_id", None)
+        config.pad_token_id = end if isinstance(end, int) and 0 <= end < config.vocab_size else 0
 
 
 def _lora(lora: int | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of LoRA; by its rank alone, with a scale of two."""
+    if not isinstance(lora, Mapping):
+        require(
+            type(lora) is int and lora > 0,
+            f"from_hf: lora should be a rank such as 8, or a table of peft.LoraConfig's arguments, got {lora!r}.",
+        )
     settings = dict(lora) if isinstance(lora, Mapping) else {"r": lora, "lora_alpha": 2 * lora}
     return {"peft_type": "LORA", **settings}
 
@@ -150,14 +229,23 @@ def _adapted(network: Any, task: str, settings: dict[str, Any]) -> Any:
     """Return the network, frozen, with adapters that train."""
     peft = _package("peft")
     known = sorted(kind.value for kind in peft.PeftType)
-    one_of("from_hf", "peft_type", str(settings.get("peft_type")), known)
+    kind = str(settings.get("peft_type"))
+    one_of("from_hf", "peft_type", kind, known)
+    require(
+        kind not in WITHOUT_OTHER_INPUTS,
+        f"from_hf: {kind} needs more than a text, the number of its task or adapters that are trained already, and "
+        "examples have none; give another peft_type, such as 'LORA'.",
+    )
+    if kind == "LORA":
+        _check_start(settings)
+        settings = _targeted(settings, task, network.config.model_type)
     first, further = _blocks(settings)
     try:
         adapted = peft.get_peft_model(network, peft.get_peft_config({"task_type": PEFT_TASKS[task], **first}))
         for rank, block in further:
             adapted.add_adapter(f"rank{rank}", peft.get_peft_config({"task_type": PEFT_TASKS[task], **block}))
         _use_blocks(adapted, ["default", *(f"rank{rank}" for rank, _ in further)])
-    except (ValueError, TypeError, KeyError) as error:
+    except MISTAKES as error:
         raise ValueError(
             f"from_hf: the adapter {settings} does not fit this model: {str(error).rstrip('.')}."
         ) from None
@@ -169,6 +257,27 @@ def _adapted(network: Any, task: str, settings: dict[str, Any]) -> Any:
         if own and not hasattr(part, "adapter_layer_names"):
             part.register_forward_pre_hook(_in_float32)
     return adapted
+
+
+def _check_start(settings: dict[str, Any]) -> None:
+    """Refuse LoRA whose first weights are not the same at every learner."""
+    start = settings.get("init_lora_weights", True)
+    require(
+        isinstance(start, bool) or start in STARTS,
+        f"from_hf: init_lora_weights={start!r} takes the first weights from data, or draws them at each learner; give "
+        f"True, False, or one of {', '.join(STARTS)}.",
+    )
+
+
+def _targeted(settings: dict[str, Any], task: str, model_type: str) -> dict[str, Any]:
+    """Return the settings of LoRA with the layers that it adapts."""
+    if settings.get("target_modules") or settings.get("target_parameters"):
+        return settings
+    known = importlib.import_module("peft.utils").TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+    if model_type in known:
+        return {**settings, "target_modules": known[model_type]}
+    others = {"exclude_modules": CLASSIFIERS} if task.endswith("classification") else {}
+    return {"target_modules": "all-linear", **others, **settings}
 
 
 def _blocks(settings: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[int, dict[str, Any]]]]:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -19,10 +20,16 @@ ADAPTER = "default"
 """The name that PEFT gives to the first adapter of a network; its files are without it."""
 BLOCK = re.compile(r"(?<=\.lora_[AB])\.rank(\d+)")
 """The name of a further block of an adapter whose ranks differ between learners, where it stands in a path."""
-PROMPTS = "prompt_encoder.default.embedding.weight"
+ENCODER = f"prompt_encoder.{ADAPTER}."
+"""Where the prompts of an adapter are, or the network that computes them."""
+PROMPTS = f"{ENCODER}embedding.weight"
 """What prompt tuning trains, and PEFT calls `prompt_embeddings`."""
-OTHER_NAMES = ("P_TUNING", "PREFIX_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT", "VBLORA")
-"""Adapters that PEFT saves under names, or in a form, of their own."""
+ENCODERS = {"P_TUNING": "PromptEncoder", "PREFIX_TUNING": "PrefixEncoder"}
+"""The class of PEFT that computes the prompts of an adapter from what trains."""
+WITH_FROZEN_PARTS = ("CARTRIDGE", "CPT", "SHADOW")
+"""Adapters whose file holds more than what trains."""
+FULL = {"save_projection": False, "save_only_topk_weights": False}
+"""Settings of PEFT for a file with all that trains, and without what is drawn again from a seed."""
 
 
 def save_adapter(run: RunData, folder: str | os.PathLike[str], learner: str | None = None) -> None:
@@ -35,21 +42,41 @@ def save_adapter(run: RunData, folder: str | os.PathLike[str], learner: str | No
     assert frozen is not None
     config = json.loads(frozen.adapter_config)
     require(
-        config["peft_type"] not in OTHER_NAMES,
-        f"save_adapter: PEFT saves {config['peft_type']} in a form of its own; load run.state_dict() into the module "
-        "with strict=False, and save that with its save_pretrained.",
+        config["peft_type"] not in WITH_FROZEN_PARTS,
+        f"save_adapter: the file of {config['peft_type']} holds more than what trains; load run.state_dict() into the "
+        "module with strict=False, and save that with its save_pretrained.",
     )
+    tensors = _with_prompts(_inside(run.state_dict(learner), frozen.adapter_path), config)
+    saved = config | {name: value for name, value in FULL.items() if name in config} | {"inference_mode": True}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(_renamed(run.state_dict(learner), frozen.adapter_path), folder / "adapter_model.safetensors")
-    write_text(folder / "adapter_config.json", json.dumps({**config, "inference_mode": True}, indent=2) + "\n")
+    save_file(_renamed(tensors), folder / "adapter_model.safetensors")
+    write_text(folder / "adapter_config.json", json.dumps(saved, indent=2) + "\n")
 
 
-def _renamed(tensors: dict[str, Tensor], path: str) -> dict[str, Tensor]:
-    """Return the tensors by the names that PEFT looks for, without the path of the wrapped network."""
+def _inside(tensors: dict[str, Tensor], path: str) -> dict[str, Tensor]:
+    """Return the tensors by their names inside the network that PEFT has wrapped, which is at a path."""
+    return {name.removeprefix(f"{path}." if path else ""): tensor for name, tensor in tensors.items()}
+
+
+def _with_prompts(tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[str, Tensor]:
+    """Replace the encoder of prompts by the prompts that it computes: PEFT loads nothing else."""
+    encoder = {name.removeprefix(ENCODER): tensor for name, tensor in tensors.items() if name.startswith(ENCODER)}
+    if len(encoder) < 2:  # the prompts themselves train
+        return tensors
+    import peft  # late: it is an extra, and takes seconds
+
+    made = getattr(peft, ENCODERS[config["peft_type"]])(peft.get_peft_config(dict(config))).eval()
+    made.load_state_dict(encoder)
+    with torch.no_grad():
+        prompts = made(torch.arange(config["num_virtual_tokens"]).unsqueeze(0))[0]
+    return {name: tensor for name, tensor in tensors.items() if not name.startswith(ENCODER)} | {PROMPTS: prompts}
+
+
+def _renamed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors by the names that PEFT looks for."""
     found: dict[str, list[tuple[int, Tensor]]] = {}
-    for name, tensor in tensors.items():
-        inside = name.removeprefix(f"{path}." if path else "")
+    for inside, tensor in tensors.items():
         if inside == PROMPTS:
             inside = "prompt_embeddings"
         inside = inside.replace(f".modules_to_save.{ADAPTER}", "").replace(f".{ADAPTER}", "")
