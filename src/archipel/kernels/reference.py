@@ -11,6 +11,7 @@ from torch import Tensor
 
 from archipel.kernels.interface import Rows
 from archipel.kernels.memory import empty
+from archipel.kernels.threads import threads
 
 CHUNK = 1 << 19
 """Numbers of a sum that are worked on at a time: they stay in the cache, and of rows on disk little is in memory."""
@@ -22,7 +23,9 @@ class TorchKernels:
 
     def finite(self, vector: Tensor) -> bool:
         # the sum is finite only if all terms are: one fast pass; a sum that overflows needs the slow one
-        return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
+        with threads(1):  # on a busy machine a second thread is waited for longer than the whole sum takes
+            total = float(vector.sum())
+        return math.isfinite(total) or bool(torch.isfinite(vector).all())
 
     def weighted_sum(self, out: Tensor, rows: Rows, weights: Sequence[float], piece: slice) -> None:
         check_counts(rows, weights)

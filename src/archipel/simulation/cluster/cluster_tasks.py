@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from archipel.core.types import Score, ScoreTable
 from archipel.executors.interface import Executor
+from archipel.kernels.memory import empty
 from archipel.learner.batches import epochs_of
 from archipel.learner.learner import Job
 from archipel.learner.probes import Parts
@@ -33,6 +36,8 @@ LEARNERS_KEPT = 1 << 16
 """Learners whose examples an actor keeps; after that it forgets all of them."""
 PARTS_KEPT = 256
 """Parts whose examples an actor keeps; after that it forgets all of them."""
+_FREED: dict[int, Tensor] = {}
+"""Memory of results that nobody needs any more."""
 
 
 class Stage(Enum):
@@ -137,7 +142,7 @@ class TrainStacks(ClusterTask):
     def collect(self) -> None:
         """Take over what has changed, and the trained models."""
         device = self.jobs[0].vector.device
-        models = [tensor_of(array).to(device) for array in self.results]
+        models = [_kept(array).to(device) for array in self.results]
         for job, changed in zip(self.jobs, self._changes, strict=True):
             vars(job).update(unpacked(changed, device, models))
         self._changes = ()
@@ -181,6 +186,15 @@ class ScoreModel(ClusterTask):
     def compute_here(self) -> None:
         """Score in this process."""
         self.answer = self.inner.score(self.model, self.parts, self.probe, urgent=True).result()
+
+
+def _kept(array: NDArray[Any]) -> Tensor:
+    """Return a copy of a result, in the memory of one that was freed where there is one."""
+    if array.dtype != np.float32 or array.ndim != 1:
+        return tensor_of(array)
+    vector = empty(array.size, _FREED)
+    np.copyto(vector.numpy(), array)
+    return vector
 
 
 def cost_of(stack: Sequence[Job], epochs: int | None) -> float:
