@@ -16,7 +16,7 @@ from archipel.core.algorithm import Algorithm
 from archipel.core.controller import Controller
 from archipel.core.records import Committed
 from archipel.core.state import Models, State
-from archipel.core.types import Command, Event, Failed, Keep, RolledBack, Train, Trained
+from archipel.core.types import Command, Event, Failed, Keep, RolledBack, Summed, Train, Trained
 from archipel.kernels import kernels
 from archipel.simulation.simulator import Simulator
 from archipel.simulation.vectors import MemoryModels
@@ -79,7 +79,8 @@ class Log:
 
     def hear(self, event: Event, models: Models) -> None:
         """Before the controller is told: it may change the vector in place."""
-        vector = models.read(event.model).clone() if isinstance(event, Trained | RolledBack) else None
+        brings = isinstance(event, Trained | Summed | RolledBack) and event.model != ""
+        vector = models.read(event.model).clone() if brings else None
         self.events.append((event, vector))
 
     def end(self, controller: Controller) -> None:
@@ -157,7 +158,7 @@ def tell(controller: Controller, log: Log, place: int) -> str | None:
     """Tell a controller one event of the log; where does its answer differ?"""
     event, vector = log.events[place]
     if vector is not None:
-        assert isinstance(event, Trained | RolledBack)
+        assert isinstance(event, Trained | Summed | RolledBack)
         controller.models.write(event.model, vector.clone())
     return difference(log.commands[place], controller.handle(event), f"the answer to event {place} ({event})")
 

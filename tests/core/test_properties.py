@@ -1,8 +1,8 @@
 """Random histories by an engine that keeps its contract and nothing more: what holds after every event, and no hang.
 
 Answers come in any order, tasks fail, opinions are missing or make no sense, updates hold NaN, learners come and go,
-timers go off in any order, what was answered comes once more, and versions are rolled back. A history is a list of
-(what, which); hypothesis shrinks it to the shortest that breaks a law.
+timers go off in any order, what was answered comes once more, sums fail or lack somebody, and versions are rolled back.
+A history is a list of (what, which); hypothesis shrinks it to the shortest that breaks a law.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ from archipel.core.parts import (
     PrivateLayers,
     Relay,
     Rounds,
+    SecureSum,
     Stream,
 )
 from archipel.core.parts.merge import CommunityMemory
+from archipel.core.parts.privacy import SumInEngine
 from archipel.core.records import Committed, Refused, Restored, Scores
 from archipel.core.state import State, validate
 from archipel.core.types import (
@@ -108,6 +110,12 @@ ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
         weighting=ByDistributedValidation(),
         merge=Community(forget=True),
     ),
+    "secure sums": lambda: replace(
+        fedavg(), protocol=Rounds(at_least=3), privacy=SecureSum(threshold=0.7, most_examples=12)
+    ),
+    "secure sums of the first": lambda: replace(
+        fedavg(), protocol=Rounds(0.8, at_least=3, deadline=10.0, extra=0.5), privacy=SecureSum(threshold=0.7)
+    ),
 }
 
 T = TypeVar("T")
@@ -121,6 +129,7 @@ WHATS = (
     *["answer"] * 8,
     *["lose", "lose all opinions", "lose an opinion", "senseless opinion", "wake", "leave", "join"],
     *["nan", "huge", "short", "wrong layers", "again", "progress", "roll back"],
+    *["sum", "sum", "sum of fewer", "wrong sum", "lose a sum"],
 )
 """What may happen; what an engine does most stands there most often."""
 
@@ -143,7 +152,8 @@ class Engine:
         self.there: set[str] = set()
         self.out: dict[int, Train] = {}
         self.questions: dict[int, Evaluate] = {}
-        self.closed: list[Train | Evaluate] = []
+        self.sums: dict[int, AddUp] = {}
+        self.closed: list[Train | Evaluate | AddUp] = []
         self.gone: set[int] = set()
         """Training tasks whose learner has left: they can only fail."""
         self.silent: dict[int, set[str]] = {}
@@ -181,6 +191,12 @@ class Engine:
                     self.answer(task[0], what, which)
             case "lose all opinions":
                 if task := self._one(self.questions, which):
+                    self.fail(task[0])
+            case "sum" | "sum of fewer" | "wrong sum":
+                if task := self._one(self.sums, which):
+                    self.add_up(task[0], what, which)
+            case "lose a sum":
+                if task := self._one(self.sums, which):
                     self.fail(task[0])
             case "again":
                 if asked := self._one(self.closed, which):
@@ -238,7 +254,7 @@ class Engine:
         assert not set(self.out) - {command.task for command in said if isinstance(command, Train)} - self.cancelled
 
     def fail(self, task: int) -> None:
-        asked = self.out.pop(task, None) or self.questions.pop(task)
+        asked = self.out.pop(task, None) or self.questions.pop(task, None) or self.sums.pop(task)
         self.closed.append(asked)
         self.tell(Failed(task, "left" if task in self.gone else "lost", Traffic(down=4)))
 
@@ -251,7 +267,8 @@ class Engine:
         for layer in LAYOUT.layers:
             if layer.name not in sent:  # what was not sent may hold anything
                 vector[layer.start : layer.stop] = math.nan
-        good = how in ("train", "huge")
+        hidden = isinstance(self.controller.algorithm.privacy, SumInEngine)
+        good = how in ("train", "huge") or (hidden and how != "wrong layers")
         match how:
             case "nan" if sent:
                 vector[LAYOUT.layers[LAYOUT.index(sent[0])].start] = math.nan
@@ -267,8 +284,9 @@ class Engine:
             self.taken.add(task)
         else:
             self.refused.add(task)
-        name = f"t{task}"
-        self.controller.models.write(name, vector)
+        name = "" if hidden else f"t{task}"
+        if not hidden:
+            self.controller.models.write(name, vector)
         right, wrong, steps = (int(n) for n in draw.integers(1, 9, size=3))
         metrics = Metrics(1.0, (), confusion(right, wrong), gradient_norm=float(draw.random()))
         self.tell(Trained(task, name, sent, steps, metrics, Traffic(36, 36)))
@@ -302,7 +320,21 @@ class Engine:
             assert [record.sites for record in scores] == ([len(counted)] if counted else [])
             assert all(record.version <= last for record in scores)
 
-    def again(self, asked: Train | Evaluate, which: int) -> None:
+    def add_up(self, task: int, how: str = "sum", which: int = 0) -> None:
+        """Everybody is in the sum; or somebody has dropped out, or has weighed its update by another number."""
+        asked = self.sums.pop(task)
+        self.closed.append(asked)
+        there = [place for place in range(len(asked.tasks)) if how != "sum of fewer" or place != which % 3]
+        weight = sum(asked.weights[place] for place in there) + (how == "wrong sum")
+        name, before = f"s{task}", self.version
+        self.controller.models.write(name, torch.full((LAYOUT.size,), float(task)))
+        self.tell(Summed(task, name, tuple(asked.tasks[place] for place in there), weight, Traffic(36, 36, len(there))))
+        refused = how == "wrong sum" or len(there) < 3 or task in self.cancelled
+        if refused:
+            assert self.refused >= set(asked.tasks)
+        assert self.version == before + (not refused)
+
+    def again(self, asked: Train | Evaluate | AddUp, which: int) -> None:
         """What was answered comes once more, or is said to have failed after all: late, whatever it says."""
         before = self._standing()
         if which % 3 == 0:
@@ -314,7 +346,10 @@ class Engine:
         else:
             name = f"t{asked.task} again"
             self.controller.models.write(name, torch.full((LAYOUT.size,), 1e6))
-            said = self.tell(Trained(asked.task, name, LAYOUT.names, 99))
+            if isinstance(asked, AddUp):
+                said = self.tell(Summed(asked.task, name, asked.tasks, sum(asked.weights)))
+            else:
+                said = self.tell(Trained(asked.task, name, LAYOUT.names, 99))
         if not self.stopped:
             assert [type(command) for command in said] == [Keep], f"a late answer had consequences: {said}"
             assert self._standing() == before
@@ -344,11 +379,12 @@ class Engine:
         assert held == held_by_parts(state)
         assert set(state.out) == set(self.out), "engine and controller disagree on what is out"
         assert set(state.inquiries) == set(self.questions)
+        assert self.sums.keys() == ({state.sum.task} if state.sum is not None else set())
         assert torch.isfinite(models.read(state.model.name)).all()
         assert state.version == self.version
         self.versions[self.version] = models.read(state.model.name).clone()
         if not isinstance(self.controller.algorithm.protocol, Relay):
-            waiting = set(state.queue)
+            waiting = set(state.queue) | {update.task for update in (state.sum.updates if state.sum else ())}
             assert self.taken == waiting | set(self.committed) | (self.refused & self.taken), "an update was lost"
         self.no_hang()
         return commands
@@ -373,10 +409,19 @@ class Engine:
                 self.numbers.add(task)
                 self.questions[task] = command
                 self.silent[task] = set()
+            case AddUp(task, tasks, learners, weights, start=start, absent=absent):
+                assert task not in self.numbers
+                assert not self.sums, "one round at a time is added up"
+                assert len(tasks) == len(set(learners)) == len(weights) >= 3
+                assert not set(learners) & set(absent)
+                assert set(tasks) <= self.taken
+                assert start in models
+                self.numbers.add(task)
+                self.sums[task] = command
             case Finish(task):
                 assert task in self.out
             case Cancel(task):
-                assert task in self.out
+                assert task in self.out or task in self.sums
                 self.cancelled.add(task)
             case Wake(after, tag):
                 assert after > 0
@@ -406,6 +451,8 @@ class Engine:
     def no_hang(self) -> None:
         """Where nothing is out and learners are there, somebody has to be at work."""
         state, protocol = self.controller.state, self.controller.algorithm.protocol
+        if self.sums:
+            return
         enough = len(self.there) >= (protocol.at_least if isinstance(protocol, Rounds) else 1)
         asking = any(not question.record for question in self.questions.values())
         if not state.begun:
@@ -423,11 +470,13 @@ class Engine:
         for _ in range(600):
             if self.stopped:
                 return
-            first = min((*self.out, *self.questions))
+            first = min((*self.out, *self.questions, *self.sums))
             if first in self.gone:
                 self.fail(first)
             elif first in self.out:
                 self.train(first)
+            elif first in self.sums:
+                self.add_up(first)
             else:
                 self.answer(first)
         raise AssertionError(f"no end after 600 events: {self.controller.state}")
@@ -514,9 +563,16 @@ def test_histories_hold_what_may_go_wrong() -> None:
         assert refused
     assert missing > 20, "opinions should be missing among others"
     assert senseless > 10, "and some should make no sense"
-    # sums have histories of their own: test_sums_table.py, tests/privacy, tests/federation/test_secure_kills.py
-    assert commands == {*get_args(Command)} - {AddUp}
-    assert events == {*get_args(Event)} - {Summed}
+    assert commands == {*get_args(Command)}
+    assert events == {*get_args(Event)}
+
+
+def test_a_history_in_which_a_learner_drops_out_of_a_sum() -> None:
+    """Five take part in the second round, and four are in its sum."""
+    everybody = [("join", 0)] * 2 + [("sum", 0)] + [("train", 0)] * 5
+    engine = live("secure sums", [("train", 0)] * 3 + everybody + [("sum of fewer", 1)])
+    sizes = [len(event.tasks) for event, _ in engine.log.events if isinstance(event, Summed)]
+    assert sizes[:2] == [3, 4]
 
 
 def held_by_parts(state: State) -> Counter[str]:
