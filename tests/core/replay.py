@@ -79,8 +79,8 @@ class Log:
 
     def hear(self, event: Event, models: Models) -> None:
         """Before the controller is told: it may change the vector in place."""
-        brings = isinstance(event, Trained | Summed | RolledBack) and event.model != ""
-        vector = models.read(event.model).clone() if brings else None
+        name = event.model if isinstance(event, Trained | Summed | RolledBack) else ""
+        vector = models.read(name).clone() if name else None
         self.events.append((event, vector))
 
     def end(self, controller: Controller) -> None:

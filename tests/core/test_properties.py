@@ -409,15 +409,8 @@ class Engine:
                 self.numbers.add(task)
                 self.questions[task] = command
                 self.silent[task] = set()
-            case AddUp(task, tasks, learners, weights, start=start, absent=absent):
-                assert task not in self.numbers
-                assert not self.sums, "one round at a time is added up"
-                assert len(tasks) == len(set(learners)) == len(weights) >= 3
-                assert not set(learners) & set(absent)
-                assert set(tasks) <= self.taken
-                assert start in models
-                self.numbers.add(task)
-                self.sums[task] = command
+            case AddUp():
+                self.obey_sum(command)
             case Finish(task):
                 assert task in self.out
             case Cancel(task):
@@ -447,6 +440,17 @@ class Engine:
             case Keep(Scores(version=version)):
                 assert version not in self.scored, "a version was scored twice"
                 self.scored.add(version)
+
+    def obey_sum(self, command: AddUp) -> None:
+        task, learners = command.task, set(command.learners)
+        assert task not in self.numbers
+        assert not self.sums, "one round at a time is added up"
+        assert len(command.tasks) == len(learners) == len(command.weights) >= 3
+        assert not learners & set(command.absent)
+        assert set(command.tasks) <= self.taken
+        assert command.start in self.controller.models.names()
+        self.numbers.add(task)
+        self.sums[task] = command
 
     def no_hang(self) -> None:
         """Where nothing is out and learners are there, somebody has to be at work."""

@@ -327,7 +327,8 @@ class FederationSection(StudyTable):
     """Seconds that a training task may take; default: ten times the median of learners' last tasks, between a minute
     and a day. A round's own deadline is its protocol's: "Rounds(deadline=600)"."""
     opinion_deadline: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds that learners have for trying a model; who has not answered by then is left out."""
+    """Seconds that learners have for trying a model, and for a phase of a secure sum; who has not answered by then is
+    left out, and rests if it happens again."""
     norm_bound: Annotated[float, Field(gt=0)] | None = None
     """How far one update may move the model (Euclidean norm); further ones are refused. Off by default: honest learners
     differ."""

@@ -104,7 +104,6 @@ class Federation:
         self.evaluations = SiteEvaluations(
             self.log, self.sessions, self.outbox, self.workers, self.meters, home, terms.opinion_deadline
         )
-        self._in_sums = sums is not None
         self._large_pieces = Limiter(LARGE_PIECES, PIECE_SECONDS)
         self.large = PiecewiseUploads(self.log, self.workers, self._large_pieces)
         self.sums = SecureRounds(
@@ -249,7 +248,7 @@ class Federation:
 
     async def _watch(self) -> None:
         """Post what is due, and forgive learners the time in which this process stood still."""
-        looked, told = self.log.now, list[PendingEvent]()
+        looked, told, silent = self.log.now, list[PendingEvent](), list[str]()
         while True:
             await asyncio.sleep(TICK)
             stalled = self.log.now - looked - TICK
@@ -260,16 +259,24 @@ class Federation:
                     session.seen += stalled
             self.log.note_repeats()
             # what is due is posted once: the next look waits until the controller has handled it
-            if self._in_sums:
-                self.sums.close_due()
+            silent += self.sums.close_due()
             if all(pending.handled.done() for pending in told):
-                told = [self.log.post(event) for event in self._due(looked)] + self.evaluations.tell_due()
+                silent += self.evaluations.silent()
+                told = [self.log.post(event) for event in self._due(looked, silent)] + self.evaluations.tell_due()
+                silent = []
 
-    def _due(self, now: float) -> Iterator[Event]:
-        """Yield what is due; now: when stalls were last forgiven, for there may have been another since."""
+    def _due(self, now: float, silent: Sequence[str]) -> Iterator[Event]:
+        """Yield what is due; now: when stalls were last forgiven, for there may have been another since.
+
+        silent: learners that an update, or a sum, has waited for in vain.
+        """
         if self.stopped is not None:
             return  # nobody is missed after the end
         terms, most = self.terms, self.deadline.seconds
+        for session in (self.sessions[name] for name in silent):
+            if session.count_wait(now, terms.opinion_deadline):
+                log.warning("a learner has not answered again and rests", extra={"learner": session.name})
+                yield from self.departures.events(session, f"silent: no answer in {terms.opinion_deadline:g} s")
         for alarm in sorted(self.durable.replay.alarms, key=lambda alarm: alarm.due):
             if alarm.due <= now:
                 yield Woke(alarm.tag)

@@ -19,6 +19,7 @@ import numpy as np
 from archipel.core.parts.secure_sum import SecureSum, mean_model
 from archipel.core.types import AddUp, Failed, Summed, Traffic
 from archipel.federation.controller.event_log import EventLog
+from archipel.federation.controller.limiter import Quota
 from archipel.federation.controller.piecewise_uploads import PiecewiseUploads
 from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.controller.terms import RetryLater
@@ -38,6 +39,8 @@ from archipel.privacy.secure_sum.sum_messages import PHASES, SecureSumRefused
 
 GONE, CLOSED = "gone", "closed"
 """Kinds of rows beside the phases: a learner does not go on; a phase is over."""
+UNASKED = 600
+"""Answers a minute of a learner that is not waited for."""
 
 log = logging.getLogger("archipel.federation")
 
@@ -88,6 +91,7 @@ class SecureRounds:
         self._durable: DurableController = event_log.durable
         self._open: dict[int, OpenSum] = {}
         self._rows: list[tuple[SumRow, asyncio.Future[str]]] = []
+        self._unasked = Quota(UNASKED)
         self._writing = False
 
     # ------------------------------------------------------------------------------------------------------ beginning
@@ -104,14 +108,20 @@ class SecureRounds:
         )
         due = self._log.now + self._deadline
         found = self._open[command.task] = OpenSum(command, collector, numbers * rules.sums.bits // 8, due)
-        for row in await self._log.in_writer(lambda: self._durable.journal.sum_rows(command.task)):
-            if row.blob:
-                self._durable.blobs.pin(row.blob)
-            self._apply(found, row)
+        for row in await self._log.in_writer(lambda: self._pinned_rows(command.task)):
+            self._count(found, row)
         for learner in command.learners:
             self._sessions[learner].orders[command.task] = command
         self._tell(found)
         self._go_on(found)
+
+    def _pinned_rows(self, task: int) -> list[SumRow]:
+        """In the writer's thread, before it makes a snapshot: what an earlier process has written of a sum."""
+        rows = self._durable.journal.sum_rows(task)
+        for row in rows:
+            if row.blob:
+                self._durable.blobs.pin(row.blob)
+        return rows
 
     def _tell(self, found: OpenSum) -> None:
         """Tell those who are waited for what is asked of them."""
@@ -152,7 +162,11 @@ class SecureRounds:
         found, name = self._open.get(command.task), session.name
         if found is None:
             return pb.Receipt(verdict=pb.Receipt.LATE)
+        if name not in found.collector.waiting and not self._unasked.admit(name, self._log.now):
+            raise RetryLater(f"{name} has answered {UNASKED} times in a minute what it was not asked in a sum.")
         if head.WhichOneof("result") != "sum":
+            if name not in found.collector.waiting:  # it is gone, or has answered
+                return pb.Receipt(verdict=pb.Receipt.KEPT)
             reason = head.failed[:500] or "an answer of another kind"
             self._log.note(name, "no part in the sum", task=command.task, reason=reason)
             log.warning("a learner takes no part in a sum", extra={"learner": name, "reason": reason})
@@ -165,6 +179,10 @@ class SecureRounds:
             return pb.Receipt(verdict=pb.Receipt.KEPT if known else pb.Receipt.REFUSED)
         blob, content = "", answer.SerializeToString()
         try:
+            if len(content) > SMALL:
+                raise InvalidUpdate(
+                    f"an answer of {len(content):,} bytes beside the numbers, at most {SMALL:,} are taken"
+                )
             if answer.phase == "mask":
                 blob, content = await self._take_numbers(session, found, head, pieces, content)
         except InvalidUpdate as error:
@@ -223,7 +241,7 @@ class SecureRounds:
                 await self._log.in_writer(partial(self._durable.journal.keep_sum_rows, open_))
                 for row, done in rows:
                     found = self._open.get(row.task)
-                    reason = "the sum is over" if found is None else self._apply(found, row)
+                    reason = self._count(found, row)
                     if not done.cancelled():
                         done.set_result(reason)
                 for task in {row.task for row, _ in rows}:
@@ -232,8 +250,15 @@ class SecureRounds:
         finally:
             self._writing = False
 
+    def _count(self, found: OpenSum | None, row: SumRow) -> str:
+        """Count a row; return why it does not count, or nothing. Numbers of one that does not are needed no longer."""
+        reason = "the sum is over" if found is None else self._apply(found, row)
+        if reason and row.blob:
+            self._durable.blobs.unpin(row.blob)  # the next snapshot removes the file, unless it is another's too
+        return reason
+
     def _apply(self, found: OpenSum, row: SumRow) -> str:
-        """Count a row; return why it does not count, or nothing. A learner whose answer does not count is gone."""
+        """Change the sum by a row; return why it does not count, or nothing: then its learner is gone."""
         collector = found.collector
         if row.kind == GONE:
             collector.gone(row.learner)
@@ -280,11 +305,14 @@ class SecureRounds:
     async def _leave(self, row: SumRow) -> None:
         await self._write(row)
 
-    def close_due(self) -> None:
-        """Close the phases that have waited long enough."""
+    def close_due(self) -> list[str]:
+        """Close the phases that have waited long enough; return the learners that they have waited for in vain."""
+        silent: list[str] = []
         for found in list(self._open.values()):
-            if found.due <= self._log.now:
+            if found.due <= self._log.now and not found.finishing:
+                silent += found.collector.waiting
                 self._go_on(found, late=True)
+        return sorted(silent)
 
     def _go_on(self, found: OpenSum, *, late: bool = False) -> None:
         """Close the phase if it can be closed, or has to be."""
@@ -292,7 +320,15 @@ class SecureRounds:
         if found.finishing or not (late or collector.complete or collector.phase == "over"):
             return
         found.finishing = True
-        self._workers.start(self._finish(found) if collector.phase == "over" else self._close_phase(found))
+        self._workers.start(self._guarded(found))
+
+    async def _guarded(self, found: OpenSum) -> None:
+        """Close the phase, or the sum; an error costs the sum, and the run goes on."""
+        try:
+            await (self._finish(found) if found.collector.phase == "over" else self._close_phase(found))
+        except Exception:
+            log.exception("an error in a sum", extra={"task": found.command.task})
+            self._fail(found, "an error at the controller, whose log tells more")
 
     async def _close_phase(self, found: OpenSum) -> None:
         task = found.command.task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -13,6 +14,8 @@ Notice: TypeAlias = Literal["do", "finish", "cancel", "stop", "leave"]
 
 SHORTEST_REST, LONGEST_REST = 0.5, 300.0
 """Seconds that a learner rests after failures that cost nobody time."""
+WAITED_FOR = 0.2
+"""Share of the time that others may have waited for a learner in vain, beside the first time."""
 FETCHES = 4
 """Models that one learner is sent at a time; its further calls wait, so that unread models fill no memory."""
 
@@ -48,6 +51,10 @@ class LearnerSession:
     """The last of them."""
     rests_until: float = 0.0
     """Until then it counts as gone: a learner that fails again and again must not hold up the others' rounds."""
+    waited: float = 0.0
+    """Seconds that others waited for its answers in vain, less what it was forgiven since."""
+    waited_at: float = -math.inf
+    """When that was counted."""
     told_end: bool = False
     """It knows that the run is over."""
 
@@ -69,6 +76,19 @@ class LearnerSession:
             return False
         rest = max(SHORTEST_REST, seconds) * 2.0 ** min(self.failures, 20)
         self.rests_until = now + min(rest, max(LONGEST_REST, 10 * seconds))
+        return True
+
+    def count_wait(self, now: float, deadline: float) -> bool:
+        """Note that others have waited for its answer until the deadline; return whether it rests now.
+
+        Updates in between do not help: they would let a learner train, and hold up everybody for each deadline.
+        """
+        since = now - self.waited_at  # several questions are waited for at the same time
+        self.waited = max(0.0, self.waited - WAITED_FOR * since) + min(deadline, since)
+        self.waited_at = now
+        if self.waited <= 1.5 * deadline:  # once can happen to anybody
+            return False
+        self.rests_until = max(self.rests_until, now + (self.waited - deadline) / WAITED_FOR)
         return True
 
     def count_fetched(self, task: int, more: int, size: int) -> bool:

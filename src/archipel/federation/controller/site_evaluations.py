@@ -114,6 +114,11 @@ class SiteEvaluations:
         if len(question.found) == len(question.command.sites):
             self._tell(question)
 
+    def silent(self) -> list[str]:
+        """Return the learners for whose opinions an update has waited long enough; scores hold up nobody."""
+        due = [one for one in self._open.values() if one.due <= self._log.now and not one.command.record]
+        return sorted(site for one in due for site in one.command.sites if site not in one.found and site != HOME)
+
     def tell_due(self) -> list[PendingEvent]:
         """Close the questions that have waited long enough."""
         now = self._log.now

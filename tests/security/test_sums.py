@@ -1,0 +1,121 @@
+"""A learner that lies in a secure sum, or a disk that fails, costs a sum, and neither the disk nor the run."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from archipel.core.types import AddUp
+from archipel.federation.controller import secure_rounds
+from archipel.federation.controller.secure_rounds import SecureRounds
+from archipel.federation.controller.uploads import SMALL
+from archipel.federation.learner.agent import Agent
+from archipel.federation.learner.link import Link
+from archipel.federation.learner.masked_updates import MaskedUpdates
+from archipel.federation.security.tls import channel_credentials
+from archipel.federation.wire import federation_pb2 as pb
+from tests.federation.in_one_process import Held, hold, study
+from tests.federation.test_secure_rounds import papers as papers
+from tests.waiting import reached
+
+pytestmark = pytest.mark.slow
+
+LIAR = "03"
+SENT = 40
+
+
+def sums(**sections: Any) -> dict[str, Any]:
+    four = {
+        "algorithms": [{"name": "fedavg", "privacy": "SecureSum(threshold=0.7)"}],
+        "data": {"split": {"learners": 4}},
+        "ending": {"rounds": 2},
+    }
+    return study(**{**four, **sections})
+
+
+def audit(held: Held) -> list[tuple[str, str]]:
+    return [(who, what) for _, _, who, what, *_ in held.federation.durable.journal.audit()]
+
+
+def test_answers_in_a_loop_fill_neither_journal_nor_audit(
+    tmp_path: Path, papers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the code before, each was a row of the sum and one of the audit."""
+    monkeypatch.setattr(secure_rounds, "UNASKED", SENT // 2)
+    obey, going, codes, rows = Agent._obey, asyncio.Event(), list[bool](), list[int]()
+
+    async def waits(agent: Agent, order: pb.Order) -> None:
+        if order.WhichOneof("what") == "sum":
+            if agent.island.learner.name == LIAR and not going.is_set():
+                return
+            if agent.island.learner.name == "00":
+                await going.wait()  # the sum stays open meanwhile
+        await obey(agent, order)
+
+    async def floods(held: Held) -> None:
+        federation = held.federation
+        orders = federation.sessions[LIAR].orders
+        await reached(lambda: any(isinstance(one, AddUp) for one in orders.values()), "a sum")
+        (task,) = [task for task, one in orders.items() if isinstance(one, AddUp)]
+        port = int(held.agents[LIAR].link.address.rpartition(":")[2])
+        line = Link(f"localhost:{port}", channel_credentials(papers / LIAR))
+        for sequence in range(SENT):
+            portion = pb.Portion(head=pb.Head(task=task, sequence=1000 + sequence, failed="no"))
+            try:
+                await line._reply(portion)
+                codes.append(True)
+            except Exception:
+                codes.append(False)
+        await line.close()
+        kept = await federation.log.in_writer(lambda: federation.durable.journal.sum_rows(task))
+        rows.append(sum(row.learner == LIAR for row in kept))
+        rows.append((await federation.log.in_writer(lambda: audit(held))).count((LIAR, "no part in the sum")))
+        going.set()
+
+    monkeypatch.setattr(Agent, "_obey", waits)
+    held = hold(sums(), tmp_path, floods, papers=papers)
+    assert held.run is not None
+    assert len(held.run.commits) == 2
+    assert rows == [1, 1]
+    assert codes == [True] * (1 + SENT // 2) + [False] * (SENT - SENT // 2 - 1)
+
+
+def test_numbers_that_do_not_count_are_not_kept(tmp_path: Path, papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the code before, a file as large as the model stayed for each of them, and was never removed."""
+    answer = MaskedUpdates._answer
+
+    def without_tags(updates: MaskedUpdates, step: pb.SumStep) -> tuple[pb.SumAnswer, np.ndarray | None]:
+        told, numbers = answer(updates, step)
+        if updates._name == LIAR and step.phase == "mask":
+            told = pb.SumAnswer(phase="mask")
+        return told, numbers
+
+    monkeypatch.setattr(MaskedUpdates, "_answer", without_tags)
+    held = hold(sums(model={"name": "mlp", "hidden": [1000]}, ending={"rounds": 1}), tmp_path, papers=papers)
+    assert held.run is not None
+    assert [commit.learners for _, commit in held.run.commits] == [("00", "01", "02")]
+    assert 4 * held.hosting.layout.size > SMALL, "they came in pieces"
+    assert not held.federation.durable.blobs._pins
+
+
+def test_an_error_in_a_sum_does_not_hold_up_the_run(
+    tmp_path: Path, papers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the code before, it was never heard of, and the sum stayed open for good."""
+    mean, failures = SecureRounds._mean, list[object]()
+
+    def fails_once(rounds: SecureRounds, found: Any) -> Any:
+        if not failures:
+            failures.append(found)
+            raise OSError(5, "Input/output error")
+        return mean(rounds, found)
+
+    monkeypatch.setattr(SecureRounds, "_mean", fails_once)
+    held = hold(sums(), tmp_path, papers=papers)
+    assert held.run is not None
+    assert len(held.run.commits) == 1
+    assert failures
