@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +14,13 @@ import torch
 
 from archipel.core.layout import Layout
 from archipel.core.types import Cycle, Plan
-from archipel.executors import stacked
+from archipel.executors import fork_pool, stacked
 from archipel.executors.interface import Executor
 from archipel.executors.native import Native
 from archipel.executors.plain import Plain
 from archipel.executors.stacked import Stacked
 from archipel.executors.workers import Workers
+from archipel.kernels.threads import threads
 from archipel.learner.learner import Job, TrainingContext
 from tests.simulation.engine_cases import learners
 from tests.ways import needs_library
@@ -138,3 +140,20 @@ def test_processes_go_when_nobody_needs_them(two_a_stack: TrainingContext) -> No
     for process in mine:
         process.join(timeout=120)
         assert not process.is_alive()
+
+
+def test_models_are_copied_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a copy that torch's threads share they wait for the next one on the cores that the processes need."""
+    at_hand, seen = small_context(), set()
+    copied_by = fork_pool._SharedRows.rows
+
+    def rows(self: Any, count: int, size: int) -> Any:
+        seen.add(torch.get_num_threads())
+        return copied_by(self, count, size)
+
+    monkeypatch.setattr(fork_pool._SharedRows, "rows", rows)
+    with threads(2), closing(Workers(at_hand)) as workers:
+        workers.submit(begun(at_hand, PLAN))
+        workers.wait()
+        assert torch.get_num_threads() == 2
+    assert seen == {1}

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from archipel.core.types import Plan
 from archipel.executors.forking import close_all, fork, shared_numbers
+from archipel.kernels.threads import threads
 from archipel.learner.example_budget import StepNoise
 from archipel.learner.learner import Job, Learner
 
@@ -31,7 +32,11 @@ ROWS = 3
 
 
 class ForkPool:
-    """As many processes as torch has threads, this one included; without fork, this one alone."""
+    """As many processes as torch has threads, this one included; without fork, this one alone.
+
+    It copies models in one thread: after every copy that they share, torch's threads keep a core busy for some
+    milliseconds, which the processes need.
+    """
 
     def __init__(self, count: int, numbers: int) -> None:
         """numbers: parameters of a stack at most."""
@@ -44,6 +49,7 @@ class ForkPool:
         """Identities of the jobs in those stacks."""
         weakref.finalize(self, _close_workers, self._workers)
 
+    @threads(1)
     def submit(self, stacks: Sequence[Sequence[Job]], epochs: int | None, train: TrainStack) -> None:
         """Train all stacks, one a process at a time. Results do not depend on the number of processes.
 
@@ -60,6 +66,7 @@ class ForkPool:
                 self._jobs_out.update(map(id, stack))
             train(own, epochs)
 
+    @threads(1)
     def wait(self, train: TrainStack, job: Job | None = None) -> None:
         """Return when this job, or all, have been trained."""
         if job is not None and id(job) not in self._jobs_out:
