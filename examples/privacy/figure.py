@@ -1,4 +1,4 @@
-"""Draw what `measure.py` has measured: accuracy against epsilon.
+"""Draw what `measure.py` has measured: accuracy against epsilon, means and standard deviations over the seeds.
 
 python figure.py measured.jsonl accuracy-against-epsilon.svg
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from pathlib import Path
+from statistics import fmean, stdev
 
 import matplotlib
 
@@ -23,13 +25,13 @@ def main() -> None:
     for panel, learners in zip(panels, sizes, strict=True):
         mine = [one for one in measured if one["learners"] == learners]
         for number, method in enumerate(dict.fromkeys(one["method"] for one in mine)):
-            noised = sorted(
-                (one["epsilon"], one["accuracy"]) for one in mine if one["method"] == method and one["epsilon"]
-            )
-            panel.plot(*zip(*noised, strict=True), marker="o", color=f"C{number}", label=method)
+            seeds = defaultdict(list)
             for one in mine:
-                if one["method"] == method and one["epsilon"] is None:
-                    panel.axhline(one["accuracy"], color=f"C{number}", linestyle=":")
+                if one["method"] == method:
+                    seeds[one["epsilon"]].append(one["accuracy"])
+            panel.axhline(fmean(seeds.pop(None)), color=f"C{number}", linestyle=":")
+            means, deviations = ([of(seeds[epsilon]) for epsilon in sorted(seeds)] for of in (fmean, stdev))
+            panel.errorbar(sorted(seeds), means, deviations, marker="o", color=f"C{number}", label=method, capsize=2)
         panel.set_xscale("log", base=2)
         panel.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
         panel.set_title(f"{learners} learners")

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ LEARNERS = {100: 0.1, 1000: 0.1}
 """Learners, and the share of them that a round expects."""
 EPSILONS = (1.0, 2.0, 4.0, 8.0, None)
 """Budgets at delta 1 / learners^1.1; None: no noise and no clipping."""
+SEEDS = range(5)
+"""Of the split, the network, and what learners and their examples are drawn by; noise follows from no seed."""
 LOCAL = {"batch": 20, "rate": 0.1, "epochs": 1}
 
 
@@ -36,10 +39,9 @@ def methods(fraction: float) -> dict[str, Any]:
 
 
 def cases() -> Iterator[dict[str, Any]]:
-    for learners in LEARNERS:
-        for epsilon in EPSILONS:
-            for method in methods(0.1):
-                yield {"learners": learners, "method": method, "epsilon": epsilon, "seed": 0}
+    for seed, learners, epsilon in product(SEEDS, LEARNERS, EPSILONS):
+        for method in methods(LEARNERS[learners]):
+            yield {"learners": learners, "method": method, "epsilon": epsilon, "seed": seed}
 
 
 def measure(case: dict[str, Any], islands: Any) -> dict[str, Any]:
@@ -66,16 +68,17 @@ def measure(case: dict[str, Any], islands: Any) -> dict[str, Any]:
 def main() -> None:
     path = Path(sys.argv[1])
     known = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    done = {(one["learners"], one["method"], one["epsilon"]) for one in known}
-    islands: dict[int, Any] = {}
+    done = [{name: one[name] for name in ("learners", "method", "epsilon", "seed")} for one in known]
+    islands: dict[tuple[int, int], Any] = {}
     for case in cases():
-        if (case["learners"], case["method"], case["epsilon"]) in done:
+        if case in done:
             continue
-        learners = case["learners"]
-        if learners not in islands:
-            islands = {learners: fmnist().split(learners=learners, classes="iid", test="own(0.15)", seed=0)}
+        learners, seed = case["learners"], case["seed"]
+        if (learners, seed) not in islands:
+            split = fmnist().split(learners=learners, classes="iid", test="own(0.15)", seed=seed)
+            islands = {(learners, seed): split}
         with path.open("a") as file:
-            print(json.dumps(measure(case, islands[learners])), file=file)
+            print(json.dumps(measure(case, islands[learners, seed])), file=file)
 
 
 if __name__ == "__main__":

@@ -286,7 +286,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "nothing given": (lambda: CentralNoise(), "give epsilon=..., a budget"),
     "epsilon 0": (lambda: CentralNoise(epsilon=0.0), "epsilon should be more than 0, got 0.0"),
     "negative epsilon": (lambda: CentralNoise(epsilon=-1.0), "epsilon should be more than 0, got -1.0"),
-    "no noise": (lambda: CentralNoise(noise=0.0), "noise should be at least 0.05 (less protects nobody), got 0.0"),
+    "no noise": (lambda: CentralNoise(noise=0.0), "noise should be at least 0.05 (less protects nothing), got 0.0"),
     "delta": (lambda: CentralNoise(noise=1.0, delta=1.0), "delta should be between 0 and 1, such as 1e-5, got 1.0"),
     "clip": (lambda: CentralNoise(noise=1.0, clip=0.0), "clip should be more than 0, got 0.0"),
     "clip by name": (lambda: CentralNoise(noise=1.0, clip="median"), "clip should be a norm such as 1.0"),  # type: ignore[arg-type]

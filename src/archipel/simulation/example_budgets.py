@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 from archipel.core.algorithm import Algorithm
-from archipel.core.checks import ArchipelWarning, require
+from archipel.core.checks import require
 from archipel.core.layout import Layout
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.protocol import Rounds
@@ -41,13 +40,7 @@ class ExampleBudgets:
         most, terms = int(sizes.max()), self.terms
         largest = ExampleBudget(terms, most, ExampleAccount())
         check_budget(largest, "the largest learner")
-        if terms.mechanism.delta > 1 / most:
-            warnings.warn(
-                f"LocalNoise: delta {terms.mechanism.delta:g} is more than 1 / {most} examples of a learner, so that "
-                f"it may reveal one of them whole; the usual choice is below {most**-1.1:.1g}.",
-                ArchipelWarning,
-                stacklevel=5,  # of the call of `simulate`
-            )
+        terms.mechanism.warn_of_delta(most, "examples of a learner", stacklevel=6)  # of the call of `simulate`
 
     def check_rounds(self, sizes: IntArray, expected: float, rounds: int) -> None:
         """Refuse more rounds than a budget with a given noise pays for at any learner; expected: tasks of each."""

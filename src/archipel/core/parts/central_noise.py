@@ -17,7 +17,6 @@ Read so (docs/decisions/0085 and 0125): what a release costs is stated in `archi
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -26,14 +25,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from archipel.core.checks import ArchipelWarning, at_least, between, more_than, require
+from archipel.core.checks import between, more_than, require
 from archipel.core.layout import chunks
 from archipel.core.parts.changes import MeanChange
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.merge import Mean, Merge, Proposal
+from archipel.core.parts.noise_terms import NoisePrivacy
 from archipel.core.parts.part import Composition
 from archipel.core.parts.planning import ValidationCycle
-from archipel.core.parts.privacy import Privacy, planned_by_updates
+from archipel.core.parts.privacy import planned_by_updates
 from archipel.core.parts.privacy_account import PrivacyAccount
 from archipel.core.parts.protocol import Relay, Rounds
 from archipel.core.parts.selection import Everyone, Poisson, Uniform
@@ -50,15 +50,9 @@ COUNT_NOISE = 20
 
 
 @dataclass(frozen=True)
-class CentralNoise(Privacy):
+class CentralNoise(NoisePrivacy):
     """Differential privacy for whole learners: the controller clips, adds noise and accounts for it."""
 
-    epsilon: float | None = None
-    """Budget: the run ends before it is exceeded. Without `noise`, the noise that the run's rounds need is computed."""
-    noise: float | None = None
-    """Standard deviation of the noise in units of the clip; without `epsilon` nothing limits the run."""
-    delta: float = 1e-5
-    """Probability with which epsilon may not hold; below 1 / learners."""
     clip: float | Literal["adaptive"] = "adaptive"
     """Largest norm of an update's change over all layers sent; "adaptive": follow a quantile of the norms."""
     initial_clip: float = 0.1
@@ -72,18 +66,7 @@ class CentralNoise(Privacy):
     statistics = ("none", "local")
 
     def __post_init__(self) -> None:
-        require(
-            self.epsilon is not None or self.noise is not None,
-            "CentralNoise: give epsilon=..., a budget such as 2.0, or noise=..., a multiple of the clip such as 1.0.",
-        )
-        if self.epsilon is not None:
-            more_than(0, "CentralNoise", epsilon=self.epsilon)
-        if self.noise is not None:
-            at_least(0.05, "CentralNoise", "less protects nobody", noise=self.noise)
-        require(
-            isinstance(self.delta, float) and 0 < self.delta < 1,
-            f"CentralNoise: delta should be between 0 and 1, such as 1e-5, got {self.delta!r}.",
-        )
+        super().__post_init__()
         require(
             self.clip == "adaptive" or not isinstance(self.clip, str),
             f"CentralNoise: clip should be a norm such as 1.0, or 'adaptive', got {self.clip!r}.",
@@ -129,13 +112,7 @@ class CentralNoise(Privacy):
             "Use group normalisation, or keep them private with PrivateLayers(...).",
         )
         require(bool(view.state.secret), "CentralNoise: the engine gave the controller no secret key for the noise.")
-        if self.delta > 1 / learners:
-            warnings.warn(
-                f"CentralNoise: delta {self.delta:g} is more than 1 / {learners} learners, so that it may reveal one "
-                f"of them whole; the usual choice is below {learners**-1.1:.1g}.",
-                ArchipelWarning,
-                stacklevel=2,
-            )
+        self.warn_of_delta(learners, "learners", stacklevel=3)
         sampling = _sampling(algorithm)
         sampled, among = 1, 1
         if sampling != "counted" and isinstance(algorithm.protocol, Rounds):

@@ -28,9 +28,8 @@ from archipel.core.layout import Layout
 from archipel.core.members import Members
 from archipel.core.parts.all_data import AllData
 from archipel.core.parts.ending import Ending
-from archipel.core.parts.merge import Merge, Proposal
+from archipel.core.parts.noise_terms import NoisePrivacy
 from archipel.core.parts.part import Composition, Part
-from archipel.core.parts.privacy import Privacy
 from archipel.core.parts.protocol import Relay, Rounds
 from archipel.core.records import PrivacySpent
 from archipel.core.state import Update, View
@@ -58,16 +57,9 @@ class ExampleSpending:
 
 
 @dataclass(frozen=True)
-class LocalNoise(Privacy):
+class LocalNoise(NoisePrivacy):
     """Differential privacy for single examples: each learner clips and noises its gradients, and accounts for them."""
 
-    epsilon: float | None = None
-    """Budget of every learner, which rests before it is exceeded. Without `noise`, the noise that it needs is computed
-    by each learner, from its number of examples and the tasks to come."""
-    noise: float | None = None
-    """Standard deviation of the noise in units of the clip; without `epsilon` nothing limits the run."""
-    delta: float = 1e-5
-    """Probability with which epsilon may not hold; below 1 / examples of a learner."""
     clip: float = 1.0
     """Largest norm of an example's gradient over all parameters that train; a longer one is scaled back."""
     batches: Literal["poisson", "shuffled"] = "poisson"
@@ -81,18 +73,7 @@ class LocalNoise(Privacy):
     statistics = ("none",)
 
     def __post_init__(self) -> None:
-        require(
-            self.epsilon is not None or self.noise is not None,
-            "LocalNoise: give epsilon=..., a budget such as 2.0, or noise=..., a multiple of the clip such as 1.0.",
-        )
-        if self.epsilon is not None:
-            more_than(0, "LocalNoise", epsilon=self.epsilon)
-        if self.noise is not None:
-            at_least(0.05, "LocalNoise", "less protects nothing", noise=self.noise)
-        require(
-            isinstance(self.delta, float) and 0 < self.delta < 1,
-            f"LocalNoise: delta should be between 0 and 1, such as 1e-5, got {self.delta!r}.",
-        )
+        super().__post_init__()
         more_than(0, "LocalNoise", clip=self.clip)
         one_of("LocalNoise", "batches", self.batches, ("poisson", "shuffled"))
         if self.tasks is not None:
@@ -202,17 +183,6 @@ class LocalNoise(Privacy):
         if most is None:
             return None
         return PrivacySpent(version, most.epsilon, most.delta, most.noise, self.clip, of="example")
-
-    def merge(
-        self,
-        view: View,
-        merge: Merge,
-        updates: Sequence[Update],
-        weights: Sequence[Sequence[float]],
-        layers: Sequence[int],
-    ) -> Proposal:
-        """Merge updates as if they had no noise."""
-        return merge.merge(view, updates, weights)
 
 
 def _asking(algorithm: Composition, report: str) -> str:
