@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from archipel.algorithms import hdafl, local_only, sync_dvw
@@ -45,6 +47,19 @@ def test_after_so_many_local_rounds_with_or_without_versions() -> None:
         (failed(0), "refused 0 lost", "train 1 a v0"),
         (trained(1), "v1 <- 1", "stop 2 local rounds made"),
     )
+
+
+def test_whether_a_run_is_over_takes_no_look_at_the_methods_of_a_memory() -> None:
+    """It is asked after every decision; `isinstance` of a structural type lists all methods each time."""
+    hand = one_learner(Ending(commits=9)).play((joined("a"), "train 0 a v0"))
+    hand.state.memory["privacy"] = object()
+    ending, state, called = hand.controller.ending, hand.state, list[str]()
+    sys.setprofile(lambda frame, what, _: called.append(frame.f_code.co_name) if what == "call" else None)
+    try:
+        assert ending.reached(state) is None
+    finally:
+        sys.setprofile(None)
+    assert called == ["reached"]
 
 
 def wasteful() -> Hand:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -46,6 +48,7 @@ CHANGES = st.lists(
         st.sampled_from("abcdef"),
         st.sampled_from(["train", "validation", "test"]),
         st.integers(0, 1),
+        st.booleans(),
     ),
     max_size=80,
 )
@@ -53,9 +56,9 @@ CHANGES = st.lists(
 
 @settings(max_examples=200)
 @given(changes=CHANGES)
-def test_members_are_listed_as_a_walk_finds_them(changes: list[tuple[str, str, Role, int]]) -> None:
+def test_members_are_listed_as_a_walk_finds_them(changes: list[tuple[str, str, Role, int, bool]]) -> None:
     found = Members()
-    for what, name, role, validation in changes:
+    for what, name, role, validation, looked_at in changes:
         if what == "join":
             before = found.get(name)
             found.join(Member(name, 10, validation, 0, "", role))
@@ -67,10 +70,31 @@ def test_members_are_listed_as_a_walk_finds_them(changes: list[tuple[str, str, R
         training = sorted(one.name for one in there if one.role == "train")
         assert list(found.there("train")) == training
         assert list(found.there("test")) == sorted(one.name for one in there if one.role == "test")
-        assert list(found.idle) == [name for name in training if not found[name].busy]
+        if looked_at:  # whoever is idle is listed when somebody asks, however much has changed by then
+            assert list(found.idle) == [name for name in training if not found[name].busy]
         assert list(found.validating) == [name for name in training if found[name].validation]
-        again = Members(dict(found))
-        assert [*again.idle] == [*found.idle], "a saved state lists them alike"
+    again = Members(dict(found))
+    assert [*again.idle] == [*found.idle], "a saved state lists them alike"
+
+
+def test_a_learner_that_returns_its_task_before_anybody_looks_moves_in_no_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Members()
+    for name in "abc":
+        found.join(Member(name, 10, 0, 0, "", "train"))
+    assert [*found.idle] == ["a", "b", "c"]
+    moved: list[str] = []
+    for move in (SortedNames.add, SortedNames.remove):
+
+        def noted(names: SortedNames, name: str, move: Callable[[SortedNames, str], None] = move) -> None:
+            moved.append(name)
+            move(names, name)
+
+        monkeypatch.setattr(SortedNames, move.__name__, noted)
+    for step in (found.engage, found.engage, found.release, found.release):  # a task, then its update until the commit
+        step("b")
+    assert ([*found.idle], moved) == (["a", "b", "c"], [])
+    found.engage("b")
+    assert ([*found.idle], moved) == (["a", "c"], ["b"])
 
 
 def test_a_vector_is_unneeded_once_and_only_when_nobody_names_it() -> None:

@@ -118,6 +118,11 @@ class Member:
     busy: int = 0
     """Its training tasks that are out and its updates that wait for a commit; 0: it may be given a task."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether it may be given a training task."""
+        return not self.busy and self.active and not self.resting and self.role == "train"
+
 
 @dataclass
 class Members(Mapping[str, Member]):
@@ -132,7 +137,9 @@ class Members(Mapping[str, Member]):
                 by_role[member.role].append(member.name)
         self._there = {role: SortedNames(names) for role, names in by_role.items()}
         training = [self.known[name] for name in by_role["train"]]
-        self._idle = SortedNames(member.name for member in training if not member.busy and not member.resting)
+        self._idle = SortedNames(member.name for member in training if member.idle)
+        self._before: dict[str, bool] = {}
+        """Whether those who changed since `idle` was last read are listed there."""
         self.resting = sum(member.resting for member in training)
         """Training learners that are there and take no task any more."""
         self._validating = SortedNames(member.name for member in training if member.validation > 0)
@@ -152,7 +159,14 @@ class Members(Mapping[str, Member]):
 
     @property
     def idle(self) -> SortedNames:
-        """Learners that may be given a training task."""
+        """Learners that may be given a training task.
+
+        Those who changed are listed when somebody asks: in most rounds a learner gets a task and returns it unasked.
+        """
+        for name, listed in self._before.items():
+            if self.known[name].idle != listed:
+                (self._idle.remove if listed else self._idle.add)(name)
+        self._before.clear()
         return self._idle
 
     @property
@@ -171,54 +185,48 @@ class Members(Mapping[str, Member]):
         if before is not None:
             member.given, member.busy, member.resting = before.given, before.busy, before.resting
             self.leave(member.name)
+        self._before.setdefault(member.name, False)
         self.known[member.name] = member
         if member.active:
-            self._list(member)
+            self._there[member.role].add(member.name)
+            if member.role == "train":
+                self.resting += member.resting
+                if member.validation > 0:
+                    self._validating.add(member.name)
 
     def leave(self, name: str) -> None:
         """Take a learner off the lists of those that are there."""
         member = self.known[name]
         if not member.active:
             return
+        self._before.setdefault(name, member.idle)
         member.active = False
         self._there[member.role].remove(name)
         if member.role == "train":
             self.resting -= member.resting
-            if not member.busy and not member.resting:
-                self._idle.remove(name)
             if member.validation > 0:
                 self._validating.remove(name)
-
-    def _list(self, member: Member) -> None:
-        self._there[member.role].add(member.name)
-        if member.role == "train":
-            self.resting += member.resting
-            if not member.busy and not member.resting:
-                self._idle.add(member.name)
-            if member.validation > 0:
-                self._validating.add(member.name)
 
     def rest(self, name: str) -> None:
         """Give a learner no training task any more."""
         member = self.known[name]
         if member.resting:
             return
+        self._before.setdefault(name, member.idle)
         member.resting = True
         if member.active and member.role == "train":
             self.resting += 1
-            if not member.busy:
-                self._idle.remove(name)
 
     def engage(self, name: str) -> None:
         """Note that a task of this learner is out, or that an update of it waits."""
         member = self.known[name]
+        if not member.busy:
+            self._before.setdefault(name, member.idle)
         member.busy += 1
-        if member.busy == 1 and member.active and member.role == "train" and not member.resting:
-            self._idle.remove(name)
 
     def release(self, name: str) -> None:
         """Note that a task or an update of this learner has ended."""
         member = self.known[name]
         member.busy -= 1
-        if member.busy == 0 and member.active and member.role == "train" and not member.resting:
-            self._idle.add(name)
+        if not member.busy:
+            self._before.setdefault(name, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Literal, TypeAlias
 
 from archipel.core.checks import at_least, more_than, require
 from archipel.core.layout import Layout
@@ -14,12 +14,14 @@ from archipel.core.state import State
 BudgetUnit: TypeAlias = Literal["seconds", "rounds"]
 
 
-@runtime_checkable
-class Account(Protocol):
+class Account:
     """What a method with differential privacy remembers of its budget."""
+
+    __slots__ = ()
 
     def exhausted(self, members: Members) -> str | None:
         """Return why the budget pays for nothing more, or None."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from archipel.core.frozen_weights import copied
 from archipel.core.layout import Layout
 from archipel.core.members import Members
 from archipel.core.parts.all_data import AllData
-from archipel.core.parts.ending import Ending
+from archipel.core.parts.ending import Account, Ending
 from archipel.core.parts.noise_terms import NoisePrivacy
 from archipel.core.parts.part import Composition, Part
 from archipel.core.parts.protocol import Relay, Rounds
@@ -40,7 +40,7 @@ GROUPS = (32, 16, 8, 4, 2, 1)
 
 
 @dataclass(slots=True)
-class ExampleSpending:
+class ExampleSpending(Account):
     """What `LocalNoise` remembers: what learners have told of their accounts."""
 
     latest: dict[str, Spent] = field(default_factory=dict)

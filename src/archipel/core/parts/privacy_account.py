@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from archipel.core.members import Members
+from archipel.core.parts.ending import Account
 from archipel.core.records import PrivacySpent
 from archipel.privacy.accounting import Draws, Sampling, epsilon
 
 
 @dataclass(slots=True)
-class PrivacyAccount:
+class PrivacyAccount(Account):
     """What `CentralNoise` remembers."""
 
     sampling: Sampling
