@@ -1,6 +1,6 @@
 """What does a round with adapters on a frozen transformer cost? Bytes, memory and time, beside a loop by hand.
 
-    python -m benchmarks.adapters                   # everything below, each in a process of its own
+    python -m benchmarks.adapters [--out FILE]      # everything below, each in a process of its own, three turns
     python -m benchmarks.adapters round             # 8 learners, a Llama of 25 million parameters, LoRA of rank 8
     python -m benchmarks.adapters plain             # the same in the process itself, without workers
     python -m benchmarks.adapters loop              # the same batches in a loop with transformers and PEFT alone
@@ -12,8 +12,8 @@ workers; at most 1.1 times the time of the loop; the large base in less than 3 G
 same steps on the same mini-batches, and its adapters are compared with the run's: another result is no comparison.
 Needs the extra hf.
 
-Flower runs in an environment of its own: environments/flower.txt, with transformers and peft of the extra hf:
-`PYTHONPATH=. ENVIRONMENT/bin/python -m benchmarks.contenders.flower_adapters`. Its mini-batches are drawn by itself.
+Flower takes part in an environment of its own (environments/flowertune.txt), in the way of its FlowerTune recipe; its
+mini-batches are drawn by itself, and its seconds have the start of Ray's actors in them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -41,6 +42,8 @@ from archipel.data import Islands
 from archipel.learner.batches import batches
 from archipel.simulation.simulate import finished, prepare
 from benchmarks.contenders.adapters_work import BATCH, BATCHES, LARGE, LEARNERS, LENGTH, LORA, RATE, SMALL, letters
+from benchmarks.environments.prepare import prepare as prepare_environment
+from benchmarks.machine import facts, load
 
 
 def data(learners: int) -> Islands:
@@ -158,35 +161,47 @@ def difference(one: Path, other: Path) -> float:
     return float((numbers[0] - numbers[1]).norm() / numbers[1].norm())
 
 
-def everything() -> dict[str, dict[str, float]]:
+def turn() -> dict[str, dict[str, float]]:
     """Run each in a process of its own, and compare."""
     told: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for what in ("round", "plain", "loop", "large"):
-            command = [sys.executable, "-m", "benchmarks.adapters", what, "--result", f"{folder}/{what}"]
-            told[what] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        for what in ("loop", "round", "plain", "large"):
+            told[what] = _run([sys.executable, "-m", "benchmarks.adapters", what, "--result", f"{folder}/{what}"])
         for what in ("round", "plain"):
             apart = difference(Path(folder, what), Path(folder, "loop"))
             told[what]["adapters differ from the loop's by"] = apart
             if apart > 1e-3:
                 raise SystemExit(f"{what}: its adapters are another result than the loop's ({apart:.2g})")
+    told["flower"] = _run([str(prepare_environment("flowertune")), "-m", "benchmarks.contenders.flower_adapters"])
     for what in ("round", "plain"):
         told[what] |= {f"{name} / loop": told[what][name] / told["loop"][name] for name in ("seconds", "CPU seconds")}
-    allowed = 1.2 * told["round"]["base (MB)"] + 300
-    told["round"]["allowed beyond imports (MB)"] = allowed
+    told["round"]["allowed beyond imports (MB)"] = 1.2 * told["round"]["base (MB)"] + 300
     return told
+
+
+def _run(command: list[str]) -> dict[str, float]:
+    """Run a program that prints its figures last."""
+    root = str(Path(__file__).parent.parent)
+    found = subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=root, env={**os.environ, "PYTHONPATH": root}
+    )
+    figures: dict[str, float] = json.loads(found.stdout.strip().splitlines()[-1])
+    return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=("round", "plain", "loop", "large"))
     parser.add_argument("--result", type=Path, help="file to write the adapters to")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="file for the figures of all turns")
     chosen = parser.parse_args()
     if chosen.what is None:
-        for what, figures in everything().items():
-            print(what)
-            for name, figure in figures.items():
-                print(f"    {name:36} {figure:12.5g}")
+        before, turns = load(), [turn() for _ in range(chosen.turns)]
+        told = {"machine": facts(), "load": [before, load()], "turns": turns}
+        print(json.dumps(told, indent=2))
+        if chosen.out:
+            chosen.out.write_text(json.dumps(told, indent=2) + "\n")
         return
     with tempfile.TemporaryDirectory() as folder:
         print(json.dumps(measure(chosen.what, chosen.result or Path(folder) / "adapters")))

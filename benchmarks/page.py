@@ -42,7 +42,7 @@ def page(path: Path) -> str:
     """Return a page with the tables of the stored outcomes."""
 
     def filled(found: re.Match[str]) -> str:
-        made = {"federation": federation.table, "commits": long_run, "zoo": zoo}.get(found[2])
+        made = {"federation": federation.table, "commits": long_run, "zoo": zoo, "adapters": adapters}.get(found[2])
         text = tables(found[2]) if made is None else made()
         return f"{found[1]}{text}\n{found[3]}"
 
@@ -89,6 +89,52 @@ def zoo() -> str:
             reached,
         )
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def adapters() -> str:
+    """Return the table of a round with adapters, from `python -m benchmarks.adapters`."""
+    found = json.loads((MEASURED / "adapters.json").read_text())
+    facts, turns = found["machine"], found["turns"]
+
+    def middle(who: str, what: str) -> float:
+        values: list[float] = sorted(turn[who][what] for turn in turns)
+        return values[len(values) // 2]
+
+    allowed = middle("round", "allowed beyond imports (MB)")
+    rows = [
+        ("bytes down, of the adapters' own", middle("round", "down / adapters"), 1.01, ".2f"),
+        ("bytes up, of the adapters' own", middle("round", "up / adapters"), 1.01, ".2f"),
+        (
+            "driver's memory beyond the imports, two workers (MB)",
+            middle("round", "driver beyond imports (MB)"),
+            allowed,
+            ".0f",
+        ),
+        ("time of the loop, two workers", middle("round", "seconds / loop"), 1.1, ".2f"),
+        ("time of the loop, in the process itself", middle("plain", "seconds / loop"), 1.1, ".2f"),
+        ("a base of 100 million parameters: all memory (MB)", middle("large", "driver (MB)"), 3072, ".0f"),
+    ]
+    lines = [
+        "",
+        f"{facts['cores']} cores ({facts['cpu']}), torch {facts['torch']}, middle of {len(turns)} turns, "
+        f"{found['load'][0]:g} processes wanted a core before.",
+        "",
+        "| | measured | at most | |",
+        "| --- | --- | --- | --- |",
+        *(
+            f"| {what} | {value:{form}} | {goal:{form}} | {'reached' if value <= goal else '**not reached**'} |"
+            for what, value, goal, form in rows
+        ),
+        "",
+        "| | Archipel | Flower |",
+        "| --- | --- | --- |",
+        f"| seconds of the round | {middle('round', 'seconds'):.1f} | {middle('flower', 'seconds'):.1f} |",
+        f"| memory of all processes (MB) | {middle('round', 'driver (MB)'):,.0f} "
+        f"| {middle('flower', 'all processes (MB)'):,.0f} |",
+        f"| adapters of all, each way (MB) | {middle('round', 'adapters of all (MB)'):.2f} "
+        f"| {middle('flower', 'adapters of all (MB)'):.2f} |",
+    ]
     return "\n".join(lines) + "\n"
 
 
