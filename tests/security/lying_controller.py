@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from archipel.core.algorithm import Algorithm
+from archipel.core.randomness import derive
 from archipel.core.types import Plan
 from archipel.federation.learner.agent import Agent
 from archipel.federation.learner.local_state import StateFolder
@@ -68,7 +69,7 @@ class Site:
         self.agent = Agent(Line(), island, StateFolder(self.folder), {}, "")  # type: ignore[arg-type]
         self.layout = island.work.layout
         self.honest = self._honest(build_algorithm(self.study))
-        self.numbers = 0
+        self.numbers = self.given = 0
 
     def _honest(self, algorithm: Algorithm) -> Plan:
         private = algorithm.private(self.layout)
@@ -91,8 +92,14 @@ class Site:
         asyncio.run(go())
         return self.told[before:]
 
-    def train(self, plan: Plan, key: int = 0) -> pb.Head:
+    def key(self) -> int:
+        """The seed of the next task, as an honest controller has it."""
+        self.given += 1
+        return derive(self.study.seeds[0], "training", "00", self.given - 1)
+
+    def train(self, plan: Plan, key: int | None = None) -> pb.Head:
         self.numbers += 1
+        key = self.key() if key is None else key
         order = pb.Train(task=self.numbers, plan=messages.encode_plan(plan, key), **self._model(self._vector()))
         (head,) = self.do(pb.Order(train=order))
         return head

@@ -144,6 +144,35 @@ def test_orders_that_wait_hold_no_models(site: Callable[..., Site], monkeypatch:
     assert [head.WhichOneof("result") for head in one.told] == ["scored"] * 30
 
 
+def test_steps_of_a_sum_that_wait_hold_no_numbers(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that comes again is answered again, with masked numbers as large as the model."""
+    one, bodies, read = site(), 0, asyncio.Event()
+
+    def masked(*_: object) -> tuple[pb.Head, memoryview]:
+        nonlocal bodies
+        bodies += 1
+        return pb.Head(), memoryview(b"numbers")
+
+    async def answer(head: pb.Head, *body: bytes) -> pb.Receipt:
+        await read.wait()
+        return pb.Receipt(verdict=pb.Receipt.KEPT)
+
+    monkeypatch.setattr(agent_module, "reply_in_sum", masked)
+    monkeypatch.setattr(one.agent.link, "answer", answer)
+
+    async def go() -> None:
+        for _ in range(50):
+            await one.agent._obey(pb.Order(sum=pb.SumStep(task=3, phase="mask")))
+        await reached(lambda: bodies >= MODELS, "the first answers")
+        await asyncio.sleep(0)
+        assert bodies == MODELS
+        read.set()
+        await asyncio.gather(*one.agent._errands)
+
+    asyncio.run(go())
+    assert bodies == 50
+
+
 def test_private_layers_are_not_to_be_had(site: Callable[..., Site]) -> None:
     one = site(algorithms="hdafl")
     assert one.honest.private

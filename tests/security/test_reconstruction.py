@@ -23,9 +23,9 @@ def rebuilt(one: Site, tasks: int) -> list[tuple[Tensor, int]]:
     The gradient of a linear layer is g x' and that of its bias g, so their quotient is the example.
     """
     found = []
-    for key in range(tasks):
+    for _ in range(tasks):
         before = len(one.agent.link.sent)  # type: ignore[attr-defined]
-        one.train(replace(one.honest, batch=1, epochs=1, steps=1), key)
+        one.train(replace(one.honest, batch=1, epochs=1, steps=1))
         if len(one.agent.link.sent) > before:  # type: ignore[attr-defined]
             began = one._vector()
             weight, bias = one.layout.tensors(began - one.agent.link.sent[-1]).values()  # type: ignore[attr-defined]

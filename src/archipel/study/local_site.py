@@ -74,13 +74,13 @@ def take_part(
     _check_budget(algorithm, work, learner, budget, rules)
     execution, sums = study.simulation.execution, _sums(algorithm)
     if not everybodys:
-        return LocalSite(work, learner, policy, execution=execution, sums=sums, budget=budget), study
+        return LocalSite(work, learner, policy, seed, execution=execution, sums=sums, budget=budget), study
     x = data.x
 
     def standardise(by: Moments) -> TrainingContext:
         return replace(work, x=standardised_by(x, by).to(work.x.device))
 
-    return LocalSite(work, learner, policy, moments(x, part.train), standardise, execution, sums), study
+    return LocalSite(work, learner, policy, seed, moments(x, part.train), standardise, execution, sums), study
 
 
 def _sums(algorithm: Algorithm) -> SumSettings | None:

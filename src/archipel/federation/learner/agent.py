@@ -30,6 +30,7 @@ from archipel.federation.learner.owed_answers import head_of, owe, withhold
 from archipel.federation.learner.policy import Probes, Questions, Refusal, failure_reason, without_validation
 from archipel.federation.learner.received_vectors import receive_shift, unpack
 from archipel.federation.learner.site_data import LocalSite
+from archipel.federation.learner.task_keys import TaskKeys
 from archipel.federation.logs import printable
 from archipel.federation.storage.blobs import Buffer
 from archipel.federation.storage.stored_models import as_bytes
@@ -46,7 +47,7 @@ GOODBYE = 60.0
 """Seconds in which the last model has to come."""
 
 MODELS, MOST_ERRANDS = 8, 10_000
-"""Models in memory for training tasks, and for questions, at a time; and orders that are waiting or carried out."""
+"""Models in memory for training tasks, questions, and sums, at a time; and orders that are waiting or carried out."""
 LONGEST = 1000
 """Characters of the controller's words that are shown."""
 
@@ -96,17 +97,16 @@ class Agent:
         self._evaluator = ThreadPoolExecutor(1, "evaluator")
         self._bench = self._a_bench()
         self._heartbeat, self._silence = 5.0, 30.0
-        self._trainings, self._evaluations = asyncio.Semaphore(MODELS), asyncio.Semaphore(MODELS)
-        self._lost = asyncio.Event()
-        """The controller has taken it for gone."""
+        self._trainings, self._evaluations, self._summing = (asyncio.Semaphore(MODELS) for _ in range(3))
+        self._lost = asyncio.Event()  # the controller has taken it for gone
         self._questions = Questions(self.island.policy, self.memory)
+        self._keys = TaskKeys(self.island.seed, self.island.learner.name, self.memory)
         self.sums: MaskedUpdates | None = None
         if (settings := self.island.sums) is not None:
             own = (self.island.learner.name, self.folder, settings, len(self.island.learner.train))
             self.sums = MaskedUpdates(*own, self.signatures)
         self._examples = ExamplePrivacy(self.island.budget, self.memory, len(self.island.learner.train))
-        self._settling: set[int] = set()
-        """Tasks whose answers are on their way."""
+        self._settling: set[int] = set()  # tasks whose answers are on their way
 
     def _a_bench(self) -> TrainingContext:
         """Return a network for scoring models, while the other one trains."""
@@ -234,7 +234,7 @@ class Agent:
                 if self.training is None or self.training.order.task != order.train.task:
                     self._later(_in_turn(self._trainings, partial(self._train, order.train)))
             case "sum":
-                self._later(self._add_up(order.sum))
+                self._later(_in_turn(self._summing, partial(self._add_up, order.sum)))
             case "evaluate":
                 self._later(_in_turn(self._evaluations, partial(self._evaluate, order.evaluate)))
             case "finish" if self.training is not None and self.training.order.task == order.finish.task:
@@ -275,6 +275,7 @@ class Agent:
         try:
             plan = messages.decode_plan(order.plan)
             self.island.policy.check_plan(plan)
+            self._keys.check(order.task, order.plan.key)
             if "validation" in self.refuses:
                 plan = without_validation(plan)
             if self.training is not None:  # one task at a time: the controller has given up the one before

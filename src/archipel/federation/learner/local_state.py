@@ -55,6 +55,8 @@ class Memory:
     """To whom: tasks of another one have the same numbers."""
     trained: int = 0
     """Training tasks it has done."""
+    keys: int = 0
+    """Seeds of its sequence that are used up."""
     answered: int = 0
     """Questions about models that it has answered."""
     moments: str = ""

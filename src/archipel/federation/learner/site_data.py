@@ -20,6 +20,8 @@ class LocalSite:
     work: TrainingContext
     learner: Learner
     policy: Policy
+    seed: int = 0
+    """The study's: the randomness of every task follows from it."""
     moments: Moments | None = None
     """Of its training part, where the study standardises features by everybody's statistics."""
     standardise: Callable[[Moments], TrainingContext] | None = None
