@@ -45,9 +45,9 @@ def program(*arguments: str, before: str = "") -> subprocess.CompletedProcess[st
 def test_five_commands_make_a_federation() -> None:
     told = said("init", "ca/", "--no-passphrase")
     assert told.startswith("ca/authority: certificate.pem, key.pem; valid until")
-    assert told.endswith("and here, with the request.pem of each: archipel ca sign ca request.pem")
+    assert told.endswith("then here, with the request.pem of each: archipel ca sign ca request.pem")
     told = said("controller", "ca/", "--host", "localhost", "--host", "10.0.0.5")
-    assert "It answers to localhost, 10.0.0.5." in told
+    assert "Its host names: localhost, 10.0.0.5." in told
     travel = "Copy this folder to its machine over a secure channel, then delete it here."
     assert said("learner", "ca/", "hospital-1").endswith(travel)
     assert said("operator", "ca/", "alice", "--days", "40").endswith(travel)
@@ -97,7 +97,7 @@ def test_the_same_command_renews() -> None:
     key = Path("ca/a/key.pem").read_bytes()
     assert refused("learner", "ca", "a").endswith("nothing in it was changed. Choose another name, or --renew.")
     assert "Copy this folder to its machine" in said("learner", "ca", "a", "--renew")
-    assert "It answers to fl.example.org." in said("controller", "ca", "--renew")
+    assert "Its host names: fl.example.org." in said("controller", "ca", "--renew")
     assert "before the authority's old one expires" in said("init", "ca", "--renew")
     assert Path("ca/a/key.pem").read_bytes() != key
     assert [line.split()[3] for line in table("ca")] == ["3649", "364", "4", "364", "4"]  # with those before

@@ -105,7 +105,7 @@ def test_a_folder_that_is_not_empty_is_left_as_it_is(tmp_path: Path) -> None:
     mine = tmp_path / "study.toml"
     mine.write_text("mine")
     message = refused(tmp_path)
-    assert message.startswith(f"archipel new: {tmp_path} is there and not empty, and nothing in it was touched.")
+    assert message.startswith(f"archipel new: {tmp_path} exists and is not empty; nothing was changed.")
     assert f"such as {tmp_path / 'study'}" in message
     assert list(tmp_path.iterdir()) == [mine]
     assert mine.read_text() == "mine"

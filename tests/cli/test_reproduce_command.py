@@ -133,7 +133,7 @@ def test_stopped_by_ctrl_c_and_gone_on_with(tmp_path: Path) -> None:
     printed, told = process.communicate(timeout=600)
     assert "running" in told
     assert process.returncode == 130, told
-    assert "stopped; go on with: archipel reproduce hdafl-table4 --scale smoke --out 'my folder'" in told
+    assert "stopped; continue with: archipel reproduce hdafl-table4 --scale smoke --out 'my folder'" in told
     assert not printed
     on = reproduce(*QUICK, "--out", "my folder", cwd=tmp_path)
     assert on.returncode == 0, on.stderr

@@ -131,7 +131,7 @@ def test_a_second_study_does_not_touch_the_first(there: Path) -> None:
     before = fingerprints(there / "results")
     done = archipel("run", *QUICK, "-a", "fedavg", "-o", "results", cwd=there)
     assert done.returncode == 2
-    assert "results is there already; give another --out, or go on with --resume results." in done.stderr
+    assert "results exists already; give another --out, or continue it with --resume results." in done.stderr
     assert fingerprints(there / "results") == before
 
 
@@ -169,7 +169,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_ends_with_the_same_bits(there: Pat
         _, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert "go on with: archipel run --resume cut" in err
+    assert "continue with: archipel run --resume cut" in err
     assert not fingerprints(tmp_path / "cut")
     assert (tmp_path / "cut" / "fedasync" / "seed-0" / "checkpoint.safetensors").exists()
     resumed = archipel("run", "--resume", "cut", cwd=tmp_path)
@@ -201,7 +201,7 @@ def test_a_signal_to_all_processes_stops_cleanly_from_the_first_moment_on(
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "failed" not in err
-    assert "go on with: archipel run --resume cut" in err
+    assert "continue with: archipel run --resume cut" in err
 
 
 def test_a_label_may_look_like_markup(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_run_that_fails_is_told_once_and_the_exit_code_says_so(tmp_path: Path)
         (["run", "-a", "fedavgg"], "Did you mean 'fedavg'?"),
         (["run", "-d", "digit"], "Did you mean 'digits'?"),
         (["run", "-s", "training.rat=1"], "training.rat: is not known; did you mean 'rate'?"),
-        (["run", "--resume", "."], "holds no study that was started"),
+        (["run", "--resume", "."], "holds no results of a study"),
         (["run", "--resume", ".", "-a", "fedavg"], "give no other arguments"),
         (["run", "-s", "data.split.learners=7"], "Fleet: it has 10 learners (5 fast, 5 slow), the data have 7 islands"),
         (["run", "-o", "/dev/null/results"], "a part of this path is a file, and a directory is needed"),

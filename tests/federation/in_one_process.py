@@ -64,7 +64,7 @@ def hold(
     async def go() -> Held:
         hosting = host(study_of(raw))
         own = None if papers is None else papers / "controller"
-        federation = hosting.open(folder / "state", papers=own)
+        federation = hosting.open(folder / "state", certificates=own)
         credentials = None if own is None else server_credentials(own)
         server, port = await serve(federation, "127.0.0.1:0", credentials)
         held = Held(hosting, federation)

@@ -254,11 +254,11 @@ def test_from_certificates_to_a_report(wards: Wards) -> None:
     # with one learner less than a round needs it rests; both sides are stopped, and go on
     code, told = controller.end(signal.SIGTERM)
     assert code == 130
-    assert "Stopped at version 1; the same command goes on." in told
+    assert "Stopped at version 1; run the same command again to continue." in told
     assert "No controller answers at localhost:" in refused("status", *wards.asks())
     code, told = learners["south"].end(signal.SIGINT)
     assert code == 130
-    assert "Stopped; the same command goes on." in told
+    assert "Stopped; run the same command again to continue." in told
     controller, learners["south"] = wards.controller(), wards.learner("south")
     until(lambda: "joined" in learners["south"].errors.read_text(), "south to join again")
     until(wards.answers, "the controller to answer again")
@@ -279,7 +279,7 @@ def strangers_are_refused(wards: Wards) -> None:
     other = wards.folder / "other.toml"
     other.write_text(STUDY.replace("rounds = 4", "rounds = 5"))
     told = refused("learner", other, *wards.asks("north"), "--data", "north.csv", "--state", "elsewhere")
-    assert f"The controller at {wards.address} says no: The study of north is not the controller's" in told
+    assert f"The controller at {wards.address} refused: The study of north differs from the controller's in" in told
     assert "they differ in [ending]" in told
     assert "north may pause, resume and withdraw itself, not south" in refused(
         "operator", "pause", "south", *wards.asks("north")
@@ -367,7 +367,7 @@ def test_killed_and_started_again(wards: Wards) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["learner", "study.toml", "--data", "north.csv"], "Give --tls FOLDER, one's certificate; or,"),
+        (["learner", "study.toml", "--data", "north.csv"], "Give --tls FOLDER, the folder of your certificate; or,"),
         (["learner", "study.toml", "--tls", "ca/alice", "--data", "north.csv"], "is the certificate of operator/alice"),
         (
             ["learner", "study.toml", "--controller", "elsewhere:9443", "--insecure", "learner/north"],
@@ -376,7 +376,7 @@ def test_killed_and_started_again(wards: Wards) -> None:
         (["learner", "study.toml", "--tls", "ca/north", "--data", "mine.csv"], "there is no file"),
         (["learner", "study.toml", "--tls", "ca/north"], "there is no file"),
         (["status", "--tls", "ca/controller"], "here it takes one of a learner or an operator"),
-        (["status", "--insecure", "alice"], "--insecure alice: say whom one is, as in learner/hospital-1"),
+        (["status", "--insecure", "alice"], "--insecure alice: give a role and a name, such as learner/hospital-1"),
         (["replay", "study.toml", "--state", "elsewhere"], "elsewhere holds no journal"),
     ],
 )
@@ -388,7 +388,7 @@ def test_what_cannot_be_done_is_said(wards: Wards, arguments: list[str], words: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "Give --tls FOLDER, the controller's certificate; or,"),
+        ([], "Give --tls FOLDER, the folder of the controller's certificate; or,"),
         (["--tls", "ca/controller", "--insecure"], "Give --tls FOLDER"),
         (["--insecure", "--listen", "0.0.0.0:9443"], "0.0.0.0:9443: without TLS only this"),
         (["--tls", "ca/north"], "is the certificate of learner/north"),
@@ -403,7 +403,7 @@ def test_what_cannot_be_done_is_said(wards: Wards, arguments: list[str], words: 
         ),
         (
             ["--tls", "ca/controller", "-s", "federation.wait_for=4"],
-            "federation.wait_for is 4, and 3 learners are listed that train.",
+            "federation.wait_for is 4, and 3 training learners are listed.",
         ),
         (
             ["--tls", "ca/controller", "--metrics", "9464"],
@@ -420,7 +420,7 @@ def test_a_process_that_cannot_begin_ends_with_two(wards: Wards) -> None:
     command = [sys.executable, "-m", "archipel.cli", "controller", "study.toml"]
     ran = subprocess.run(command, capture_output=True, text=True, cwd=wards.folder, env={**os.environ, "NO_COLOR": "1"})
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.startswith("error: Give --tls FOLDER, the controller's certificate; or,")
+    assert ran.stderr.startswith("error: Give --tls FOLDER, the folder of the controller's certificate; or,")
     assert "Traceback" not in ran.stderr
 
 

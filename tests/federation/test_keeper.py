@@ -96,7 +96,7 @@ def test_who_is_asked_to_end_ends(process: Process, number: signal.Signals, whom
     assert pid is not None
     os.kill(pid, number)
     assert process.wait(LIMIT) == 130
-    assert "Stopped at version 0; the same command goes on." in process.said
+    assert "Stopped at version 0; run the same command again to continue." in process.said
     assert "killed" not in process.said
 
 

@@ -398,7 +398,7 @@ def test_a_paused_learner_that_dies_at_its_task_does_not_hold_up_the_others(tmp_
             await one.lose(VICTIM)
             await one.until(lambda: one.version >= version + 2)
             lost = [event for event in await one.events() if isinstance(event, Failed)]
-            assert [(event.task, event.reason) for event in lost] == [(task, "lost: no sign of life in 600 s")]
+            assert [(event.task, event.reason) for event in lost] == [(task, "lost: no heartbeat in 600 s")]
 
     asyncio.run(go())
 

@@ -157,7 +157,7 @@ def too_many(said: pb.Hello) -> None:
             rf"controller speaks version {SPOKEN} of the protocol, the learner version {SPOKEN + 1}\. Install the same",
         ),
         (older, f"speaks version {SPOKEN} of the protocol, the learner version 0"),
-        (another_study, rf"The study of {BAD} is not the controller's: they differ in \[training\]\. Give both"),
+        (another_study, rf"The study of {BAD} differs from the controller's in \[training\]\. Give both"),
         (other_code, r"they differ in mine\.py\. Give both sides the same study file and the same code"),
         (other_model_and_data, r"they differ in \[data\], \[model\]\."),
         (other_layers, f"The network of {BAD} has other layers or shapes than the controller's"),

@@ -43,7 +43,7 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*hides updates and not scores")
+@pytest.mark.filterwarnings("ignore:.*hides updates but not scores")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_federation_comes_to_the_simulators_bits(method: str, tmp_path: Path, papers: Path) -> None:
     raw = study(
@@ -62,7 +62,7 @@ def test_a_federation_comes_to_the_simulators_bits(method: str, tmp_path: Path, 
 
 def test_scores_at_learners_are_told_to_be_seen_one_by_one() -> None:
     raw = study(algorithms=[{"name": "fedavg", "privacy": "SecureSum()"}], evaluation={"at": "learners"})
-    with pytest.warns(ArchipelWarning, match="hides updates and not scores"):
+    with pytest.warns(ArchipelWarning, match="hides updates but not scores"):
         host(study_of(raw))
 
 

@@ -43,7 +43,7 @@ def test_the_page_shows_the_federation_and_comes_back_after_a_kill(chromium: Any
     stage = set_up(tmp_path, Setting('"async_fedavg"', 1_000_000, delay=0.02))
     live = f"localhost:{free_port()}"
     with Crowd(stage) as crowd, controller(stage, live) as process:
-        until(lambda: "the live page is open" in process.last_life(), process.last_words)
+        until(lambda: "live page opened" in process.last_life(), process.last_words)
         page = chromium.new_page()
         page.goto(f"http://{live}/")
         versions = "page.state.timeline.commit.time.length"
@@ -106,7 +106,7 @@ def test_beyond_this_machine_only_an_operators_certificate_or_the_token_opens_th
         str(tmp_path),
         "0.0.0.0:0",
         federation=True,
-        papers=str(ca / "controller"),
+        certificates=str(ca / "controller"),
         operators=("alice",),
         revoked=str(tmp_path / "revoked.txt"),
         token="a-secret-of-this-test",

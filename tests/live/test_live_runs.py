@@ -78,7 +78,7 @@ def test_a_file_that_cannot_be_written_costs_no_training(
 
     assert execute(job(tmp_path, live=True), tell)
     told = [news.text for news in notes if isinstance(news, RunNotice)]
-    assert told == ["the live page does not follow this run any more: No space left on device"]
+    assert told == ["the live page has stopped receiving this run: No space left on device"]
     assert ap.load_run(tmp_path).fingerprint() == alone.fingerprint()
 
 

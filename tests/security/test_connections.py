@@ -82,7 +82,7 @@ def test_an_error_of_the_disk_while_it_runs_is_worth_another_start(endless: Stag
         assert process.wait(LONGEST) == 1
     assert "listening" in process.said
     assert "No space left on device" in process.said
-    assert "Nothing that was acknowledged is lost; the same command goes on" in process.said
+    assert "Nothing that was acknowledged is lost; run the same command again to continue" in process.said
 
 
 def test_an_address_that_is_taken_is_a_wrong_command(endless: Stage) -> None:

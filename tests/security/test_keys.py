@@ -117,7 +117,7 @@ def test_a_request_is_signed_only_if_somebody_compared_its_fingerprint() -> None
     theirs, other = request_of("theirs")
     assert seal != other
     assert "Do not sign it" in refused("ca", "sign", "ca", theirs, "--fingerprint", seal)
-    assert "Nobody is there to compare the fingerprint" in refused("ca", "sign", "ca", mine)
+    assert "There is no terminal to confirm the fingerprint" in refused("ca", "sign", "ca", mine)
     assert not Path("ca/north").exists()
 
 
@@ -178,7 +178,7 @@ def test_extensions_of_a_request_are_not_copied() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["learner"], "a learner and an operator have a name"),
+        (["learner"], "learners and operators need a name"),
         (["controller", "somebody"], "the controller has none"),
         (["learner", "../a"], "a name should be 1 to 64 letters"),
         (["learner", "a", "--host", "localhost"], "--host is for the controller's certificate"),
@@ -204,7 +204,7 @@ def test_the_authoritys_key_has_a_passphrase() -> None:
     assert not Path("ca").exists()
     said("ca", "init", "ca", "--passphrase-file", "secret")
     assert b"ENCRYPTED" in Path("ca/authority/key.pem").read_bytes()
-    assert "has a passphrase, and nobody is there to ask" in refused("ca", "learner", "ca", "a")
+    assert "has a passphrase, and there is no terminal to ask for it" in refused("ca", "learner", "ca", "a")
     Path("wrong").write_text("another passphrase")
     assert "the passphrase is wrong" in refused("ca", "learner", "ca", "a", "--passphrase-file", "wrong")
     assert [path.name for path in Path("ca").iterdir()] == ["authority"]

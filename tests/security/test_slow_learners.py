@@ -23,7 +23,7 @@ ENDLESS = {"commits": 1_000_000}
 
 
 class Mute(Light):
-    """Gives signs of life, and never an answer."""
+    """Sends heartbeats, but never an answer."""
 
     async def _train(self, order: pb.Train) -> None:
         await asyncio.Event().wait()

@@ -86,9 +86,9 @@ def test_a_study_file_alone_runs_nothing(change: str, tmp_path: Path, monkeypatc
     key, _, value = change.partition("=")
     others = [line for line in STUDY.splitlines() if not line.startswith(f"{key} ")]
     study = written(tmp_path, "\n".join([f"{key} = {value}", *others]))
-    assert "is code that is not run unasked" in refused(study)
+    assert "is code that may not run without --allow-code" in refused(study)
     done = CliRunner().invoke(app, ["learner", str(study), "--insecure", "learner/00", "--dry-run"])
-    assert "is code that is not run unasked" in str(done.exception)
+    assert "is code that may not run without --allow-code" in str(done.exception)
     assert not (tmp_path / "here").exists()
 
 
@@ -100,7 +100,7 @@ def test_files_elsewhere_are_not_run(name: str, tmp_path: Path) -> None:
         place.mkdir(exist_ok=True)
         (place / "own.py").write_text(OWN)
     name = name.format(absolute=tmp_path / "own.py")
-    assert "is code that is not run unasked" in refused(study, f"model={name!r}")
+    assert "is code that may not run without --allow-code" in refused(study, f"model={name!r}")
     assert not list(tmp_path.rglob("imported"))
     cells(read_study(study, changes=[f"model={name!r}"], code="any"))
 
@@ -109,7 +109,7 @@ def test_a_study_cannot_name_another_folder_as_its_own(tmp_path: Path) -> None:
     with_code(tmp_path / "theirs")
     for folder in (tmp_path / "theirs", "../theirs"):
         study = written(tmp_path / "mine", f'folder = "{folder}"\nmodel = "own.py:net"\n{STUDY}')
-        assert "is code that is not run unasked" in refused(study)
+        assert "is code that may not run without --allow-code" in refused(study)
     assert not list(tmp_path.rglob("imported"))
 
 
@@ -159,7 +159,7 @@ def test_a_dry_run_runs_no_code_unasked(tmp_path: Path, monkeypatch: pytest.Monk
     written(tmp_path, f'model = "own.py:net"\n{STUDY}')
     command = ["learner", "study.toml", "--insecure", "learner/00", "--dry-run"]
     done = CliRunner().invoke(app, command)
-    assert "'own.py:net' is code that is not run unasked" in str(done.exception)
+    assert "'own.py:net' is code that may not run without --allow-code" in str(done.exception)
     assert not (tmp_path / "imported").exists()
     done = CliRunner().invoke(app, [*command, "--allow-code"])
     assert "nothing was sent" in done.output

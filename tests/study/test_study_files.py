@@ -89,9 +89,9 @@ def test_a_file_that_is_no_study_says_so(tmp_path: Path) -> None:
     assert "is not valid YAML" in refused(written(tmp_path, "a: [1", "study.yaml"))
     assert "consists of keys and tables" in refused(written(tmp_path, "- 1\n- 2\n", "study.yaml"))
     twice = written(tmp_path, "title: a\ndata:\n  source: digits\n  source: mnist\n", "study.yaml")
-    assert "line 4: source is there already, in line 3" in refused(twice)
+    assert "line 4: source is given already, in line 3" in refused(twice)
     twice = written(tmp_path, '{"title": "a",\n\t"title": "b"}', "study.json")
-    assert "line 2: title is there already, in line 1" in refused(twice)
+    assert "line 2: title is given already, in line 1" in refused(twice)
     assert "is not valid JSON: Expecting value: line 1 column 11" in refused(
         written(tmp_path, '{"title": }', "study.json")
     )
@@ -231,7 +231,7 @@ def test_several_mistakes_are_told_together(tmp_path: Path) -> None:
         ("model=small_mlpp", "Did you mean 'small_mlp'?"),
         ("loss=cross_entropyy", "did you mean 'cross_entropy'?"),
         ("model='nowhere.py:Net'", "There is no file"),
-        ("model='no_such_package:Net'", "is code that is not run unasked"),
+        ("model='no_such_package:Net'", "is code that may not run without --allow-code"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_told(change: str, told: str) -> None:
@@ -415,7 +415,7 @@ def test_a_size_that_the_data_do_not_tell_has_to_be_given(tmp_path: Path) -> Non
     (tmp_path / "own.py").write_text(OWN)
     changes = ["data.source='own.py:line'", "model=mlp", f"folder={tmp_path}"]
     (run,) = cells(read_study(algorithms=["fedavg"], changes=[*changes, "data.split={learners=3}"]))
-    with pytest.raises(ValueError, match=r"model.classes: it cannot be told from 'line', .* shape \(5,\); give it"):
+    with pytest.raises(ValueError, match=r"model.classes: it does not follow from 'line', .* shape \(5,\); give it"):
         build_settings(run.study, build_data(run.study).islands)
 
 

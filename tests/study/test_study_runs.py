@@ -238,7 +238,7 @@ def test_results_of_other_code_or_data_are_not_taken_for_these(tmp_path: Path) -
     for path in (code, rows):
         before = path.read_text()
         path.write_text(before + "\n")
-        with pytest.raises(ValueError, match=rf"was started with another {path.name}, .* put the files back"):
+        with pytest.raises(ValueError, match=rf"was started with another {path.name}, .* restore the files"):
             run_study(given, folder)
         path.write_text(before)
     assert bits(run_study(given, folder)) == bits(first)
@@ -446,10 +446,10 @@ def test_a_study_starts_from_the_users_weights(done: Results, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("other.safetensors", r"is of another network: .*the file lacks \['fc1.bias'"),
+        ("other.safetensors", r"belongs to another network: .*the file lacks \['fc1.bias'"),
         ("narrow.safetensors", r"expected 'fc1.weight' with shape"),
         ("model.pt", r"should be a safetensors file; .*weights_only=True"),
-        ("damaged.safetensors", r"is damaged or no safetensors file"),
+        ("damaged.safetensors", r"is damaged or not a safetensors file"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(name: str, told: str, tmp_path: Path) -> None:
@@ -531,7 +531,7 @@ def test_a_tracker_that_fails_costs_no_training(
 
     assert execute(RunJob(cell.study.raw, str(tmp_path), {}, {}, None), tell)
     assert [news.text for news in notes if isinstance(news, RunNotice)] == [
-        "tensorboard does not follow this run any more: the server is gone"
+        "tensorboard has stopped receiving this run: the server is gone"
     ]
     assert bits([ap.load_run(tmp_path)]) == bits(done[:1])
 

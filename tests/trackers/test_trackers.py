@@ -199,5 +199,5 @@ def test_a_federations_run_is_sent_and_a_tracker_that_fails_costs_nothing(
     monkeypatch.setitem(TRACKERS, "tensorboard", lambda: notebook)
     hosting: Any = SimpleNamespace(study=SimpleNamespace(trackers=("mlflow", "tensorboard")))
     run = written([0.1, 0.2])
-    assert Hosting.tell_trackers(hosting, run, tmp_path) == ["mlflow did not get the run: the server is gone"]
+    assert Hosting.tell_trackers(hosting, run, tmp_path) == ["mlflow did not receive the run: the server is gone"]
     assert notebook.heard[-1] is run

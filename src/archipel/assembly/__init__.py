@@ -1,1 +1,1 @@
-"""What the simulation and the federation build alike from an algorithm, data and a model."""
+"""What both the simulation and the federation build from an algorithm, data and a model."""

@@ -21,12 +21,12 @@ from archipel.learner.tokens import token_cross_entropy
 from archipel.models import small_mlp
 
 TEXTS = 64
-"""Texts that are tried at a time at most: what a transformer computes takes memory by the token,"""
+"""Most texts that are evaluated at a time: the memory of a transformer grows with the tokens,"""
 NUMBERS = 1 << 23
-"""and their outputs."""
+"""and that of their outputs."""
 
 
-@threads(1)  # two examples are too few to share
+@threads(1)  # two examples are too few to divide
 def context_of(
     data: Islands,
     model: nn.Module | Callable[[], nn.Module] | None,
@@ -81,7 +81,10 @@ def _default_loss(data: Islands) -> Loss:
 def _check_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for a kind of device
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # torch raises AssertionError if it was built without this kind of device
         raise ValueError(f"Device {device!r} is not available; use 'cpu'. torch reports: {error}") from None
 
 

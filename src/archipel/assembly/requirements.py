@@ -31,7 +31,7 @@ def evaluation_of(algorithm: Algorithm, data: Islands, layout: Layout) -> Evalua
         own = "private layers" if algorithm.private(layout) else "a model for every learner"
         require(
             bool(data.rows.tests.sizes[data.rows.has("train")].any()),
-            f"{algorithm.name} has {own}, so it is scored on the learners' own test parts, and no learner has one; "
+            f"{algorithm.name} has {own}, so it is scored on the learners' own test parts, but no learner has one; "
             "split the data with a test part.",
         )
         return Evaluation(at="learners", mean="learners", metric=metric)
@@ -121,7 +121,7 @@ def check_learners(
             f"No learner has as many examples as a batch of {batch} (the largest has {most}): each trains on all it "
             f"has in one step an epoch. Give a smaller batch to change that, for example batch={max(1, batch // 4)}.",
             ArchipelWarning,
-            stacklevel=4,  # of the call of `simulate`
+            stacklevel=4,  # the caller of `simulate`
         )
 
 

@@ -35,7 +35,7 @@ class Method:
     name: str
     summary: str
     paper: str
-    """What its file opens with: the paper, or what it is if there is none."""
+    """The first line of its file: the paper, or a description if there is none."""
     parts: dict[str, str]
 
 
@@ -54,18 +54,20 @@ class Details(Method):
     """A method with its parts and settings."""
 
     notes: tuple[str, ...]
-    """What is implemented of the paper, what is not, and how it was read where it is silent."""
+    """What is implemented of the paper, what is not, and how ambiguous places were read."""
     settings: tuple[MethodSetting, ...]
     local: tuple[MethodSetting, ...]
     """The settings of local training, with the method's own defaults."""
     expression: str
-    """Its parts as Python, without what is the default anyway."""
+    """Its parts as a Python expression, without arguments that have their defaults."""
 
 
 def algorithms(
     name: Annotated[
         str | None,
-        typer.Argument(help="Tell all about this method.", show_default=False, autocompletion=lambda: list(METHODS)),
+        typer.Argument(
+            help="Show everything about this method.", show_default=False, autocompletion=lambda: list(METHODS)
+        ),
     ] = None,
     compose: Annotated[
         bool, typer.Option("--compose", help="Show which protocols, weightings, merges and planners go together.")
@@ -89,7 +91,8 @@ def algorithms(
         print_json([asdict(method) for method in methods]) if as_json else show_all(methods)
 
 
-# ------------------------------------------------------------------------------------------------ what there is to say
+# -----------------------------------------------------------------------------------------------------------
+# descriptions
 
 
 def outline(name: str) -> Method:
@@ -160,7 +163,7 @@ def show_all(methods: list[Method]) -> None:
             write(method.summary, column, name=method.name)
             write(", ".join(method.parts.values()), column, "dim")
         write("")
-    write("archipel algorithms NAME tells what can be set and how the paper was read.")
+    write("archipel algorithms NAME shows all settings and how the paper was read.")
 
 
 def show_combinations(found: Mapping[tuple[str, ...], Sequence[Combination]]) -> None:

@@ -1,4 +1,4 @@
-"""Open a page in a browser, where a person sits in front of one."""
+"""Open a page in a browser, if this machine has a screen."""
 
 import os
 import sys

@@ -26,7 +26,7 @@ except ImportError as error:
 
 
 class Holder(StrEnum):
-    """Who can have a certificate."""
+    """The kinds of holders of a certificate."""
 
     controller = "controller"
     learner = "learner"
@@ -46,13 +46,13 @@ Hosts = Annotated[
     list[str] | None,
     typer.Option(
         "--host",
-        help="A name or address by which learners dial the controller; may be repeated. Default: localhost and this "
-        "machine's name, or on renewal those of the certificate before.",
+        help="A name or address by which learners reach the controller; may be repeated. Default: localhost and this "
+        "machine's name, or on renewal those of the previous certificate.",
         show_default=False,
     ),
 ]
 Days = Annotated[int, typer.Option(help="How long it is valid, at most 730.")]
-Renew = Annotated[bool, typer.Option("--renew", help="Replace the certificate that is there; the key is a new one.")]
+Renew = Annotated[bool, typer.Option("--renew", help="Replace the existing certificate; a new key is made too.")]
 PassphraseFile = Annotated[
     Path | None,
     typer.Option(
@@ -64,7 +64,7 @@ PassphraseFile = Annotated[
 ]
 
 app = typer.Typer(
-    help="A small private authority for a real federation: certificates for controller, learners and operators.",
+    help="Issue certificates for the controller, learners and operators of a real federation.",
     no_args_is_help=True,
 )
 
@@ -81,7 +81,7 @@ def init(
         bool, typer.Option("--no-passphrase", help="Leave the key unencrypted, to try things on one machine.")
     ] = False,
 ) -> None:
-    """Make an authority: a key that certifies, and its own certificate."""
+    """Create an authority: a key that signs certificates, and its own certificate."""
     require(
         not (no_passphrase and passphrase_file is not None),
         "--no-passphrase and --passphrase-file: give one of them.",
@@ -92,34 +92,35 @@ def init(
     if renew:
         write("Renew the other certificates before the authority's old one expires: they bring the new one along.")
         return
-    write("Whoever has this key can admit anybody: back it up, and keep it off the machines that run.")
+    write("Anybody who has this key can admit learners: back it up, and keep it off the machines of the federation.")
     write("Next, at the site of the controller and of each learner:")
     for line in ("archipel ca request controller --host NAME", "archipel ca request learner hospital-1"):
         write(line, MARGIN, "cyan")
-    write("and here, with the request.pem of each:")
+    write("then here, with the request.pem of each:")
     write(f"archipel ca sign {folder} request.pem", MARGIN, "cyan")
 
 
 @app.command()
 def request(
-    kind: Annotated[Holder, typer.Argument(help="Whom it is for.", show_default=False)],
+    kind: Annotated[Holder, typer.Argument(help="The holder of the certificate.", show_default=False)],
     name: Annotated[str, typer.Argument(help="A learner's or an operator's name.", metavar="NAME")] = "controller",
     host: Hosts = None,
     folder: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder to make; default: the name.", show_default=False)
     ] = None,
 ) -> None:
-    """Make a key, at the machine that uses it, and a request for its certificate."""
+    """Make a key on the machine that uses it, and a request for its certificate."""
     require(
         (kind is Holder.controller) == (name == "controller"),
-        f"archipel ca request {kind.value} {name}: a learner and an operator have a name, the controller has none.",
+        f"archipel ca request {kind.value} {name}: learners and operators need a name, the controller has none.",
     )
     place = folder or Path(name)
     seal = authority.make_request(place, kind.value, name, host or ())
     write(f"{place}: key.pem, request.pem")
     write(f"Fingerprint of the key: {seal}")
     write(
-        f"Send {place}/request.pem to the authority; it is not secret. Tell the fingerprint by another way, such as "
+        f"Send {place}/request.pem to the authority; it is not secret. Tell them the fingerprint over another "
+        "channel, such as "
         f"the phone. key.pem stays here. Put the certificate.pem and authority.pem that come back into {place}."
     )
 
@@ -127,14 +128,19 @@ def request(
 @app.command()
 def sign(
     folder: Folder,
-    path: Annotated[Path, typer.Argument(help="The site's request.", metavar="REQUEST", show_default=False)],
+    path: Annotated[
+        Path, typer.Argument(help="The request file that the site has sent.", metavar="REQUEST", show_default=False)
+    ],
     days: Days = 365,
     renew: Annotated[
         bool, typer.Option("--renew", help="Replace the certificate of this name; the request has to have a new key.")
     ] = False,
     fingerprint: Annotated[
         str | None,
-        typer.Option(help="What the site told by another way; default: show it, and ask.", show_default=False),
+        typer.Option(
+            help="The fingerprint that the site told you over another channel; default: show it, and ask.",
+            show_default=False,
+        ),
     ] = None,
     passphrase_file: PassphraseFile = None,
 ) -> None:
@@ -155,7 +161,7 @@ def controller(
         folder, "controller", hosts=host or (), days=days, renew=renew, passphrase=asked(passphrase_file)
     )
     show_made(made)
-    write(f"It answers to {', '.join(made.hosts)}.")
+    write(f"Its host names: {', '.join(made.hosts)}.")
     show_travel()
 
 
@@ -187,7 +193,7 @@ def revoke(
         write(f"revoked: {one.kind} {one.name}, serial number {one.serial}")
     write(
         f"Copy {folder / REVOKED} into the controller's state folder, or give it by --revoked. A running "
-        f"controller reads it within seconds and drops whoever is on it."
+        f"controller reads it within seconds and disconnects its holders."
     )
 
 
@@ -227,15 +233,15 @@ def list_(folder: Folder, as_json: AsJson = False) -> None:
 
 
 def asked(file: Path | None, twice: bool = False) -> Passphrase:
-    """Return what gives the passphrase of a key: the first line of a file, or whoever sits at the terminal."""
+    """Return a function that reads the passphrase of a key from the first line of a file, or asks for it."""
 
     def ask(path: Path) -> bytes:
         if file is not None:
             return file.read_text(encoding="utf-8").split("\n")[0].encode()
         require(
             sys.stdin.isatty(),
-            f"{path}: the key of an authority has a passphrase, and nobody is there to ask. Give --passphrase-file"
-            + (", or --no-passphrase to try things on one machine." if twice else "."),
+            f"{path}: an authority's key has a passphrase, and there is no terminal to ask for it. Give "
+            "--passphrase-file" + (", or --no-passphrase to try things on one machine." if twice else "."),
         )
         word = getpass.getpass(f"Passphrase of {path}: ")
         require(not twice or word == getpass.getpass("Again: "), "The two passphrases differ; nothing was made.")
@@ -244,20 +250,20 @@ def asked(file: Path | None, twice: bool = False) -> Passphrase:
     return ask
 
 
-def confirm(found: authority.Requested, told: str | None) -> None:
-    """Have somebody compare the fingerprint: whoever carries a request could put another key into it."""
+def confirm(found: authority.Requested, expected: str | None) -> None:
+    """Have the fingerprint compared: a request could have been replaced on its way here."""
     who = f"{found.kind} {found.name}" if found.kind != "controller" else "controller"
-    if told is not None:
+    if expected is not None:
         require(
-            told.replace(" ", "").lower() == found.fingerprint.replace(" ", ""),
-            f"--fingerprint {told}: the request for {who} has the fingerprint {found.fingerprint}. Do not sign it.",
+            expected.replace(" ", "").lower() == found.fingerprint.replace(" ", ""),
+            f"--fingerprint {expected}: the request for {who} has the fingerprint {found.fingerprint}. Do not sign it.",
         )
         return
-    write(f"{who}{', answers to ' + ', '.join(found.hosts) if found.hosts else ''}")
+    write(f"{who}{', host names ' + ', '.join(found.hosts) if found.hosts else ''}")
     write(f"Fingerprint of the key: {found.fingerprint}")
     require(
         sys.stdin.isatty(),
-        "Nobody is there to compare the fingerprint. Give the one that the site told: --fingerprint",
+        "There is no terminal to confirm the fingerprint. Give --fingerprint, the one that the site told you.",
     )
     require(typer.confirm("Did the site tell you the same one?"), "Not signed.")
 

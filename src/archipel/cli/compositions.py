@@ -1,4 +1,4 @@
-"""Which parts go together: found by putting every combination together, of the controller's parts and of the learners'.
+"""Find out which parts go together, by trying every combination of the controller's parts and of the learners'.
 
 Run as a module, it writes the page docs/reference/compositions.md.
 """
@@ -39,7 +39,7 @@ NAME = "mixture"
 
 @dataclass(frozen=True)
 class Combination:
-    """One part of each role, and why they do not go together; None: they do."""
+    """One part of each role, and why they do not go together, or None."""
 
     parts: Mapping[str, str]
     refused: str | None
@@ -47,12 +47,12 @@ class Combination:
 
 @dataclass(frozen=True)
 class RefusedCombinations:
-    """A sentence, and the parts of each role that it is said of; None: of all."""
+    """A reason, and the parts of each role that it applies to; None: to all of them."""
 
     sentence: str
     names: dict[str, tuple[str, ...] | None]
     count: int
-    """Combinations it is said of."""
+    """Number of combinations that it applies to."""
 
 
 def choices(role: str) -> dict[str, parts.Part | None]:
@@ -79,7 +79,7 @@ def refusals(found: Iterable[Combination], roles: Sequence[str] = CONTROLLERS) -
         if combination.refused is not None:
             by_sentence.setdefault(combination.refused, []).append(combination)
     every = {role: tuple(choices(role)) for role in roles}
-    told = []
+    refused = []
     for sentence, said_of in by_sentence.items():
         names: dict[str, tuple[str, ...] | None] = {}
         for role in roles:
@@ -87,8 +87,8 @@ def refusals(found: Iterable[Combination], roles: Sequence[str] = CONTROLLERS) -
             names[role] = tuple(name for name in every[role] if name in seen)
             if len(seen) == len(every[role]):
                 names[role] = None
-        told.append(RefusedCombinations(sentence, names, len(said_of)))
-    return sorted(told, key=lambda refusal: (-refusal.count, refusal.sentence))
+        refused.append(RefusedCombinations(sentence, names, len(said_of)))
+    return sorted(refused, key=lambda refusal: (-refusal.count, refusal.sentence))
 
 
 def _is_choice(found: object, kind: type[parts.Part]) -> bool:
@@ -118,7 +118,7 @@ def page() -> str:
         "| --- | --- |",
         *(f"| {role} | {', '.join(f'`{name}`' for name in choices(role))} |" for role in ROLES),
         "",
-        "In the tables a sentence is said of combinations of these parts; a dash stands for every part of the role.",
+        "A reason applies to combinations of the parts beside it; a dash stands for every part of the role.",
         "Where several reasons hold, the first one found is given.",
     ]
     lines += _section("Parts of the controller", CONTROLLERS)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 out = Console()
 """Results. Rich omits colours if this is not a terminal, or NO_COLOR is set."""
-told = Console(stderr=True)
+notices = Console(stderr=True)
 """Progress, warnings and errors, on standard error."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, for other programs.")]
@@ -20,7 +20,8 @@ AllowCode = Annotated[
     bool,
     typer.Option(
         "--allow-code",
-        help="Let the study run any code it names: installed modules and other folders too. For studies you trust.",
+        help="Let the study run any code that it names, also from installed modules and other folders. Only for "
+        "studies that you trust.",
     ),
 ]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from archipel.cli.console import AllowCode, nearby, out, told
+from archipel.cli.console import AllowCode, nearby, notices, out
 from archipel.cli.federation import AsJsonLines, Changes, Method, expiry, listening
 from archipel.cli.loading import loading
 from archipel.core.checks import require
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
 TOKEN = "live-token"
 """File in the state's folder with the token of the live page."""
 
-Listen = Annotated[str, typer.Option(help="Address to listen at.", metavar="HOST:PORT")]
-OwnPapers = Annotated[
+Listen = Annotated[str, typer.Option(help="Address to listen on.", metavar="HOST:PORT")]
+ControllerCertificates = Annotated[
     Path | None, typer.Option("--tls", help="Folder of the controller's certificate.", metavar="FOLDER")
 ]
 WithoutTls = Annotated[bool, typer.Option("--insecure", help="Without TLS; on loopback only.")]
 State = Annotated[Path, typer.Option(help="Folder of the journal and the models; a run found in it is continued.")]
 Results = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Folder of the finished run; default: run in the state's.")
+    Path | None, typer.Option("--out", "-o", help="Folder of the finished run; default: run, in the state folder.")
 ]
 Live = Annotated[
     str | None,
     typer.Option(
-        help="Address of a page that shows the federation in a browser, such as localhost:9444; beyond this machine it "
-        "takes an operator's certificate or the token in the state's folder.",
+        help="Address of a page that shows the federation in a browser, such as localhost:9444; from other machines it "
+        "requires an operator's certificate or the token in the state folder.",
         metavar="HOST:PORT",
     ),
 ]
@@ -60,7 +60,7 @@ Revoked = Annotated[
 def controller(
     study: Annotated[Path, typer.Argument(help="The study, in TOML, YAML or JSON; of one method and one seed.")],
     listen: Listen = "127.0.0.1:9443",
-    papers: OwnPapers = None,
+    certificates: ControllerCertificates = None,
     insecure: WithoutTls = False,
     state: State = Path("state"),
     results: Results = None,
@@ -72,11 +72,11 @@ def controller(
     allow_code: AllowCode = False,
     json_log: AsJsonLines = False,
 ) -> None:
-    """Run the controller of a real federation: learners elsewhere train, and nothing that they sent is ever lost.
+    """Run the controller of a real federation, whose learners train on other machines.
 
-    Killed at any moment and started again with the same --state, it goes on as if nothing had happened.
+    No acknowledged update is lost: if the controller is killed, start it again with the same --state, and it continues.
     """
-    with loading():  # one that was killed should be back soon
+    with loading():  # a killed controller should restart quickly
         from archipel.federation.controller.keeper import keep
         from archipel.federation.logs import say_on_stderr
         from archipel.federation.processes import run_controller
@@ -88,54 +88,59 @@ def controller(
 
     say_on_stderr(json_log)
     life = keep(state / "journal.sqlite")
-    credentials = listening(listen, papers, insecure)
+    credentials = listening(listen, certificates, insecure)
     require(revoked is None or revoked.is_file(), f"--revoked {revoked}: there is no such file.")
     meters = None if metrics is None else _place(metrics)
     code: Code = "any" if allow_code else "beside"
     hosting = host(read_study(study, algorithms=[algorithm] if algorithm else [], changes=change or [], code=code))
     identity = ["--insecure", "operator/NAME"] if insecure else ["--tls", "FOLDER"]
     reach = shlex.join(["--controller", listen, *identity])
-    page = None if live is None else _page(live, hosting, state, revoked, papers)
-    opened = partial(_open, hosting, state, revoked, papers, page, reach)
+    page = None if live is None else _page(live, hosting, state, revoked, certificates)
+    opened = partial(_open, hosting, state, revoked, certificates, page, reach)
     when_over = partial(_save, hosting, results or state / "run")
     with alone_in(closed(state)), threads(hosting.study.simulation.threads):
         federation = run_controller(opened, listen, credentials, when_over, meters, life)
     if federation.stopped is None:
         version = federation.durable.controller.state.version
-        told.print(f"Stopped at version {version}; the same command goes on.", highlight=False)
+        notices.print(f"Stopped at version {version}; run the same command again to continue.", highlight=False)
         raise typer.Exit(130)
 
 
 def _open(
-    hosting: Hosting, state: Path, revoked: Path | None, papers: Path | None, settings: PageSettings | None, reach: str
+    hosting: Hosting,
+    state: Path,
+    revoked: Path | None,
+    certificates: Path | None,
+    settings: PageSettings | None,
+    reach: str,
 ) -> Federation:
     """Open the federation of a state folder and its page, and note when the controller's own certificate expires."""
-    federation = hosting.open(state, revoked, papers)
-    if papers is not None:
-        federation.status.record_certificate("controller", expiry(papers))
+    federation = hosting.open(state, revoked, certificates)
+    if certificates is not None:
+        federation.status.record_certificate("controller", expiry(certificates))
     if settings is not None:
         from archipel.federation.controller.live_status import tell_page
 
         page = PageProcess(settings)  # before gRPC begins its threads, which a fork would find half done
         log = logging.getLogger("archipel.federation")
         page.announce(
-            lambda url: log.info("the live page is open", extra={"url": url.partition("?")[0]}),
-            lambda reason: log.error("there is no live page", extra={"reason": reason}),
+            lambda url: log.info("live page opened", extra={"url": url.partition("?")[0]}),
+            lambda reason: log.error("live page failed", extra={"reason": reason}),
         )
         federation.workers.start(tell_page(federation, page.tell, hosting.study.title, f" {reach}"))
     return federation
 
 
-def _page(live: str, hosting: Hosting, state: Path, revoked: Path | None, papers: Path | None) -> PageSettings:
-    """Return the settings of the page; beyond this machine it needs TLS, and a token is drawn once."""
+def _page(live: str, hosting: Hosting, state: Path, revoked: Path | None, certificates: Path | None) -> PageSettings:
+    """Return the settings of the page; from other machines it needs TLS, and a token is drawn once."""
     from archipel.federation.security.revocation import REVOKED
     from archipel.storage.atomic_files import write_text
     from archipel.storage.lock import closed
 
     host, _ = parse_address(live)
     require(
-        papers is not None or is_loopback(host),
-        f"--live {live}: without TLS only this machine may see the page: localhost:9444. Give --tls, or make a tunnel.",
+        certificates is not None or is_loopback(host),
+        f"--live {live}: without TLS the page must be on loopback, as localhost:9444. Give --tls, or use a tunnel.",
     )
     token = None
     if not is_loopback(host):
@@ -147,7 +152,7 @@ def _page(live: str, hosting: Hosting, state: Path, revoked: Path | None, papers
         str(state.resolve()),
         live,
         federation=True,
-        papers=None if papers is None else str(papers.resolve()),
+        certificates=None if certificates is None else str(certificates.resolve()),
         operators=tuple(hosting.terms.operators),
         revoked=str((revoked or state / REVOKED).resolve()),
         token=token,
@@ -163,7 +168,7 @@ def _save(hosting: Hosting, place: Path, federation: Federation) -> None:
     out.print(escape(run.summary()), highlight=False)
     out.print(f"Run: {escape(nearby(place))}", soft_wrap=True, highlight=False)
     for failure in hosting.tell_trackers(run, place):
-        told.print(f"[yellow]note:[/] {escape(failure)}", soft_wrap=True, highlight=False)
+        notices.print(f"[yellow]note:[/] {escape(failure)}", soft_wrap=True, highlight=False)
 
 
 def _place(address: str) -> tuple[str, int]:

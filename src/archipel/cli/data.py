@@ -57,7 +57,7 @@ def show(
         ),
     ],
     learners: Annotated[
-        int | None, typer.Option(help="How many; default: 10, or all sites.", show_default=False)
+        int | None, typer.Option(help="Number of learners; default: 10, or all sites.", show_default=False)
     ] = None,
     sizes: Annotated[str | None, typer.Option(help=MEANINGS["sizes"])] = None,
     classes: Annotated[str | None, typer.Option(help=MEANINGS["classes"])] = None,
@@ -74,7 +74,7 @@ def show(
     shaped = [name for name, value in (("sizes", sizes), ("classes", classes), ("features", features)) if value]
     require(
         not (natural and shaped),
-        f"archipel data show: with --natural the sites decide who has what; leave out --{' and --'.join(shaped)}.",
+        f"archipel data show: with --natural each site is a learner, so leave out --{' and --'.join(shaped)}.",
     )
     made = (KNOWN | OWN)[source](**arguments(source, option or []))
     if natural:
@@ -112,7 +112,8 @@ def get(
     print_json(asdict(got)) if as_json else show_got(got)
 
 
-# ------------------------------------------------------------------------------------------------ what there is to say
+# -----------------------------------------------------------------------------------------------------------------
+# facts
 
 
 @dataclass(frozen=True)
@@ -120,12 +121,13 @@ class Files:
     """Files of a source on this machine, or how to get them."""
 
     choices: tuple[str, ...]
-    """The values of the argument that decides on files for which these are read; none if no argument does."""
+    """The values of the argument that chooses the files, for which these are read; empty if there is no such
+    argument."""
     at_hand: tuple[str, ...]
     download: tuple[str, ...]
     """Addresses from which `archipel data get` would fetch them."""
     how: str
-    """How to come by them otherwise."""
+    """How to get them, if they cannot be downloaded."""
 
 
 @dataclass(frozen=True)

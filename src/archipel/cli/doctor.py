@@ -32,7 +32,7 @@ from archipel.simulation.simulate import simulate
 
 FOR_DEVELOPERS = ("test", "dev", "docs")
 CLOSE = 1e-4
-"""How far apart two models of the self-test may be: ways of execution add in different orders."""
+"""Largest difference between two models of the self-test: executors sum in different orders."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class MachineInfo:
     cores: int
     """That this process may use."""
     memory: int | None
-    """Bytes; None where the system does not tell."""
+    """Bytes; None if unknown."""
     threads: int
-    """By which torch computes."""
+    """Threads of torch."""
     cuda: bool
     native: bool
     """Whether Archipel's C library is loaded."""
@@ -109,10 +109,10 @@ class Diagnosis:
 
 def doctor(
     study: Annotated[
-        Path | None, typer.Argument(help="Tell how the learners of this study will be trained instead, and why.")
+        Path | None, typer.Argument(help="Show how the learners of this study will be trained instead, and why.")
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option("--cluster", help="Look at the nodes of this Ray cluster instead: auto, host:port.")
+        str | None, typer.Option("--cluster", help="Check the nodes of this Ray cluster instead: auto, host:port.")
     ] = None,
     allow_code: AllowCode = False,
     as_json: AsJson = False,
@@ -120,8 +120,8 @@ def doctor(
     """Check the installation, the machine and the data, and train a little; exit code 1 if something is broken."""
     if study is not None:
         require(cluster is None, "doctor: give a study or --cluster, not both.")
-        told = list(executions(study, "any" if allow_code else "beside"))
-        print_json([asdict(one) for one in told]) if as_json else show_executions(told)
+        methods = list(executions(study, "any" if allow_code else "beside"))
+        print_json([asdict(one) for one in methods]) if as_json else show_executions(methods)
         return
     if cluster is not None:
         reports = inspect_cluster(Cluster(cluster))
@@ -135,7 +135,7 @@ def doctor(
         raise typer.Exit(1)
 
 
-# -------------------------------------------------------------------------------------------------- what is looked at
+# ----------------------------------------------------------------------------------------------------------- checks
 
 
 def diagnosis() -> Diagnosis:
@@ -164,7 +164,7 @@ def required() -> Iterator[Package]:
     for line in importlib.metadata.requires("archipel") or ():
         requirement = Requirement(line)
         extra = extra_of(requirement)
-        if extra is not None and requirement.name != "archipel":  # which would be an extra of extras
+        if extra is not None and requirement.name != "archipel":  # extras that only combine others
             yield Package(requirement.name, version_of(requirement.name), requirement.specifier, extra)
 
 
@@ -226,7 +226,7 @@ def check_data() -> Check:
         places()
     except FileNotFoundError as error:
         return Check("$ARCHIPEL_DATA", False, str(error))
-    return Check("$ARCHIPEL_DATA", True, os.environ.get("ARCHIPEL_DATA") or "not set, and need not be")
+    return Check("$ARCHIPEL_DATA", True, os.environ.get("ARCHIPEL_DATA") or "not set (optional)")
 
 
 def check_cache() -> Check:
@@ -260,7 +260,8 @@ def check_training() -> list[Check]:
         Check(
             "training",
             apart <= CLOSE,
-            f"{first.execution} and one by one, its numbers are at most {apart:.0e} apart; accuracy {first.score:.2f}",
+            f"{first.execution} and plain, the numbers of the models are at most {apart:.0e} apart; accuracy "
+            f"{first.score:.2f}",
         ),
     ]
 

@@ -1,4 +1,4 @@
-"""What the commands of a real federation share: addresses, papers, and the study."""
+"""What the commands of a real federation share: addresses, certificates and the study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from archipel.cli.console import told
+from archipel.cli.console import notices
 from archipel.core.checks import require
 
 try:
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from archipel.federation.learner.link import Link
 
 Address = Annotated[
-    str, typer.Option("--controller", help="Where the controller listens, as in host:9443.", metavar="HOST:PORT")
+    str, typer.Option("--controller", help="Address of the controller, such as host:9443.", metavar="HOST:PORT")
 ]
-Papers = Annotated[
+Certificates = Annotated[
     Path | None,
-    typer.Option("--tls", help="Folder of one's certificate, made with `archipel ca request`.", metavar="FOLDER"),
+    typer.Option("--tls", help="Folder of your certificate, made with `archipel ca request`.", metavar="FOLDER"),
 ]
 Insecure = Annotated[
     str | None,
     typer.Option(
         "--insecure",
-        help="Without TLS, as the caller of this name, such as learner/hospital-1; to this very machine only.",
+        help="Connect without TLS under this name, such as learner/hospital-1; only to a controller on this machine.",
         metavar="IDENTITY",
     ),
 ]
@@ -43,56 +43,63 @@ Method = Annotated[
 ]
 Changes = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Change a setting, such as training.rate=0.1, on all sides."),
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="KEY=VALUE",
+        help="Change a setting, such as training.rate=0.1; all sides must give the same.",
+    ),
 ]
 AsJsonLines = Annotated[bool, typer.Option("--json-log", help="Log one JSON object a line.")]
 
 
-def identity(papers: Path | None, insecure: str | None, address: str) -> Identity:
-    """Who one is to the controller."""
+def identity(certificates: Path | None, insecure: str | None, address: str) -> Identity:
+    """Return the identity of this process for the controller."""
     require(
-        (papers is None) != (insecure is None),
-        "Give --tls FOLDER, one's certificate; or, to try things on one machine, --insecure learner/NAME.",
+        (certificates is None) != (insecure is None),
+        "Give --tls FOLDER, the folder of your certificate; or, to try things on one machine, --insecure learner/NAME.",
     )
-    if papers is not None:
-        return tls.own_identity(papers)
+    if certificates is not None:
+        return tls.own_identity(certificates)
     assert insecure is not None
     tls.insecure_allowed(address)
     who = identity_of(insecure)
     if who is None:
-        raise ValueError(f"--insecure {insecure}: say whom one is, as in learner/hospital-1 or operator/alice.")
-    told.print(WARNING)
+        raise ValueError(
+            f"--insecure {insecure}: give a role and a name, such as learner/hospital-1 or operator/alice."
+        )
+    notices.print(WARNING)
     return who
 
 
-def listening(address: str, papers: Path | None, insecure: bool) -> tls.ServerCredentials | None:
-    """Return what a controller listens with."""
+def listening(address: str, certificates: Path | None, insecure: bool) -> tls.ServerCredentials | None:
+    """Return the credentials that a controller listens with; None without TLS."""
     require(
-        insecure != (papers is not None),
-        "Give --tls FOLDER, the controller's certificate; or, to try things on one machine, --insecure.",
+        insecure != (certificates is not None),
+        "Give --tls FOLDER, the folder of the controller's certificate; or, to try things on one machine, --insecure.",
     )
-    if papers is not None:
-        return tls.server_credentials(papers)
+    if certificates is not None:
+        return tls.server_credentials(certificates)
     tls.insecure_allowed(address)
-    told.print(WARNING)
+    notices.print(WARNING)
     return None
 
 
-def expiry(papers: Path) -> datetime:
-    """Return when one's own certificate expires."""
-    return tls.Certificates(papers).expires
+def expiry(certificates: Path) -> datetime:
+    """Return when the certificate in a folder expires."""
+    return tls.Certificates(certificates).expires
 
 
-def link(address: str, papers: Path | None, insecure: str | None) -> Link:
+def link(address: str, certificates: Path | None, insecure: str | None) -> Link:
     from archipel.federation.learner.link import Link
 
-    credentials = None if papers is None else tls.channel_credentials(papers)
+    credentials = None if certificates is None else tls.channel_credentials(certificates)
     return Link(address, credentials, insecure or "")
 
 
 @contextmanager
 def on_the_line(address: str) -> Iterator[None]:
-    """Turn refusals of the controller, and its silence, into error messages."""
+    """Turn a refusal by the controller, or no answer from it, into an error message."""
     from archipel.federation.learner.link import TurnedAway
 
     try:
@@ -100,7 +107,7 @@ def on_the_line(address: str) -> Iterator[None]:
     except TurnedAway as error:
         if error.nobody_there:
             raise ConnectionError(
-                f"No controller answers at {address}: is it running there, and with a certificate of the same "
-                f"authority? ({error})"
+                f"No controller answers at {address}: is it running there, and is its certificate of the "
+                f"same authority? ({error})"
             ) from error
-        raise ValueError(f"The controller at {address} says no: {error}") from error
+        raise ValueError(f"The controller at {address} refused: {error}") from error

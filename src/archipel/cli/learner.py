@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from archipel.cli.console import AllowCode, nearby, out, told
-from archipel.cli.federation import Address, AsJsonLines, Changes, Insecure, Method, Papers, identity, link, on_the_line
+from archipel.cli.console import AllowCode, nearby, notices, out
+from archipel.cli.federation import (
+    Address,
+    AsJsonLines,
+    Certificates,
+    Changes,
+    Insecure,
+    Method,
+    identity,
+    link,
+    on_the_line,
+)
 
 if TYPE_CHECKING:
     from archipel.federation.learner.agent import Agent
@@ -28,7 +38,7 @@ class Refusable(StrEnum):
 
 
 Table = Annotated[
-    Path | None, typer.Option("--data", "-d", help="One's own table; default: one's part of the study's data.")
+    Path | None, typer.Option("--data", "-d", help="Your own table; default: your part of the study's data.")
 ]
 State = Annotated[
     Path | None, typer.Option(help="Folder of private layers and unconfirmed answers; default: learner-NAME here.")
@@ -47,7 +57,10 @@ Refuse = Annotated[
 
 Site = Annotated[
     Path | None,
-    typer.Option("--site", help="The site's own rules, such as site.toml; they narrow what the study allows."),
+    typer.Option(
+        "--site",
+        help="A file with the site's own rules, such as site.toml; they can only narrow what the study allows.",
+    ),
 ]
 Threads = Annotated[
     int | None,
@@ -56,14 +69,14 @@ Threads = Annotated[
     ),
 ]
 ShowLog = Annotated[
-    bool, typer.Option("--log", help="Print the record of all orders and answers, one JSON object a line, and end.")
+    bool, typer.Option("--log", help="Print the record of all orders and answers, one JSON object per line, and exit.")
 ]
 
 
 def learner(
     study: Annotated[Path, typer.Argument(help="The study, the same as the controller's.")],
     controller: Address = "127.0.0.1:9443",
-    papers: Papers = None,
+    certificates: Certificates = None,
     insecure: Insecure = None,
     data: Table = None,
     state: State = None,
@@ -77,9 +90,9 @@ def learner(
     allow_code: AllowCode = False,
     json_log: AsJsonLines = False,
 ) -> None:
-    """Take part in a real federation with one's own data, which stay here.
+    """Take part in a real federation with your own data, which never leave this machine.
 
-    Killed at any moment and started again with the same --state, it goes on; what it had done is not done twice.
+    If it is killed, start it again with the same --state: it continues, and repeats no finished work.
     """
     from archipel.federation.learner.agent import Agent
     from archipel.federation.learner.local_state import StateFolder
@@ -94,7 +107,7 @@ def learner(
     from archipel.study.own_code import Code
     from archipel.study.site_file import SiteFile, read_site
 
-    name = _own_name(papers, insecure, controller)
+    name = _own_name(certificates, insecure, controller)
     place = state or Path(f"learner-{name}")
     if log:
         _print_record(place)
@@ -111,31 +124,32 @@ def learner(
     refuses: frozenset[Probes] = frozenset(part.value for part in refuse or ())
     with alone_in(closed(place)), torch_threads(count), on_the_line(controller):
         own = (StateFolder(place), hashes_of(narrowed), layout_hash(island.work.layout), refuses)
-        signed = _signatures(papers, narrowed, place)
-        _finish(run_learner(lambda: Agent(link(controller, papers, insecure), island, *own, signatures=signed)), place)
+        signed = _signatures(certificates, narrowed, place)
+        agent = run_learner(lambda: Agent(link(controller, certificates, insecure), island, *own, signatures=signed))
+        _finish(agent, place)
 
 
-def _own_name(papers: Path | None, insecure: str | None, controller: str) -> str:
+def _own_name(certificates: Path | None, insecure: str | None, controller: str) -> str:
     """Return the name in the certificate, which must be a learner's."""
-    who = identity(papers, insecure, controller)
+    who = identity(certificates, insecure, controller)
     if who.kind != "learner":
         raise ValueError(f"--tls: is the certificate of {who}; a learner's is needed.")
     return who.name
 
 
-def _signatures(papers: Path | None, study: Study, place: Path) -> RoundSignatures | None:
-    """Return what signs keys of secure sums and checks others'; revoked.txt in the state's folder counts here too."""
+def _signatures(certificates: Path | None, study: Study, place: Path) -> RoundSignatures | None:
+    """Return what signs keys of secure sums and verifies others'; revoked.txt in the state folder applies here too."""
     from archipel.federation.security.revocation import REVOKED, RevocationList
     from archipel.federation.security.round_signatures import RoundSignatures
 
-    if papers is None:
+    if certificates is None:
         return None
     listed = [one if isinstance(one, str) else one.name for one in study.federation.learners]
-    return RoundSignatures(papers, listed, RevocationList(place / REVOKED))
+    return RoundSignatures(certificates, listed, RevocationList(place / REVOKED))
 
 
 def _print_record(place: Path) -> None:
-    """Print what the learner of a folder was asked and has answered."""
+    """Print the record of a learner's orders and answers."""
     from archipel.federation.learner.order_record import read_record
 
     _print_lines(read_record(place))
@@ -151,7 +165,7 @@ def _finish(agent: Agent, place: Path) -> None:
     from archipel.study.local_site import save_model
 
     if agent.ended is None:
-        told.print("Stopped; the same command goes on.", highlight=False)
+        notices.print("Stopped; run the same command again to continue.", highlight=False)
         raise typer.Exit(130)
     out.print(f"The run is over: {escape(agent.ended)}.", highlight=False)
     if agent.last_model is not None:

@@ -51,7 +51,7 @@ def refuse_what_is_there(folder: Path) -> None:
             raise FileExistsError(f"archipel new: {place} is a file, not a folder. Give another name.")
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(
-            f"archipel new: {folder} is there and not empty, and nothing in it was touched. Give the name of a new "
+            f"archipel new: {folder} exists and is not empty; nothing was changed. Give the name of a new "
             f"folder, such as {folder / 'study'}."
         )
 

@@ -1,4 +1,4 @@
-"""The program `archipel`: its commands, and what it says of errors and warnings."""
+"""The program `archipel`: its commands, and how errors and warnings are printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.markup import escape
 from typer.core import TyperGroup
 
 import archipel
-from archipel.cli.console import told
+from archipel.cli.console import notices
 from archipel.cli.loading import STOPPED, interruptible, loading
 from archipel.core.checks import ArchipelWarning
 from archipel.federation.logs import printable
@@ -25,19 +25,18 @@ COMMANDS = {
     "run": "Run a study, watch it, and get a table and a report.",
     "reproduce": "Run a table of a paper, and compare the paper's figures with ours.",
     "report": "Compare finished runs: a page with figures, and a table here.",
-    "view": "Look at runs on one page: curves, learners, versions, traffic, and a slider that replays them.",
+    "view": "Show runs on one page: curves, learners, versions, traffic, and a slider that replays them.",
     "algorithms": "List the methods and their parts; with a name, show everything about one.",
     "new": "Create a project: a study, a network, made-up data and a test, all of which run.",
     "doctor": "Check the installation, the machine and the data, and train a little; "
     "exit code 1 if something is broken.",
     "data": "List the known data sets, and which are on this machine; `show` draws a split, `get` downloads.",
-    "controller": "Run the controller of a real federation: learners elsewhere train, and nothing that they sent is "
-    "ever lost.",
-    "learner": "Take part in a real federation with one's own data, which stay here.",
-    "status": "How a federation is doing: learners, tasks, version, score.",
+    "controller": "Run the controller of a real federation, whose learners train on other machines.",
+    "learner": "Take part in a real federation with your own data, which never leave this machine.",
+    "status": "Show the state of a federation: learners, tasks, version, score.",
     "operator": "Pause, resume, withdraw or readmit a learner of a federation; roll its model back.",
-    "replay": "Tell a new controller the journal of a federation, and see that it comes to the same models.",
-    "ca": "A small private authority for a real federation: certificates for controller, learners and operators.",
+    "replay": "Replay the journal of a federation, and check that it leads to the same models.",
+    "ca": "Issue certificates for the controller, learners and operators of a real federation.",
 }
 """The commands with the first sentence of their help."""
 
@@ -58,7 +57,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:  # before and after a study: while it runs, it handles the signal itself
-            told.print("Stopped.")
+            notices.print("Stopped.")
             raise typer.Exit(STOPPED) from None
 
 
@@ -75,8 +74,8 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def archipel_(
-    version: bool = typer.Option(False, "--version", help="Print the version and leave."),
-    debug: bool = typer.Option(False, "--debug", help="Show where in the code an error arose."),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:
     if version:
         print(archipel.__version__)
@@ -106,7 +105,7 @@ def run_program() -> None:
     """Run the command; an error is a line or two with the way out, a traceback only with --debug."""
     warnings.showwarning = show_warning
     debug = "--debug" in sys.argv[1:]
-    # --debug may stand anywhere, as a person adds it at the end of a line that has failed
+    # --debug may be anywhere: it is usually added at the end of a command that has failed
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     try:
         app(args=arguments)
@@ -118,11 +117,11 @@ def run_program() -> None:
 
 
 def say(error: Exception) -> None:
-    """Print an error; an unexpected one with how to see more."""
+    """Print an error; an unexpected one with how to get its traceback."""
     text = (in_words(error) if isinstance(error, OSError) else str(error)) or type(error).__name__
     if not isinstance(error, EXPECTED):
-        text = f"{type(error).__name__}: {text}\nRun it again with --debug to see where it arose."
-    told.print(f"[bold red]error:[/] {escape(printable(text))}", highlight=False, soft_wrap=True)
+        text = f"{type(error).__name__}: {text}\nRun it again with --debug for the traceback."
+    notices.print(f"[bold red]error:[/] {escape(printable(text))}", highlight=False, soft_wrap=True)
 
 
 def show_warning(
@@ -135,6 +134,6 @@ def show_warning(
 ) -> None:
     """Print Archipel's warnings as one line each, others as Python does."""
     if issubclass(category, ArchipelWarning):
-        told.print(f"[yellow]note:[/] {escape(printable(str(message)))}", highlight=False, soft_wrap=True)
+        notices.print(f"[yellow]note:[/] {escape(printable(str(message)))}", highlight=False, soft_wrap=True)
     else:
-        told.print(escape(warnings.formatwarning(message, category, filename, lineno, line)), end="")
+        notices.print(escape(warnings.formatwarning(message, category, filename, lineno, line)), end="")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
@@ -11,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from archipel.cli.console import notices
 from archipel.study.execute import RunNotice, RunProgress
 from archipel.study.grid import GridCell
 from archipel.study.results import Watcher
@@ -27,7 +29,7 @@ class Display(Watcher):
         self._what = ""
         self._jobs: Sequence[GridCell] = ()
         self._news: dict[int, RunProgress | None] = {}
-        """The runs at work and how far they are."""
+        """The running runs and their progress."""
         self._over = 0
         self._noted: set[str] = set()
 
@@ -51,7 +53,7 @@ class Display(Watcher):
             case Began(job):
                 self._news[job] = None
             case Told(_, RunNotice(text)):
-                if text not in self._noted:  # a hundred runs may have the same to say
+                if text not in self._noted:  # a hundred runs may report the same
                     self._noted.add(text)
                     self._say(f"[yellow]note:[/] {escape(text)}")
             case Told(job, RunProgress() as news):
@@ -65,7 +67,7 @@ class Display(Watcher):
                 self._over += 1
                 self._news.pop(job, None)
                 self.broken.append(name(self._jobs[job]))
-                known = reason in self._noted  # a mistake in a study breaks all of its runs alike
+                known = reason in self._noted  # a mistake in a study makes all its runs fail alike
                 self._noted.add(reason)
                 self._say(f"[red]failed:[/] {escape(self.broken[-1])}: {'the same' if known else escape(reason)}")
         if self._live is not None:
@@ -95,6 +97,15 @@ class Display(Watcher):
             )
         done = f"{self._what}: {self._over} of {len(self._jobs)} runs done; Ctrl-C stops and keeps what is done"
         return Group(table, Text(done, style="dim"))
+
+
+def exit_if_broken(display: Display) -> None:
+    """Exit with code 1 if runs have failed, after one line about them."""
+    if display.broken:
+        count = len(display.broken)
+        what, where = ("1 run", "its folder") if count == 1 else (f"{count} runs", "their folders")
+        notices.print(f"[red]{what} failed:[/] see error.txt in {where}.", soft_wrap=True)
+        raise typer.Exit(1)
 
 
 def name(cell: GridCell) -> str:

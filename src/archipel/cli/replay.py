@@ -1,4 +1,4 @@
-"""`archipel replay`: does the journal of a federation lead to the models it says?"""
+"""`archipel replay`: check that the journal of a federation leads to the models that it records."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def replay(
     allow_code: AllowCode = False,
     json: AsJson = False,
 ) -> None:
-    """Tell a new controller the journal of a federation, and see that it comes to the same models.
+    """Replay the journal of a federation, and check that it leads to the same models.
 
-    Every version's digest is compared with the one that was written, and the audit's chain of hashes is followed. Needs
+    Compares every version's digest with the recorded one, and verifies the audit's chain of hashes. Needs
     federation.keep_updates = true in the study from the beginning of the run.
     """
     from archipel.federation.storage.journal import Journal
@@ -41,20 +41,20 @@ def replay(
         rows = journal.check_audit()
         events, _ = journal.last()
         journal.close()
-        replayed = hosting.replay(state)
-    model = replayed.controller.state.model.name
-    told = {
+        again = hosting.replay(state)
+    model = again.controller.state.model.name
+    replayed = {
         "events": events,
-        "version": replayed.controller.state.version,
-        "digest": digest_of(replayed.models.digests(model)),
+        "version": again.controller.state.version,
+        "digest": digest_of(again.models.digests(model)),
         "audit": rows,
     }
     if json:
-        print_json(told)
+        print_json(replayed)
         return
     out.print(
-        f"{events} events told again: version {told['version']}, digest {told['digest']}, as it was written. "
-        f"The audit's {rows} rows are whole.",
+        f"{events} events replayed: version {replayed['version']}, digest {replayed['digest']}, as recorded. "
+        f"The audit's {rows} rows are unchanged.",
         soft_wrap=True,
         highlight=False,
     )

@@ -33,7 +33,7 @@ def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders with finished runs in them, however deep.")],
     output: Annotated[
         Path | None,
-        typer.Option("--out", help="Where the report goes.", show_default="report, in the first folder"),
+        typer.Option("--out", help="Folder of the report.", show_default="report, in the first folder"),
     ] = None,
     target: Annotated[
         float | None, typer.Option(help="The score to reach.", show_default="one that half of the methods reach")
@@ -132,15 +132,15 @@ def table(methods: Sequence[Measured]) -> Table:
     places = {column.name: decimals(column, methods) for column in COLUMNS}
     for one in methods:
         mean, deviation = shown(one.final, places["final"])
-        told = {column.name: shown(one[column.name], places[column.name])[0] or "-" for column in COLUMNS}
+        cells = {column.name: shown(one[column.name], places[column.name])[0] or "-" for column in COLUMNS}
         drawn.add_row(
             escape(one.method),
             f"{mean} ± {deviation}" if deviation else mean or "-",
-            told["last"],
-            *([told["validated"]] if validated else []),
+            cells["last"],
+            *([cells["validated"]] if validated else []),
             f"{one.target_seconds.n} of {one.runs}",
-            told["target_seconds"],
-            told["target_megabytes"],
-            told["total"],
+            cells["target_seconds"],
+            cells["target_megabytes"],
+            cells["total"],
         )
     return drawn

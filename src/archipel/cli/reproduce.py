@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from archipel.cli.console import AsJson, nearby, out, print_json, told
+from archipel.cli.console import AsJson, nearby, notices, out, print_json
 from archipel.cli.loading import STOPPED, loading
 from archipel.papers.catalogue import NAMES, reproduction
 from archipel.papers.reproduction import JUDGED, Figures, Reproduction
@@ -37,7 +37,7 @@ def reproduce(
         int | None, typer.Option("--jobs", "-j", min=1, help="Runs at a time; default: one for each core.")
     ] = None,
     list_: Annotated[
-        bool, typer.Option("--list", help="Name all there are, with their claims and whether these held.")
+        bool, typer.Option("--list", help="List all tables, with their claims and whether these held.")
     ] = False,
     json: AsJson = False,
 ) -> None:
@@ -49,13 +49,14 @@ def reproduce(
         _list(json)
         return
     with loading():
-        from archipel.cli.progress import Display
+        from archipel.cli.progress import Display, exit_if_broken
         from archipel.papers.outcome import as_data, reproduce
 
     chosen = reproduction(name)
     place = folder or Path("results") / f"{name}-{scale}"
-    display = Display(told)
-    told.print(f"{escape(chosen.title)}\n{scale}: {escape(chosen.scales[scale].says)}", highlight=False, soft_wrap=True)
+    display = Display(notices)
+    title = f"{escape(chosen.title)}\n{scale}: {escape(chosen.scales[scale].says)}"
+    notices.print(title, highlight=False, soft_wrap=True)
     outcome = None
     try:
         outcome = reproduce(chosen, scale, place, processes=jobs, watcher=display)
@@ -64,15 +65,10 @@ def reproduce(
     finally:
         display.close()
     if outcome is None:
-        if display.broken:
-            told.print(
-                f"[red]{len(display.broken)} runs failed:[/] error.txt in their folders tells where.", soft_wrap=True
-            )
-            raise typer.Exit(1)
+        exit_if_broken(display)
         where = f" --out {escape(shlex.quote(str(folder)))}" if folder else ""
-        told.print(
-            f"stopped; go on with: archipel reproduce {name} --scale {scale}{where}", highlight=False, soft_wrap=True
-        )
+        again = f"stopped; continue with: archipel reproduce {name} --scale {scale}{where}"
+        notices.print(again, highlight=False, soft_wrap=True)
         raise typer.Exit(STOPPED)
     if json:
         print_json(as_data(outcome))
@@ -131,7 +127,7 @@ def show(outcome: Outcome) -> None:
 
 
 def drawn(figures: Figures) -> Table:
-    """Return a table with a line for each cell: the paper's figure, ours and the difference."""
+    """Return a table with a row for each figure: the paper's, ours and the difference."""
     table = Table(
         title=escape(figures.table.title), title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0)
     )

@@ -15,7 +15,7 @@ import typer
 from rich.markup import escape
 
 from archipel.cli.browser import open_in_browser
-from archipel.cli.console import AllowCode, AsJson, nearby, out, print_json, told
+from archipel.cli.console import AllowCode, AsJson, nearby, notices, out, print_json
 from archipel.cli.loading import STOPPED, loading
 from archipel.live.page_process import PageProcess, PageSettings
 from archipel.live.serving import USUAL
@@ -51,7 +51,7 @@ ClusterAddress = Annotated[
     typer.Option("--cluster", help="Run on a Ray cluster: local, auto, host:port or ray://host:port."),
 ]
 PerActor = Annotated[
-    str, typer.Option("--per-actor", metavar="cpus=1,gpus=0", help="What each actor on the cluster gets.")
+    str, typer.Option("--per-actor", metavar="cpus=1,gpus=0", help="Resources of each actor on the cluster.")
 ]
 MixedNodes = Annotated[
     bool, typer.Option("--mixed", help="Allow nodes of the cluster whose versions or processors differ.")
@@ -92,12 +92,12 @@ def run(
     done; --resume continues.
     """
     with loading():
-        from archipel.cli.progress import Display
+        from archipel.cli.progress import Display, exit_if_broken
         from archipel.study.results import run_study
 
     chosen, place = _chosen(study, algorithm or [], data, change or [], folder, resume, allow_code)
     where = None if cluster is None else cluster_of(cluster, per_actor, mixed, cluster_folder)
-    display = Display(told)
+    display = Display(notices)
     if listen is not None and not live:
         raise ValueError(f"--listen {listen}: is the address of the live page; give --live too.")
     with _page(place, listen) if live else nullcontext():
@@ -106,14 +106,10 @@ def run(
         finally:
             display.close()
     _show(results, chosen, json)
-    if display.broken:
-        told.print(
-            f"[red]{len(display.broken)} runs failed:[/] error.txt in their folders tells where.", soft_wrap=True
-        )
-        raise typer.Exit(1)
+    exit_if_broken(display)
     if results.unfinished:
-        told.print(
-            f"stopped with {len(results.unfinished)} runs unfinished; go on with: "
+        notices.print(
+            f"stopped with {len(results.unfinished)} runs unfinished; continue with: "
             f"archipel run --resume {escape(shlex.quote(str(place)))}{' --allow-code' * allow_code}",
             soft_wrap=True,
             highlight=False,
@@ -125,7 +121,7 @@ def run(
 def _page(folder: Path, listen: str | None) -> Iterator[None]:
     """Show the runs of a folder on a page, from a process of its own."""
     page = PageProcess(PageSettings(str(folder.resolve()), listen))
-    told.print(f"Live: {escape(page.url)}", soft_wrap=True, highlight=False)
+    notices.print(f"Live: {escape(page.url)}", soft_wrap=True, highlight=False)
     open_in_browser(page.url)
     try:
         yield
@@ -166,13 +162,13 @@ def _chosen(
             raise ValueError("--resume continues the study in its folder as it is; give no other arguments.")
         if not (resume / "runs.json").exists() or not (resume / "study.toml").exists():
             raise FileNotFoundError(
-                f"{resume} holds no study that was started; give the folder of a study's results, not that of one run."
+                f"{resume} holds no results of a study; give the folder of a study's results, not that of a single run."
             )
         return read_study(resume / "study.toml", code=code), resume
     study = read_study(path, algorithms=algorithms, data=data, changes=changes, code=code)
     if folder is not None:
         if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
-            raise ValueError(f"{folder} is there already; give another --out, or go on with --resume {folder}.")
+            raise ValueError(f"{folder} exists already; give another --out, or continue it with --resume {folder}.")
         return study, folder
     names = (slug(study.title) + ("" if number == 1 else f"-{number}") for number in range(1, 10**6))
     return study, next(place for name in names if not (place := Path("results") / name).exists())

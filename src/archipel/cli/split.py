@@ -15,7 +15,7 @@ from archipel.data import Islands, c_score, class_distances, size_statistics
 from archipel.data.scores import DISTANCES, SizeStatistics
 
 BLOCKS = (("·", "bright_black"), ("░", "blue"), ("▒", "cyan"), ("▓", "green"), ("█", "yellow"))
-"""From no example of a class to a learner's most frequent class: to be told apart without colours too."""
+"""From no example of a class to a learner's most frequent class; distinguishable without colours."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def show_split(split: SplitSummary) -> None:
     write(f"{len(split.learners)} learners of {split.source}; {split.test:,} test examples, {split.stimuli:,} stimuli")
     write(f"sizes: {split.sizes}")
     if split.c_score is not None:
-        write(f"C-score: {split.c_score:.2f} (0: everybody's classes are as in all data; below 2)")
+        write(f"C-score: {split.c_score:.2f} (0: every learner has the classes of all data; always below 2)")
     for name, distance in split.distances.items():
         write(
             f"{name.replace('_', ' ')} distance between two learners' classes: {distance.mean:.2f} on average, at most "
@@ -101,7 +101,7 @@ def show_blocks(learners: Sequence[LearnerSplit]) -> None:
         for start in range(0, max(1, classes), a_line):
             line = Text(" " * column if start else f"{learner.name:{names}}  {learner.examples:8,}  ")
             for count in learner.classes[start : start + a_line]:
-                # rounded up: one example is not none
+                # rounded up: a single example must be visible
                 block, colour = BLOCKS[-(-count * (len(BLOCKS) - 1) // max(learner.classes))]
                 line.append(block * cell, colour)
             out.print(line, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`archipel status`: how a federation is doing."""
+"""`archipel status`: the state of a federation."""
 
 from __future__ import annotations
 
@@ -8,39 +8,44 @@ from rich.markup import escape
 from rich.table import Table
 
 from archipel.cli.console import AsJson, out, print_json
-from archipel.cli.federation import Address, Insecure, Papers, identity, link, on_the_line
+from archipel.cli.federation import Address, Certificates, Insecure, identity, link, on_the_line
 
 
 def status(
-    controller: Address = "127.0.0.1:9443", papers: Papers = None, insecure: Insecure = None, json: AsJson = False
+    controller: Address = "127.0.0.1:9443",
+    certificates: Certificates = None,
+    insecure: Insecure = None,
+    json: AsJson = False,
 ) -> None:
-    """How a federation is doing: learners, tasks, version, score.
+    """Show the state of a federation: learners, tasks, version, score.
 
     A learner sees the federation and itself; an operator sees all learners.
     """
     from archipel.federation.processes import ask
 
-    identity(papers, insecure, controller)
+    identity(certificates, insecure, controller)
     with on_the_line(controller):
-        told: dict[str, Any] = ask(lambda: link(controller, papers, insecure))
+        status: dict[str, Any] = ask(lambda: link(controller, certificates, insecure))
     if json:
-        print_json(told)
+        print_json(status)
         return
-    score = "none yet" if told["score"] is None else f"{told['metric']} {told['score']:.4f}"
+    score = "none yet" if status["score"] is None else f"{status['metric']} {status['score']:.4f}"
     doing = (
-        f"over: {told['stopped']}" if told["stopped"] else told["waiting for"] and f"waits for {told['waiting for']}"
+        f"over: {status['stopped']}"
+        if status["stopped"]
+        else status["waiting for"] and f"waits for {status['waiting for']}"
     )
-    restarts = f"; killed and back {told['restarts']} times" if told["restarts"] else ""
-    privacy = told["epsilon"]
+    restarts = f"; restarted {status['restarts']} times" if status["restarts"] else ""
+    privacy = status["epsilon"]
     epsilon = "" if privacy is None else f", epsilon {privacy['spent']:.4g} at delta {privacy['delta']:g}"
     sentence = (
-        f"version {told['version']}, {told['rounds']} local rounds, {told['seconds']} s, score {score}{epsilon}, "
-        f"{told['updates waiting']} updates waiting{'; ' + doing if doing else ''}{restarts}"
+        f"version {status['version']}, {status['rounds']} local rounds, {status['seconds']} s, score {score}{epsilon}, "
+        f"{status['updates waiting']} updates waiting{'; ' + doing if doing else ''}{restarts}"
     )
     out.print(escape(sentence), highlight=False, soft_wrap=True)
-    spent = ["epsilon"] if any(one.get("epsilon") is not None for one in told["learners"]) else []
+    spent = ["epsilon"] if any(one.get("epsilon") is not None for one in status["learners"]) else []
     table = Table("learner", "state", "examples", "training", "evaluating", "movement", *spent, "seen")
-    for one in told["learners"]:
+    for one in status["learners"]:
         seen = "" if one["seen"] is None else f"{one['seen']} s ago"
         cells = (
             one["name"],
@@ -54,8 +59,8 @@ def status(
         )
         table.add_row(*(escape("" if cell is None else str(cell)) for cell in cells))
     out.print(table)
-    _versions(told)
-    _warn(told)
+    _versions(status)
+    _warn(status)
 
 
 def _movement(learner: dict[str, Any]) -> str:
@@ -67,15 +72,16 @@ def _movement(learner: dict[str, Any]) -> str:
     return f"{movement['norm']:.3g} ({movement['medians']} x median{clipped})"
 
 
-def _warn(told: dict[str, Any]) -> None:
-    """Print what an operator should see to."""
-    for one in told["certificates"]:
+def _warn(status: dict[str, Any]) -> None:
+    """Print warnings for operators."""
+    for one in status["certificates"]:
         if one["soon"]:
-            ends = f"the certificate of {one['who']} expires on {one['expires'][:10]}; have a new one signed before"
+            ends = f"the certificate of {one['who']} expires on {one['expires'][:10]}; renew it before then"
             out.print(f"[yellow]note:[/] {escape(ends)}", highlight=False, soft_wrap=True)
-    for one in told["learners"]:
+    for one in status["learners"]:
         if one["capped"]:
-            claims = f"{one['name']} claims more than anybody's share of: {', '.join(one['capped'])}; it is cut to that"
+            what = ", ".join(one["capped"])
+            claims = f"{one['name']} claims more than the largest share allowed of: {what}; it is limited to that share"
             out.print(f"[yellow]note:[/] {escape(claims)}", highlight=False, soft_wrap=True)
         movement = one["movement"]
         if movement is not None and movement["outlier"]:
@@ -83,12 +89,12 @@ def _warn(told: dict[str, Any]) -> None:
             out.print(f"[yellow]note:[/] {escape(moved)}", highlight=False, soft_wrap=True)
 
 
-def _versions(told: dict[str, Any]) -> None:
+def _versions(status: dict[str, Any]) -> None:
     """Print who made the last versions, with the largest share first."""
-    if not told["versions"]:
+    if not status["versions"]:
         return
     table = Table("version", "shares")
-    for one in told["versions"]:
+    for one in status["versions"]:
         shares = sorted(one["shares"].items(), key=lambda item: -item[1])
         table.add_row(str(one["version"]), escape(", ".join(f"{name} {share:.0%}" for name, share in shares[:5])))
     out.print(table)

@@ -20,14 +20,14 @@ ADVICE = {
     "autograd.Function": "give the function setup_context() and generate_vmap_rule = True",
     "out of torch": "compute in torch instead of numpy",
     "changes an attribute": "keep what the network counts in a buffer (register_buffer) and change it in place",
-    "Python's or numpy's generator": "draw by torch.rand, torch.randn or bernoulli_, which the run's seed reaches",
+    "Python's or numpy's generator": "draw by torch.rand, torch.randn or bernoulli_, which use the run's seed",
     "comes out differently": "change buffers in place (copy_, mul_, add_) instead of assigning them",
     "keeps tensors from one operation": "leave out checkpointing: the network is small",
     "rules of its own": "leave out max_norm, scale_grad_by_freq and sparse of embeddings",
     "does not change every number": "use SGD, Adam, AdamW or RMSprop",
     "computed in": "leave out `accumulate`: it saves memory, not time",
 }
-"""What a user can change, by a part of the reason why a network is not stacked."""
+"""What a user can change, by words in the reason why a network is not stacked."""
 
 
 @dataclass(frozen=True)
@@ -66,4 +66,4 @@ def show_executions(found: list[MethodExecution]) -> None:
         if one.reason and one.execution == "workers":
             write("It costs speed: learners are trained one by one, not many in one step.", MARGIN)
         if one.advice:
-            write(f"To change that: {one.advice}.", MARGIN)
+            write(f"To make it faster: {one.advice}.", MARGIN)

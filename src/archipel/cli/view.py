@@ -22,9 +22,9 @@ def view(
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the page in a browser, if there is a screen.")] = True,
 ) -> None:
-    """Look at runs on one page: curves, learners, versions, traffic, and a slider that replays them.
+    """Show runs on one page: curves, learners, versions, traffic, and a slider that replays them.
 
-    The page only reads. On this machine it is open to its users; elsewhere it takes the token in its address. Ctrl-C
+    The page only reads. On this machine all users can open it; on others the token in its address is needed. Ctrl-C
     ends it.
     """
     server = open_page(followed_in(folder), listen)

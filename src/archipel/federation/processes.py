@@ -87,7 +87,7 @@ async def _controller(
     except Exception as error:
         raise Broken(
             f"The controller ended at version {federation.durable.controller.state.version}: {error or type(error)}. "
-            "Nothing that was acknowledged is lost; the same command goes on."
+            "Nothing that was acknowledged is lost; run the same command again to continue."
         ) from error
     return federation
 

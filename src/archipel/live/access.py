@@ -79,12 +79,12 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def tls_context(papers: Path) -> ssl.SSLContext:
+def tls_context(certificates: Path) -> ssl.SSLContext:
     """Return the context of a server with the controller's certificate; callers may show one of the same authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(papers / "certificate.pem", papers / "key.pem")
-    context.load_verify_locations(papers / "authority.pem")
+    context.load_cert_chain(certificates / "certificate.pem", certificates / "key.pem")
+    context.load_verify_locations(certificates / "authority.pem")
     context.verify_mode = ssl.CERT_OPTIONAL
     return context
 

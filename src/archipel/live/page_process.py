@@ -38,7 +38,7 @@ class PageSettings:
     """HOST:PORT; None: the usual place, or a free port."""
     federation: bool = False
     """The folder is a controller's state."""
-    papers: str | None = None
+    certificates: str | None = None
     """Folder of the controller's certificate, for pages beyond this machine."""
     operators: tuple[str, ...] = ()
     revoked: str | None = None
@@ -139,7 +139,7 @@ def serve_from_pipe() -> None:
         server = open_when_free(
             followed,
             settings.listen,
-            papers=None if settings.papers is None else Path(settings.papers),
+            certificates=None if settings.certificates is None else Path(settings.certificates),
             operators=tuple(settings.operators),
             revoked=None if settings.revoked is None else Path(settings.revoked),
             token=settings.token,

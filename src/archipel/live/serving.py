@@ -25,22 +25,23 @@ def open_page(
     followed: Followed,
     listen: str | None = None,
     *,
-    papers: Path | None = None,
+    certificates: Path | None = None,
     operators: tuple[str, ...] = (),
     revoked: Path | None = None,
     token: str | None = None,
 ) -> LiveServer:
     """Listen, and follow; without an address at the usual place, or at a free port if that is taken.
 
-    papers: folder of the controller's certificate, for TLS beyond this machine. operators: names whose certificates
-    are admitted there, unless they are in the file of revoked ones. token: opens it too; drawn if nothing else does.
+    certificates: folder of the controller's certificate, for TLS beyond this machine. operators: names whose
+    certificates are admitted there, unless they are in the file of revoked ones. token: opens it too; drawn if nothing
+    else does.
     """
     host, port = parse_address(listen or USUAL)
     beyond = not is_loopback(host)
     if beyond and token is None and not operators:
         token = secrets.token_urlsafe(24)
     access = Access(host, token if beyond else None, operators, revoked)
-    context = tls_context(papers) if beyond and papers is not None else None
+    context = tls_context(certificates) if beyond and certificates is not None else None
     follower = Follower(followed)
     try:
         server = LiveServer(_bound(host, port), follower, access, context)

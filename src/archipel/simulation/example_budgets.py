@@ -40,7 +40,7 @@ class ExampleBudgets:
         most, terms = int(sizes.max()), self.terms
         largest = ExampleBudget(terms, most, ExampleAccount())
         check_budget(largest, "the largest learner")
-        terms.mechanism.warn_of_delta(most, "examples of a learner", stacklevel=6)  # of the call of `simulate`
+        terms.mechanism.warn_of_delta(most, "examples of a learner", stacklevel=6)  # the caller of `simulate`
 
     def check_rounds(self, sizes: IntArray, expected: float, rounds: int) -> None:
         """Refuse more rounds than a budget with a given noise pays for at any learner; expected: tasks of each."""

@@ -55,7 +55,7 @@ class Dealt:
     """The data of a run."""
 
     split: Islands
-    """Who has what, before features were standardised: this is what a split file tells."""
+    """The examples of each learner, before features are standardised; saved in a split file."""
     islands: Islands
 
 
@@ -79,12 +79,12 @@ def build_algorithm(study: Study) -> Algorithm:
 
 
 def _check_statistics(algorithm: Algorithm, standardise: str) -> None:
-    """Refuse features that are standardised by sums which the account of a method's privacy does not cover."""
+    """Refuse to standardise features by sums that the privacy account of the method does not cover."""
     privacy = algorithm.privacy
     if privacy is not None:
         require(
             standardise in privacy.statistics,
-            f"data.standardise = {standardise!r} tells what is computed from all rows, and {type(privacy).__name__} "
+            f"data.standardise = {standardise!r} reveals statistics of all rows, and {type(privacy).__name__} "
             f"does not account for that. Use {' or '.join(map(repr, privacy.statistics))}; normalise images by given "
             "means.",
         )
@@ -184,11 +184,11 @@ def _model(call: ConstructorCall, data: Islands, folder: Path, seed: int) -> Cal
     known = _from_data(data)
     filled: dict[str, int] = {}
     for name, parameter in inspect.signature(call.constructor).parameters.items():
-        # somebody's own default is meant, ours are for the data set that the paper had
+        # a default in a user's network is meant; Archipel's are for the data set of the paper
         if name in FROM_DATA and (not is_own(call.name) or parameter.default is parameter.empty):
             require(
                 name in known or name in call.given or parameter.default is not parameter.empty,
-                f"model.{name}: it cannot be told from {data.name!r}, whose examples have the shape "
+                f"model.{name}: it does not follow from {data.name!r}, whose examples have the shape "
                 f"{tuple(data.x.shape[1:])}; give it.",
             )
             filled |= {name: known[name]} if name in known else {}
@@ -223,7 +223,7 @@ def _from_data(data: Islands) -> dict[str, int]:
     else:
         known["length"] = data.x.shape[-1]
     if data.x.dtype == torch.int64 and data.classes is not None:
-        known["vocabulary"] = data.classes  # the next character is one of those that are read
+        known["vocabulary"] = data.classes  # the target is the next character of the same vocabulary
     return known
 
 
@@ -237,14 +237,15 @@ def _load_weights(module: nn.Module, path: Path) -> None:
     try:
         tensors = load_file(path)
     except SafetensorError as error:
-        raise ValueError(f"model.weights: {path} is damaged or no safetensors file: {error}.") from None
+        raise ValueError(f"model.weights: {path} is damaged or not a safetensors file: {error}.") from None
     layout, frozen = Layout.of(module), frozen_parameters(module)
     names = dict(module.named_parameters(remove_duplicate=False))
     tied = {name for name in names if name not in dict(module.named_parameters())}
     here, there = set(module.state_dict()) - tied, set(tensors) - tied
     require(
         here == there,
-        f"model.weights: {path.name} is of another network: the network lacks {sorted(there - here) or 'nothing'}, "
+        f"model.weights: {path.name} belongs to another network: the network lacks "
+        f"{sorted(there - here) or 'nothing'}, "
         f"the file lacks {sorted(here - there) or 'nothing'}.",
     )
     for name, parameter in frozen.items():
@@ -270,7 +271,7 @@ def _loss(name: str, code: OwnCode) -> Loss:
 
 
 def check(study: Study) -> None:
-    """Build what can be built without the data, so that mistakes show before anything runs."""
+    """Build what needs no data, so that mistakes show before anything runs."""
     build_algorithm(study)
     if study.ending is not None:
         Ending(**study.ending.given())

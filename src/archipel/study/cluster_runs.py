@@ -28,14 +28,14 @@ from archipel.study.inputs import changed, files_of, hashes
 from archipel.study.worker_pool import Began, Broke, Ended, Flag, Message, Tell, Told, done, stopped_by_hand
 
 ATTEMPTS = 3
-"""Actors that a run may be lost with before it counts as failed."""
+"""Losses of its actor after which a run counts as failed."""
 CHECKPOINT, WHOLE, STUDY = "checkpoint.safetensors", "run.json", "study.toml"
 LOOK = 0.25
-"""Longest wait between two looks at the cluster, in seconds."""
+"""Longest wait between two checks of the cluster, in seconds."""
 
 
 class RunActor(NodeActor):
-    """Executes one run at a time on a node; `ping` returns its news meanwhile."""
+    """Executes one run at a time on a node; `ping` returns its messages meanwhile."""
 
     def start(self, threads: int) -> list[str]:
         """Prepare for runs that compute with this many threads."""
@@ -52,7 +52,7 @@ class RunActor(NodeActor):
         """Execute a run; return how it ended and the files of its folder.
 
         inputs: files beside the study. expected: hashes of all files that it names. begun: files of the run's folder,
-        if it was begun before.
+        if it is resumed.
         """
         torch.set_num_threads(self.threads)
         self.stopping.clear()
@@ -72,7 +72,7 @@ class RunActor(NodeActor):
 
     @beside_work
     def ping(self) -> tuple[list[Any], dict[str, bytes]]:
-        """Return the news since the last call, and the checkpoint's files if there is a newer one."""
+        """Return the messages since the last call, and the files of the checkpoint if there is a newer one."""
         news = [self.news.popleft() for _ in range(len(self.news))]
         checkpoint: dict[str, bytes] = {}
         folder = self.folder
@@ -88,7 +88,7 @@ class RunActor(NodeActor):
 
 
 def _execute(expected: dict[str, str], job: RunJob, tell: Tell) -> bool:
-    """Execute a run if this node has the files that the study names as the driver has them."""
+    """Execute a run if this node has the same files as the driver."""
     different = changed(expected, hashes(study_of(job.study, code=job.code)))
     if different:
         raise ClusterError(
@@ -108,7 +108,7 @@ def work_on_cluster(cluster: Cluster, jobs: Sequence[RunJob], threads: int, hear
 
 
 class _Runs:
-    """The runs of a study: those that wait, and those that are out."""
+    """The runs of a study: those that wait, and those that an actor executes."""
 
     def __init__(
         self, ray: Any, cluster: Cluster, jobs: Sequence[RunJob], threads: int, hear: Callable[[Message], None]
@@ -121,14 +121,14 @@ class _Runs:
         self.waiting = deque(range(len(jobs)))
         self.begun: set[int] = set()
         self.out: dict[int, PooledActor] = {}
-        """Runs that are out, by number, and their actors."""
+        """Runs at work, by number, and their actors."""
         self.losses = Counter[int]()
-        """Actors that were lost with a run."""
+        """Losses of actors, by run."""
         self._inputs: Any = None
         """Reference of the files that the study names."""
 
     def work(self, stop: Flag) -> None:
-        """Do all runs, or let those that are out come to an end."""
+        """Do all runs; after a request to stop, wait for those at work."""
         asked = False
         try:
             while self.out or (self.waiting and not stop.is_set()):
@@ -153,7 +153,9 @@ class _Runs:
                 actor.work.append(number)
                 self.out[number] = actor
                 self.pool.expect(actor, reference, partial(self._end, number), partial(self._fail, number))
-        if self.waiting and not self.pool.ready and not self.pool.expected:  # there is nobody but this process
+        if (
+            self.waiting and not self.pool.ready and not self.pool.expected
+        ):  # no actor is left: this process executes it
             number = self.waiting.popleft()
             self._begin(number)
             self.hear(done(execute, number, self.jobs[number], lambda news: self._told(number, news, stop)))
@@ -190,7 +192,7 @@ class _Runs:
         files.pop(STUDY, None)
         write_files(Path(job.folder), files)
         write_study(job.study, Path(job.folder) / STUDY)
-        if whole is not None:  # last: a folder that has it is whole
+        if whole is not None:  # written last: a folder that has it is complete
             write_files(Path(job.folder), {WHOLE: whole})
         self.hear(replace(ended, job=number))
 

@@ -24,11 +24,11 @@ from archipel.study.own_code import Code
 from archipel.trackers import Tracker, tracker
 
 LIVE_PAGE = "the live page"
-"""What notices call it."""
+"""Its name in notices."""
 LOOK = 0.2
-"""Real seconds between two looks at a run."""
+"""Real seconds between two progress reports of a run."""
 SAVE = 20.0
-"""Real seconds of work between two checkpoints: no more than that is lost when a machine fails."""
+"""Real seconds between two checkpoints: the most work that a failure of the machine can cost."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class RunJob:
     """The study of this run alone, as written."""
     folder: str
     settings: Mapping[str, Any]
-    """What the grid has set for it."""
+    """The grid's settings for it."""
     tuned: Mapping[str, Any]
-    """What tuning has chosen for it."""
+    """The settings that tuning has chosen for it."""
     fold: int | None
     code: Code = "beside"
     """Which code the study may run."""
     cluster: Cluster | None = None
     """Where its learners are trained; None: in this process."""
     live: bool = False
-    """Write its records to a file while it runs, for the live page."""
+    """Whether to write its records to a file while it runs, for the live page."""
     mixed: str = ""
     """How the machine that executes it differs from the one that began the study."""
 
@@ -58,7 +58,7 @@ class RunProgress:
     """The progress of a run."""
 
     share: float
-    """Of its ending, from 0 to 1."""
+    """Share of its ending, from 0 to 1."""
     seconds: float
     """Virtual time."""
     version: int
@@ -162,7 +162,7 @@ class Audience:
             self._each(name, partial(listener.record, stamped))
 
     def look(self, share: float) -> None:
-        """Show how far the run is."""
+        """Report the progress of the run."""
         listener = self.listeners.get(LIVE_PAGE)
         if isinstance(listener, LiveFile):
             self._each(LIVE_PAGE, partial(listener.look, share))
@@ -176,7 +176,7 @@ class Audience:
             say()
         except Exception as error:
             del self.listeners[name]
-            self.tell(RunNotice(f"{name} does not follow this run any more: {error}"))
+            self.tell(RunNotice(f"{name} has stopped receiving this run: {error}"))
 
 
 def _ready(job: RunJob) -> tuple[Simulator, Checkpoint]:

@@ -100,7 +100,7 @@ def layout_hash(layout: Layout) -> str:
 
 
 class HomeEvaluator:
-    """The controller's own site: its test set and stimuli, if it has some."""
+    """The controller's own site, with its test set and stimuli, if any."""
 
     def __init__(self, work: TrainingContext, test: Tensor, stimuli: Tensor) -> None:
         self.work = work
@@ -124,7 +124,7 @@ class HomeEvaluator:
 
 @dataclass(frozen=True)
 class Hosting:
-    """All that the controller's side needs; nothing is opened yet."""
+    """Everything that the controller's side needs; nothing is opened yet."""
 
     study: Study
     algorithm: Algorithm
@@ -136,10 +136,10 @@ class Hosting:
     secret: str
     """The controller's key; empty unless the algorithm has privacy."""
     initial: Callable[[], Tensor]
-    """Makes the model it begins with; needed once, so it is not kept."""
+    """Makes the initial model; needed once, so the model is not kept here."""
     data: Islands
     work: TrainingContext | None
-    """For trying models at home, if the controller has data of its own."""
+    """Evaluates models at home, if the controller has data of its own."""
 
     def make(self, models: StoredModels, state: State | None) -> Controller:
         return Controller(
@@ -159,10 +159,10 @@ class Hosting:
             state=state,
         )
 
-    def open(self, folder: Path, revoked: Path | None = None, papers: Path | None = None) -> Federation:
+    def open(self, folder: Path, revoked: Path | None = None, certificates: Path | None = None) -> Federation:
         """Begin the federation in a folder, or continue it.
 
-        revoked: a list that lies elsewhere. papers: the controller's certificates, which secure sums need.
+        revoked: another path of the list. certificates: folder of the controller's certificate, which secure sums need.
         """
         section = self.study.federation
         folder.mkdir(parents=True, exist_ok=True)
@@ -187,27 +187,27 @@ class Hosting:
             features=tuple(self.data.x.shape[1:]) if everybodys else None,
             home=home,
             revoked=(listed := RevocationList(revoked or folder / REVOKED)),
-            sums=self._sums(papers, listed),
+            sums=self._sums(certificates, listed),
         )
 
-    def _sums(self, papers: Path | None, revoked: RevocationList) -> SumRules | None:
-        """Return how updates are added up, if the study has secure sums."""
+    def _sums(self, certificates: Path | None, revoked: RevocationList) -> SumRules | None:
+        """Return the rules of secure sums, if the study has them."""
         settings = self.algorithm.privacy
         if not isinstance(settings, SecureSum):
             return None
         require(
-            papers is not None,
+            certificates is not None,
             "This study adds up updates in secure sums, whose keys are signed with certificates. Give --tls; "
             "--insecure has none.",
         )
-        assert papers is not None
-        signatures = RoundSignatures(papers, self.terms.learners, revoked)
+        assert certificates is not None
+        signatures = RoundSignatures(certificates, self.terms.learners, revoked)
         return SumRules(settings, isinstance(self.algorithm.weighting, Equally), signatures.verify)
 
     def _as_begun(self, folder: Path) -> Hosting:
-        """With what was settled when the state was begun, whatever the list of learners says now.
+        """Return it with the terms that were stored when the state was begun, whatever the list of learners says now.
 
-        A journal told to a controller that begins at another event, or is scored elsewhere, would lead elsewhere.
+        A replay that begins at another event, or is scored elsewhere, would lead to another model.
         """
         journal = Journal(folder / "journal.sqlite")
         try:
@@ -228,7 +228,10 @@ class Hosting:
             secret = journal.fact("secret") or ""
         finally:
             journal.close()
-        older = {"federation.limits.most_share": 1.0, "federation.limits.most_movement": None}  # states without limits
+        older = {
+            "federation.limits.most_share": 1.0,
+            "federation.limits.most_movement": None,
+        }  # states of earlier versions have no limits
         theirs = {**older, **json.loads(before)}
         differ = [what for what in mine if what not in ("study", "wait for") and mine[what] != theirs[what]]
         differ += sorted(
@@ -238,7 +241,7 @@ class Hosting:
         )
         require(
             not differ,
-            f"The state was begun with another study: they differ in {', '.join(differ)}. Go on with the study it was "
+            f"The state was begun with another study: they differ in {', '.join(differ)}. Use the study it was "
             "begun with, or give another --state.",
         )
         return replace(self, terms=replace(self.terms, wait_for=theirs["wait for"]), secret=secret)
@@ -267,13 +270,13 @@ class Hosting:
         )
 
     def tell_trackers(self, run: Run, folder: Path) -> list[str]:
-        """Send a run that is over to the study's trackers; return what went wrong: that costs no run."""
+        """Send a finished run to the study's trackers; return what went wrong, instead of raising."""
         failures = []
         for name in self.study.trackers:
             try:
                 track(run, tracker(name), folder)
             except Exception as error:
-                failures.append(f"{name} did not get the run: {error}")
+                failures.append(f"{name} did not receive the run: {error}")
         return failures
 
 
@@ -292,23 +295,21 @@ def host(study: Study) -> Hosting:
     evaluation = settings.get("evaluation") or _evaluation(algorithm, data, work.layout, at_home)
     require(
         at_home or evaluation.at != "home",
-        "The study scores the model at home, and the controller has no test set. Give the study "
-        'evaluation.at = "learners", or the controller its data.',
+        "The study scores the model at home, and the controller has no test set. Set "
+        'evaluation.at = "learners", or give the controller its data.',
     )
     check_stimuli(algorithm, data)
-    require(
-        not algorithm.pooled, f"{algorithm.name} pools all data in one place, which a federation is there to avoid."
-    )
+    require(not algorithm.pooled, f"{algorithm.name} pools all data in one place, which a federation exists to avoid.")
     terms = _terms(study, data if at_home else None)
     if terms.limits.most_movement is not None and (
         algorithm.privacy is None or not algorithm.privacy.merges
-    ):  # which clips by a limit of its own
+    ):  # those clip by a limit of their own
         algorithm = replace(algorithm, merge=clipped(algorithm.merge, terms.limits.most_movement))
     for planner in algorithm.planners:
         if isinstance(planner, ValidationCycle):
             for guest in terms.learners.values():
-                planner.cycle_of(guest.group)  # says so if there are no thresholds for it
-    _tell_of_scores(algorithm, evaluation)
+                planner.cycle_of(guest.group)  # raises if there are no thresholds for the group
+    _warn_of_scores(algorithm, evaluation)
     ending = settings.get("ending") or Ending(rounds=20)
     layout = work.layout
 
@@ -321,12 +322,12 @@ def host(study: Study) -> Hosting:
     return Hosting(study, algorithm, layout, terms, ending, evaluation, seed, secret, initial, data, home)
 
 
-def _tell_of_scores(algorithm: Algorithm, evaluation: Evaluation) -> None:
-    """Warn of scores that tell the controller of single learners, where updates are hidden from it."""
+def _warn_of_scores(algorithm: Algorithm, evaluation: Evaluation) -> None:
+    """Warn if scores tell the controller about single learners although updates are hidden from it."""
     if isinstance(algorithm.privacy, SecureSum) and evaluation.at != "home":
         warnings.warn(
-            f'Evaluation(at="{evaluation.at}"): SecureSum hides updates and not scores: each learner tells how many of '
-            "its answers were right and wrong. Score the model at home, or accept that.",
+            f'Evaluation(at="{evaluation.at}"): SecureSum hides updates but not scores: each learner sends its counts '
+            "of right and wrong answers. Score the model at home, or accept that.",
             ArchipelWarning,
             stacklevel=2,
         )
@@ -353,12 +354,12 @@ def _terms(study: Study, data: Islands | None) -> Terms:
         listed = {name: ListedLearner("", rows.role(row)) for row, name in enumerate(rows.names)}
     require(
         bool(listed),
-        "federation.learners: the controller has no data to tell who takes part. List the learners by the names in "
+        "federation.learners: the controller has no data that name the learners. List the learners by the names in "
         'their certificates: learners = ["hospital-1", "hospital-2"].',
     )
     training = sum(guest.role == "train" for guest in listed.values())
     wait_for = section.wait_for or training
-    require(wait_for <= training, f"federation.wait_for is {wait_for}, and {training} learners are listed that train.")
+    require(wait_for <= training, f"federation.wait_for is {wait_for}, and {training} training learners are listed.")
     return Terms(
         listed,
         wait_for,
@@ -388,7 +389,7 @@ def _operators(study: Study) -> dict[str, OperatorRole]:
 
 
 def _data_is_here(study: Study) -> bool:
-    """Return whether the study's data are here; a table that is not there is somebody else's."""
+    """Return whether the study's data are on this machine; a table that is missing belongs to another site."""
     given = study.data.source.given
     paths = [given[name] for name in ("path", "folder") if name in given]
     return all((Path(study.folder or ".") / path).exists() for path in paths)
@@ -405,17 +406,18 @@ def _stand_in(study: Study) -> Islands:
         classes = len(given["classes"])
     require(
         shape is not None,
-        "The study's data are not here, and their shape cannot be told. List the features (and the values of "
+        "The study's data are not on this machine, so their shape is not known. List the features (and the values of "
         "categories) in data.source, or give federation.example, such as [54].",
     )
     assert shape is not None
     require(
         classes is not None or given.get("regression", False),
-        "The study's data are not here, and their classes cannot be told. List them in data.source.classes, or give "
+        "The study's data are not on this machine, so their classes are not known. List them in "
+        "data.source.classes, or give "
         "federation.classes.",
     )
     y = torch.zeros(2, dtype=torch.float32 if classes is None else torch.int64)
     nothing = torch.empty(0, dtype=torch.int64)
     part = Island("nobody", torch.arange(2), nothing)
-    x = torch.zeros(()).expand(2, *shape)  # one zero: an example may be large
+    x = torch.zeros(()).expand(2, *shape)  # one expanded zero: an example may be large
     return Islands(x, y, (part,), nothing, nothing, classes, "data elsewhere")

@@ -32,7 +32,7 @@ def read_study(
 
     algorithms: keep only these methods, with the study's settings for them where it has them.
     data: another data source; changes: "key=value", such as "training.rate=0.1" or "fedprox.mu=1".
-    code: which code it may run: "none", the files "beside" it, or "any", which is for studies that you trust; or an
+    code: which code it may run: "none", the files "beside" it, or "any" (only for studies that you trust); or an
     `ApprovedCode`.
     """
     lines: LineOf = no_lines
@@ -137,7 +137,7 @@ def value_of(text: str) -> Any:
 
 
 def _absolute(path: Path) -> Path:
-    """Return the path without symbolic links; unlike `Path.resolve`, a cyclic one is no error."""
+    """Return the absolute path; unlike `Path.resolve`, a cyclic link is no error."""
     return Path(os.path.realpath(path))
 
 
@@ -167,7 +167,7 @@ def _told(detail: Mapping[str, Any], raw: Raw, name: str, lines: LineOf) -> str:
 
 
 def _written(place: Place, raw: Raw) -> Place:
-    """Return the part of a place that is in the study; unions add steps of their own."""
+    """Return the part of a place that is in the study; pydantic adds steps for unions."""
     kept: list[str | int] = []
     value: Any = raw
     for number, step in enumerate(place):

@@ -26,7 +26,7 @@ LineOf: TypeAlias = Callable[[Place], int | None]
 MOST_PLACES = 200_000
 """Keys and items of a YAML or JSON file."""
 CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Characters that a terminal obeys, or that turn round the text behind them; tabs and line ends are none."""
+"""Control characters of terminals and of the direction of text, other than tabs and line ends."""
 MARK = "archipel: the line of this"
 """Stands in a copy of a TOML text at the place whose line is looked for."""
 
@@ -64,7 +64,7 @@ def read_file(path: Path) -> tuple[Raw, LineOf]:
 
 
 def _check_texts(raw: object, path: Path, lines: LineOf) -> None:
-    """Refuse a text that changes what a terminal does or shows: a study may be somebody else's, and is printed."""
+    """Refuse texts with control characters: a study may come from others, and its texts are printed."""
     seen: set[int] = set()
 
     def visit(value: object, place: Place) -> None:
@@ -72,10 +72,7 @@ def _check_texts(raw: object, path: Path, lines: LineOf) -> None:
             return
         if isinstance(value, str) and (found := CONTROLS.search(value)):
             at = f", line {line}" if (line := lines(place)) is not None else ""
-            raise ValueError(
-                f"{path}{at}: {value[:100]!r} holds the control character {found[0]!r}, which a study has no use for. "
-                "Remove it."
-            )
+            raise ValueError(f"{path}{at}: {value[:100]!r} holds the control character {found[0]!r}. Remove it.")
         if isinstance(value, Mapping):
             seen.add(id(value))
             for key, inner in value.items():
@@ -153,7 +150,7 @@ def _collect_lines(node: Any, place: Place, lines: dict[Place, int], path: Path)
         return
     require(
         len(lines) < MOST_PLACES,
-        f"{path}: more than {MOST_PLACES:,} keys and items. YAML aliases of aliases multiply what a file holds.",
+        f"{path}: more than {MOST_PLACES:,} keys and items. YAML aliases of aliases multiply them.",
     )
     lines.setdefault(place, node.start_mark.line + 1)
     if node.id == "mapping":
@@ -161,7 +158,7 @@ def _collect_lines(node: Any, place: Place, lines: dict[Place, int], path: Path)
             line, inner = key.start_mark.line + 1, (*place, key.value)
             require(
                 inner not in lines,
-                f"{path}, line {line}: {key.value} is there already, in line {lines.get(inner)}; keep one of them.",
+                f"{path}, line {line}: {key.value} is given already, in line {lines.get(inner)}; keep one of them.",
             )
             lines[inner] = line
             _collect_lines(value, inner, lines, path)

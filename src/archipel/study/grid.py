@@ -29,14 +29,14 @@ class GridCell:
     """The method's label."""
     seed: int
     settings: Mapping[str, Any]
-    """What the grid has set for it."""
+    """The grid's settings for it."""
     fold: int | None
     study: Study
     """The study of this run alone."""
     place: Path
     """Its folder in the folder of the results."""
     tuned: Mapping[str, Any] = field(default_factory=dict)
-    """What tuning has chosen for it."""
+    """The settings that tuning has chosen for it."""
 
 
 def cells(study: Study) -> list[GridCell]:
@@ -116,13 +116,13 @@ def known_key(key: str, labels: list[str], where: str) -> None:
 
 
 def check_apart(runs: Sequence[GridCell]) -> None:
-    """Refuse runs that share a folder, or whose folder has another purpose."""
+    """Refuse runs that share a folder, or whose folder is needed for something else."""
     seen: set[Path] = set()
     for run in runs:
         require(
             run.place not in seen,
-            f"{run.place} would be the folder of two runs; leave out values and seeds that are there twice, or give "
-            "methods labels that differ in more than signs.",
+            f"{run.place} would be the folder of two runs; leave out repeated values and seeds, or give "
+            "methods labels that differ in letters or digits.",
         )
         seen.add(run.place)
         require(
@@ -140,4 +140,5 @@ def slug_of(settings: Mapping[str, Any]) -> str:
     text = slug(",".join(f"{key}={value}" for key, value in settings.items()))
     if len(text) <= 150:
         return text
-    return f"{text[:140]}-{hashlib.sha256(repr(settings).encode()).hexdigest()[:8]}"  # a file system has its limits
+    # file systems limit the length of names
+    return f"{text[:140]}-{hashlib.sha256(repr(settings).encode()).hexdigest()[:8]}"

@@ -17,7 +17,7 @@ from archipel.study.schema import Study
 
 
 def hashes(study: Study) -> dict[str, str]:
-    """Return the SHA-256 of every file that the study names, by that name; of a folder, of all its files."""
+    """Return the SHA-256 of every file that the study names, by that name; for a folder, of all its files."""
     folder = Path(study.folder or ".")
     return {name: _hash(folder / name) for name in sorted(set(_named(study.raw))) if (folder / name).exists()}
 
@@ -26,7 +26,7 @@ def files_of(study: Study) -> dict[str, bytes]:
     """Return the files that another machine needs to run the study, by their paths from the study's folder.
 
     Own code may import its neighbours, so all Python files beside it are among them. Files elsewhere, and data sets
-    that are known by name, must be on that machine.
+    known by name, must already be on that machine.
     """
     folder = Path(study.folder or ".")
     named = {folder / name for name in _named(study.raw)}

@@ -26,7 +26,7 @@ class LiveFile:
     """A tracker that writes the file; it is removed when the run is finished, as records.jsonl has everything then."""
 
     def __init__(self, simulator: Simulator, about: Mapping[str, object]) -> None:
-        """Take the run, and what a study knows of it beside: settings, what was tuned, fold."""
+        """Take the run, and what the study adds: settings, tuned settings, fold."""
         self._simulator = simulator
         controller = simulator.controller
         self._about = {
@@ -39,7 +39,7 @@ class LiveFile:
         }
 
     def begin(self, name: str, settings: Mapping[str, object], folder: Path) -> None:
-        """Begin a new file, also when the run is resumed: readers notice that it is another one."""
+        """Begin a new file, also on resume: readers notice that the file was replaced."""
         self._path = folder / LIVE
         self._path.unlink(missing_ok=True)
         self._file = self._path.open("w", encoding="utf-8")
@@ -50,7 +50,7 @@ class LiveFile:
         self._file.write(record_line(stamped) + "\n")
 
     def look(self, share: float) -> None:
-        """Write how far the run is, and let readers see everything so far."""
+        """Write the progress, and flush, so that readers see everything so far."""
         simulator = self._simulator
         progress = {"time": simulator.clock.now, "share": share, "layers": simulator.wire.moved}
         self._write({"progress": progress})

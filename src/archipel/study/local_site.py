@@ -37,9 +37,9 @@ from archipel.study.federate import one_run
 from archipel.study.schema import Study
 
 TRIED = 4
-"""Examples that a network is tried on."""
+"""Examples on which a network is checked."""
 UNLISTED = 100
-"""Learners there may be where a learner's own copy of the study lists none."""
+"""Most learners of a federation, where a learner's copy of the study lists none."""
 
 
 NO_RULES = SiteRules()
@@ -50,7 +50,7 @@ def take_part(
 ) -> tuple[LocalSite, Study]:
     """Return one learner's side of a study, with a table of its own or with its part of the study's data.
 
-    rules: what its site demands beyond the study.
+    rules: the rules of its site file.
     """
     study = one_run(study)
     (seed,) = study.seeds
@@ -94,7 +94,7 @@ def _sums(algorithm: Algorithm) -> SumSettings | None:
 def _check_budget(
     algorithm: Algorithm, work: TrainingContext, learner: Learner, budget: BudgetTerms | None, rules: SiteRules
 ) -> None:
-    """Check that the noise that a site demands is in the study, and that its budget pays for a task."""
+    """Check that the study has the noise that the site file demands, and that the budget pays for a task."""
     require(
         rules.max_epsilon is None or budget is not None,
         f"This site allows its examples epsilon {rules.max_epsilon}, and {algorithm.name} adds no noise to gradients. "
@@ -107,10 +107,10 @@ def _check_budget(
 
 def _own_table(study: Study, name: str, table: Path, seed: int) -> tuple[Islands, Island]:
     _same_columns_everywhere(study)
-    source = build_source(study, {"path": table.resolve(), "site": None})  # a table of one's own is of one site
+    source = build_source(study, {"path": table.resolve(), "site": None})  # the table has one site only
     dealing: Any = study.data.split or study.data.natural
     held: Any = "none" if dealing is None else dealing.given().get("test", 0.2)
-    if not isinstance(held, str):  # in a simulation that part of everybody's data is at home
+    if not isinstance(held, str):  # in a simulation that share of all data is at home
         held = "none" if held is None else f"own({held})"
     data = source.split(learners=1, test=held, stimuli=0, seed=seed)
     (whole,) = data.learners
@@ -165,9 +165,9 @@ def try_out(study: Study, island: LocalSite, threads: int = 1) -> list[str]:
         counts = torch.bincount(work.y[learner.train], minlength=work.classes).tolist()
         told.append(f"labels: {counts} examples of the {work.classes} classes")
     if island.standardise is not None and island.moments is not None:
-        work = island.standardise(island.moments)  # as if everybody were like this learner
+        work = island.standardise(island.moments)  # as if all learners had data like these
         still = int((island.moments.deviation == 0).sum())
-        told.append(f"features: {still} of {island.moments.sum.numel()} do not vary here")
+        told.append(f"features: {still} of {island.moments.sum.numel()} are constant here")
     told.append(_executor(island, work, threads))
     plan = replace(build_algorithm(study).plan, epochs=1, steps=1)
     noise = None

@@ -90,7 +90,8 @@ class OwnCode:
         beside = file and Path(place).name == place
         require(
             self.allowed == "any" or (self.allowed != "none" and beside),
-            f"{name!r} is code that is not run unasked: a study runs files beside it, as in 'file.py:name', and a dry "
+            f"{name!r} is code that may not run without --allow-code: a study runs files beside it, as in "
+            "'file.py:name', and a dry "
             'run none. Read it, and if you trust it, give --allow-code (in Python: code="any"), or where a site file '
             "approves code, put it beside the study and approve it there.",
         )
@@ -123,10 +124,10 @@ def _package(place: str, name: str) -> ModuleType:
 
 
 def _file(path: Path, allowed: Code) -> ModuleType:
-    path = Path(os.path.realpath(path))  # a cyclic link is no file, as a missing one
+    path = Path(os.path.realpath(path))  # a cyclic link counts as a missing file
     require(path.is_file(), f"There is no file {path}. Paths in a study start from the study's own folder.")
-    # one module for one content, so that what it defines is the same class wherever it is asked for, and what was
-    # changed in between, as in a notebook, is read again
+    # one module for each content: the same file gives the same classes, and a file that has changed, as in a
+    # notebook, is read again
     content = allowed.read(path) if isinstance(allowed, ApprovedCode) else path.read_bytes()
     called = f"archipel_own_code.{path.stem}_{hashlib.sha256(str(path).encode() + content).hexdigest()[:16]}"
     if called in sys.modules:
@@ -184,7 +185,7 @@ class _ApprovedFinder(MetaPathFinder):
 
 
 class _AsRead(SourceFileLoader):
-    """Compile the source that was read: Python uses old bytecode if its source changed within the same second."""
+    """Compile the source that was read: Python would use old bytecode of a file that changed within the same second."""
 
     def __init__(self, name: str, path: Path, content: bytes) -> None:
         super().__init__(name, str(path))

@@ -57,11 +57,11 @@ class Results(Sequence[Run]):
     title: str
     runs: tuple[Run, ...]
     notes: tuple[str, ...] = ()
-    """What a reader of the figures has to know."""
+    """Notes for readers of the figures."""
     unfinished: tuple[str, ...] = ()
     """Runs that were stopped or have failed, by their folders."""
     compared: ReportSection = field(default_factory=ReportSection)
-    """What they are compared at."""
+    """The budget and target that they are compared at."""
 
     @overload
     def __getitem__(self, place: int) -> Run: ...
@@ -114,7 +114,7 @@ class Watcher:
         """Get the runs that are about to start; messages name them by their place in the list."""
 
     def hear(self, message: Message) -> None:
-        """Get the news that a run has started, made progress, ended or failed."""
+        """Get a message that a run has started, made progress, ended or failed."""
 
 
 class WarnsOfFailures(Watcher):
@@ -171,12 +171,12 @@ def run_study(
         else:
             write_json(folder / "inputs.json", hashes(study))
             write_json(folder / "runs.json", [str(job.place) for job in jobs])
-            write_study(study.raw, folder / "study.toml")  # last: a folder that has it is whole
+            write_study(study.raw, folder / "study.toml")  # written last: a folder that has it is complete
         machine = replace(_parallelism(folder, processes, cluster, max(len(jobs), len(tried))), live=live)
         if _unfinished(jobs, folder):
             _compare_versions(folder)
         if tried:
-            # once a choice is made it stays: a failed candidate that is repeated could change it between two runs
+            # a choice is kept: a failed candidate that runs again could change it
             if not (folder / CHOICES).exists() and not _execute_unfinished("tuning", tried, folder, machine, watcher):
                 return load_results(folder)
             choices = choose(tried, [_run_in(folder / cell.place) for cell in tried])
@@ -260,7 +260,7 @@ def load_results(folder: str | Path) -> Results:
 def _check_methods(jobs: Sequence[GridCell]) -> None:
     """Prepare every method's first run and discard it, so that mistakes show before anything is written."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ArchipelWarning)  # the runs themselves tell
+        warnings.simplefilter("ignore", ArchipelWarning)  # the runs themselves report it
         for job in {job.name: job for job in reversed(jobs)}.values():
             data = build_data(job.study).islands
             prepare(build_algorithm(job.study), data, **build_settings(job.study, data))
@@ -269,14 +269,14 @@ def _check_methods(jobs: Sequence[GridCell]) -> None:
 def _check_same_study(study: Study, folder: Path) -> None:
     """Refuse to resume another study, or one whose files have changed."""
     """Refuse to resume another study, or one whose files have changed."""
-    way_out = f"Give another folder, or go on with that one as it was: archipel run --resume {folder}"
+    way_out = f"Give another folder, or continue that study unchanged: archipel run --resume {folder}"
     begun = tomllib.loads((folder / "study.toml").read_text(encoding="utf-8"))
     require(begun == study.raw, f"{folder} holds the results of another study. {way_out}")
     other = changed(json.loads((folder / "inputs.json").read_text()), hashes(study))
     require(
         not other,
         f"{folder} was started with another {', '.join(other)}, and its results would mix runs of both. Give another "
-        "folder, or put the files back as they were.",
+        "folder, or restore the files.",
     )
 
 
@@ -301,7 +301,7 @@ def _compare_versions(folder: Path) -> None:
         write_json(path, {**told, "versions": now, EARLIER: [*told.get(EARLIER, []), told["versions"]]})
         (difference,) = _differences([told["versions"], now])
         warnings.warn(
-            f"{folder} was begun with {difference}. What is left runs with the present versions, and its bits may "
+            f"{folder} was begun with {difference}. The remaining runs use the present versions, and their bits may "
             "differ. For the same bits, stop and install the earlier versions.",
             ArchipelWarning,
             stacklevel=3,
@@ -309,7 +309,7 @@ def _compare_versions(folder: Path) -> None:
 
 
 def _changed_versions(folder: Path) -> list[str]:
-    """Say, for the notes of a report, that a study was resumed with other versions."""
+    """Return a note for the report if the study was resumed with other versions."""
     path = folder / MACHINE
     told = json.loads(path.read_text()) if path.exists() else {}
     history = [*told.get(EARLIER, []), *([told["versions"]] if told else [])]

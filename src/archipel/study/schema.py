@@ -140,7 +140,7 @@ class BesideModel(Arguments, use_attribute_docstrings=True):
 
 class BesideMethod(Arguments, use_attribute_docstrings=True):
     label: str | None = None
-    """What tables and figures call it; needed where one method is there twice."""
+    """Its name in tables and figures; needed if a method is listed twice."""
     protocol: Annotated[Any, expression(Protocol)] = None
     """Another protocol than the method's own, such as "Stream(5)"."""
     selection: Annotated[Any, expression(Selection)] = None
@@ -217,7 +217,7 @@ class DataSection(StudyTable):
     normalise: NormaliseTable | None = None
     """Subtract given means from the channels of images and divide by given deviations."""
     split: SplitTable | None = None
-    """Deal the examples out to learners; its `seed` is the run's unless given."""
+    """Divide the examples among learners; its `seed` is the run's unless given."""
     natural: NaturalTable | None = None
     """Every site of the source (writer, role, hospital …) is a learner; its `seed` is the run's unless given."""
     split_file: Path | None = None
@@ -254,15 +254,15 @@ class SimulationSection(StudyTable):
     """How the simulation is executed; nothing but `most_share` changes results beyond float tolerance."""
 
     threads: Annotated[int, Field(ge=1)] = 1
-    """Threads of one operation. Another number may give other bits, so it is the study's and not the machine's; what
-    runs side by side is not among them."""
+    """Threads of one operation. Another number may give other bits, so it is the study's and not the machine's;
+    parallel runs are not counted."""
     device: str = "cpu"
     """Of the learners' arithmetic."""
     execution: Way | None = None
-    """"plain", "workers", "stacked" or "native" instead of the way chosen from the network."""
+    """"plain", "workers", "stacked" or "native", instead of the one chosen from the network."""
     most_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nobody's share of a merge's weights or of a pooled score is above this; 1: no limit, since counts are true unless
-    a group of the fleet `claims` more."""
+    """The largest share of one learner in a merge's weights or in a pooled score; 1: no limit, since counts are true
+    unless a group of the fleet `claims` more."""
     shadow: bool = False
     """Also record RADFed's divergences DC and DL and the layers' divergence between local models (D&C), at the cost
     of a centralised run beside each run."""
@@ -272,18 +272,18 @@ class SimulationSection(StudyTable):
 
 
 class GuestTable(StudyTable):
-    """Settings of a learner of a federation that differs from the others."""
+    """Settings of one learner of a federation."""
 
     name: str
-    """As its certificate says."""
+    """The name in its certificate."""
     group: str = ""
     """Which thresholds are its (Metis gives fast and slow learners their own)."""
     role: Role = "train"
-    """"validation" and "test": the model is only tried there."""
+    """"validation" or "test": the learner only evaluates models."""
 
 
 class LimitsTable(StudyTable):
-    """What any learner of a federation may claim; joining with more is refused."""
+    """The most that a learner of a federation may claim; joining with more is refused."""
 
     examples: Annotated[int, Field(ge=1)] = 10_000_000
     """Examples to train on."""
@@ -292,8 +292,9 @@ class LimitsTable(StudyTable):
     test: Annotated[int, Field(ge=0)] = 10_000_000
     """Examples of a test part."""
     most_share: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """Nobody's share of a merge's weights, of everybody's statistics or of a pooled score is above this, whatever it
-    claims; with n learners never below 1/n. 1: no limit. Set it little above what the largest learner should have."""
+    """The largest share of one learner in a merge's weights, in statistics over all learners and in a pooled score,
+    whatever it claims; with n learners never below 1/n. 1: no limit. Set it little above the share of the largest
+    one."""
     most_movement: Annotated[float, Field(ge=1)] | Literal[False] = 10.0
     """How far an update may move a layer, in medians of what learners' updates lately moved it by; what goes further is
     scaled back to it (`NormClipped`). false: no limit."""
@@ -303,10 +304,10 @@ class OperatorTable(StudyTable):
     """A person who looks after a federation."""
 
     name: str
-    """As the certificate says."""
+    """The name in the certificate."""
     role: OperatorRole = "operator"
-    """"viewer" looks; "operator" also pauses, resumes and withdraws learners; "admin" also readmits them and rolls the
-    model back."""
+    """"viewer" may look; "operator" also pauses, resumes and withdraws learners; "admin" also readmits them and rolls
+    the model back."""
 
 
 class FederationSection(StudyTable):
@@ -318,30 +319,30 @@ class FederationSection(StudyTable):
     """Who looks after it, by the names in their certificates; a name alone has the role "operator". Nobody by default:
     learners may still look, and pause or withdraw themselves."""
     wait_for: Annotated[int, Field(ge=1)] | None = None
-    """Learners that have to be there before it begins; default: all that train."""
+    """Learners that must have joined before the run begins; default: all that train."""
     heartbeat: Annotated[float, Field(gt=0)] = 5.0
-    """Seconds between two signs of life."""
+    """Seconds between two heartbeats of a learner."""
     silence: Annotated[float, Field(gt=0)] = 30.0
-    """Seconds without one after which a learner is taken for gone and its tasks for lost."""
+    """Seconds without a heartbeat after which a learner counts as gone and its tasks as lost."""
     task_deadline: Annotated[float, Field(gt=0)] | None = None
     """Seconds that a training task may take; default: ten times the median of learners' last tasks, between a minute
     and a day. A round's own deadline is its protocol's: "Rounds(deadline=600)"."""
     opinion_deadline: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds that learners have for trying a model, and for a phase of a secure sum; who has not answered by then is
-    left out, and rests if it happens again."""
+    """Seconds that learners have to evaluate a model, and for a phase of a secure sum; later answers are left out, and
+    a learner that is late again rests."""
     norm_bound: Annotated[float, Field(gt=0)] | None = None
     """How far one update may move the model (Euclidean norm); further ones are refused. Off by default: honest learners
     differ."""
     limits: LimitsTable = LimitsTable()
     snapshot_every: Annotated[int, Field(ge=1)] = 100
-    """Commits between two snapshots, from which a controller that was killed goes on."""
+    """Commits between two snapshots, from which a killed controller continues."""
     keep_updates: bool = False
-    """Keep every event and every update's file, so that the whole run can be told again (`archipel replay`)."""
+    """Keep every event and the file of every update, so that the whole run can be replayed (`archipel replay`)."""
     example: tuple[Annotated[int, Field(ge=1)], ...] | None = None
-    """Shape of one example, such as [54] or [1, 28, 28], where the controller has no data and cannot tell it from the
-    columns that the study lists."""
+    """Shape of one example, such as [54] or [1, 28, 28], where the controller has no data and the columns that the
+    study lists do not tell it."""
     classes: Annotated[int, Field(ge=2)] | None = None
-    """How many classes there are, where the controller has no data and the study lists none."""
+    """Number of classes, where the controller has no data and the study lists none."""
 
 
 class ReportSection(StudyTable):
@@ -401,7 +402,7 @@ class Study(StudyTable):
     """Settings to choose from, for each method by its score on validation learners (with folds) or on the learners'
     validation parts, never on the test set; the chosen ones then run and are reported."""
     trackers: Annotated[tuple[Annotated[str, AfterValidator(known_tracker)], ...], BeforeValidator(listed)] = ()
-    """Where runs are told as they go: "tensorboard", "mlflow", "wandb", "opentelemetry"."""
+    """Trackers that receive the runs while they go on: "tensorboard", "mlflow", "wandb", "opentelemetry"."""
     federation: FederationSection = FederationSection()
     report: ReportSection = ReportSection()
 

@@ -1,4 +1,4 @@
-"""Read a site file: what a learner's operator demands beyond the study, which nobody else can change."""
+"""Read a site file: the rules of a learner's operator, which nobody else can change."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class SiteTable(StudyTable):
     min_rows: Annotated[int, Field(ge=ROWS)] = ROWS
     """Examples that the learner must have for training, and that an update must rest on (steps times batch)."""
     min_scored_rows: Annotated[int, Field(ge=1)] = 1
-    """Examples that the validation or the test part must have; models are not tried on a smaller part."""
+    """Examples that the validation or the test part must have; models are not evaluated on a smaller part."""
     min_batch: Annotated[int, Field(ge=1)] = 1
     """Smallest batch that the study may train with."""
     max_questions: Annotated[int, Field(ge=0)] | None = None
-    """Models that are tried on the learner's data in the whole run; default: as many as the study needs."""
+    """Models that may be evaluated on the learner's data in the whole run; default: as many as the study needs."""
     refuse: tuple[Probes, ...] = ()
-    """What is not answered, as with `--refuse`."""
+    """Questions that are not answered, as with `--refuse`."""
     max_epsilon: Annotated[float, Field(gt=0)] | None = None
-    """Epsilon that any example may be spent for in the whole run; the study has to use LocalNoise. Where the noise
+    """Largest epsilon of any example in the whole run; the study has to use LocalNoise. Where the noise
     follows from the budget it is raised, else the learner rests earlier."""
     code: dict[str, Sha256] | None = None
     """Code files beside the study that may run, each with its SHA-256, as `sha256sum` prints it. Other code is refused,
@@ -41,7 +41,7 @@ class SiteTable(StudyTable):
 
 @dataclass(frozen=True)
 class SiteFile:
-    """What a site file says."""
+    """The contents of a site file."""
 
     rules: SiteRules = field(default_factory=SiteRules)
     code: ApprovedCode | None = None

@@ -1,4 +1,4 @@
-"""Measure real time: of one call, or of all work in a folder, over interruptions."""
+"""Measure real time, of one call or of all work in a folder, interruptions left out."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Choice:
 
     method: str
     settings: Mapping[str, Any]
-    """What the grid has set for it."""
+    """The grid's settings for it."""
     fold: int | None
     """The held-out learners that it was chosen by; others may lead to another choice."""
     chosen: Mapping[str, Any]
@@ -91,7 +91,7 @@ def choose(tried: Sequence[GridCell], runs: Sequence[Run | None]) -> tuple[Choic
 
 
 def _repeated(cell: GridCell) -> str:
-    """Return what the runs of one choice share: seeds are repetitions, held-out learners are not."""
+    """Return what the runs of one choice have in common: seeds are repetitions, held-out learners are not."""
     return repr((cell.name, dict(cell.settings), cell.fold))
 
 

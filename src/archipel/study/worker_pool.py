@@ -23,9 +23,9 @@ import torch
 from archipel.kernels.threads import threads as torch_threads
 
 Tell: TypeAlias = Callable[[Any], bool]
-"""Tell the news of a job; False: come to an end soon."""
+"""Report on a job; False: the job should end soon."""
 Work: TypeAlias = Callable[[Any, Tell], Any]
-"""Do a job; in other processes it has to be a function that can be imported."""
+"""Execute a job; for other processes it must be a function that can be imported."""
 
 
 class Flag(Protocol):
@@ -74,7 +74,7 @@ def work_through(
 ) -> bool:
     """Execute all jobs, here or in several processes, with this many threads each; return False after Ctrl-C."""
     if processes > 1 and len(jobs) > 1:
-        context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
+        context = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
         stop: Flag = context.Event()
         with stopped_by_hand(stop):
             _in_processes(context, work, jobs, min(processes, len(jobs)), threads, hear, stop)
@@ -107,7 +107,7 @@ def stopped_by_hand(stop: Flag) -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals_blocked() -> Iterator[None]:
-    """Block SIGINT and SIGTERM, which reach all processes of a terminal or a job, in the processes started within.
+    """Block SIGINT and SIGTERM in processes started within: these signals reach all processes of a terminal or a job.
 
     They inherit the mask; this process requests them to stop. A signal that arrives meanwhile is delivered at the end,
     where an ignored one would be lost.
@@ -136,8 +136,8 @@ def done(work: Work, number: int, job: Any, tell: Tell) -> Ended | Broke:
     """Do a job; return how it ended."""
     try:
         return Ended(number, work(job, tell))
-    except Exception as error:  # one broken run must not cost the others
-        # those say in words of their own what was wrong with what was asked for
+    except Exception as error:  # a failed run must not stop the others
+        # their messages are written for users
         foreseen = isinstance(error, ValueError | OSError | ImportError)
         return Broke(number, str(error) if foreseen else f"{type(error).__name__}: {error}", traceback.format_exc())
 

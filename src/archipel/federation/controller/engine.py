@@ -289,4 +289,4 @@ class Federation:
             # a paused learner may have a task open, and be gone for good
             if member is not None and (member.active or session.orders):
                 log.warning("a learner is silent", extra={"learner": session.name, "seconds": terms.silence})
-                yield from self.departures.events(session, f"lost: no sign of life in {terms.silence:g} s")
+                yield from self.departures.events(session, f"lost: no heartbeat in {terms.silence:g} s")

@@ -1,4 +1,4 @@
-"""Joining and signs of life: compare a learner's study and network with the controller's; combine statistics."""
+"""Joining and heartbeats: compare a learner's study and network with the controller's; combine statistics."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class Joining:
         return welcome
 
     async def beat(self, name: str, pulse: pb.Pulse) -> pb.Heard:
-        """Note a sign of life and the steps made; tell a learner that counts as gone to join again."""
+        """Note a heartbeat and the steps made; tell a learner that counts as gone to join again."""
         session = self._sessions[name]
         session.seen = self._log.now
         member = self._log.state.members.get(name)
@@ -144,7 +144,7 @@ class Joining:
         differ = sorted(key for key in self._study.keys() | theirs.keys() if self._study.get(key) != theirs.get(key))
         if differ:
             raise Rejected(
-                f"The study of {name} is not the controller's: they differ in {', '.join(differ)[:500]}. "
+                f"The study of {name} differs from the controller's in {', '.join(differ)[:500]}. "
                 "Give both sides the same study file and the same code."
             )
         (mine, _, frozen), (theirs_layers, _, theirs_frozen) = (

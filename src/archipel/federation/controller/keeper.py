@@ -61,7 +61,9 @@ def keep(journal: Path) -> Life:
         try:
             pid = os.fork()
         except OSError as error:  # for want of memory, maybe: with 1, systemd tries again later
-            log.error(f"the controller cannot be started: {error}. Nothing is lost; the same command goes on.")
+            log.error(
+                f"the controller cannot be started: {error}. Nothing is lost; run the same command again to continue."
+            )
             raise SystemExit(1) from None
         if pid == 0:
             _end_with(keeper)

@@ -29,7 +29,7 @@ class LearnerSession:
 
     name: str
     seen: float = 0.0
-    """When it gave its last sign of life."""
+    """When its last heartbeat came."""
     orders: dict[int, Train | Evaluate | AddUp] = field(default_factory=dict)
     """Its open tasks."""
     queue: asyncio.Queue[tuple[Notice, int]] | None = None

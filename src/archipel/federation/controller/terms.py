@@ -56,7 +56,7 @@ class Terms:
     wait_for: int
     """Learners that must have joined before the run begins."""
     heartbeat: float = 5.0
-    """Seconds between two signs of life."""
+    """Seconds between two heartbeats."""
     silence: float = 30.0
     """Seconds without one after which a learner counts as gone."""
     task_deadline: float | None = None

@@ -186,7 +186,7 @@ class Agent:
         try:
             while self.ended is None:
                 following = asyncio.ensure_future(anext(orders))
-                # the controller gives a sign of life every heartbeat
+                # the controller sends something at every heartbeat
                 seconds = max(self._silence, 3 * self._heartbeat)
                 await asyncio.wait({following, lost}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
                 if not following.done():

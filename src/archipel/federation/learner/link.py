@@ -71,7 +71,7 @@ class Link:
         self._spare: dict[int, Tensor] = {}
         """Memory of models that came before, for the next one."""
         self._said = time.monotonic()
-        """When something was last said that the controller takes for a sign of life."""
+        """When the controller last got a message, which counts as a heartbeat."""
         self._metadata = (("archipel-identity", insecure_name),) if credentials is None else ()
         self._join = self._method(self.channel.unary_unary, "Join", pb.Welcome.FromString)
         self._listen = self._method(self.channel.unary_stream, "Listen", pb.Order.FromString)
@@ -100,7 +100,7 @@ class Link:
         return welcome
 
     def rest(self, heartbeat: float) -> float:
-        """Seconds until the next sign of life is due: an answer is one too."""
+        """Seconds until the next heartbeat is due: an answer counts as one."""
         return max(0.0, self._said + heartbeat - time.monotonic())
 
     async def beat(self, pulse: pb.Pulse) -> pb.Heard:

@@ -32,7 +32,7 @@ class OrderRecord:
         self._path = folder / FILE
 
     def order(self, order: pb.Order) -> None:
-        """Note what the controller asks for; its signs of life are left out."""
+        """Note what the controller asks for; heartbeats are left out."""
         kind = order.WhichOneof("what")
         if kind is None or kind == "ping":
             return

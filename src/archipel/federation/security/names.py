@@ -16,7 +16,7 @@ RESERVED = ("authority", "controller", "home", "issued")
 """Names that mean something else: folders of an authority, and the controller's own site."""
 
 Kind = Literal["controller", "learner", "operator"]
-"""Who can have a certificate."""
+"""The kinds of holders of a certificate."""
 KINDS: tuple[Kind, ...] = ("controller", "learner", "operator")
 
 

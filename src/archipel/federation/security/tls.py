@@ -96,11 +96,12 @@ def own_identity(folder: Path) -> Identity:
     return caller_in(Certificates(folder))
 
 
-def caller_in(papers: Certificates) -> Identity:
-    identity = None if papers.title is None else identity_of(papers.title)
+def caller_in(certificates: Certificates) -> Identity:
+    identity = None if certificates.title is None else identity_of(certificates.title)
     if identity is None:
         raise ValueError(
-            f"--tls {papers.folder}: is the certificate of {papers.title or 'nobody'}; here it takes one of a learner "
+            f"--tls {certificates.folder}: is the certificate of {certificates.title or 'nobody'}; here it takes "
+            "one of a learner "
             f"or an operator. Make it: archipel ca request learner NAME"
         )
     return identity
@@ -108,20 +109,22 @@ def caller_in(papers: Certificates) -> Identity:
 
 def server_credentials(folder: Path) -> grpc.ServerCredentials:
     """Return the credentials of a controller: callers must show a certificate of the same authority."""
-    papers = Certificates(folder)
+    certificates = Certificates(folder)
     require(
-        papers.title == "controller",
-        f"--tls {folder}: is the certificate of {papers.title or 'nobody'}; a controller needs its own. Make it: "
+        certificates.title == "controller",
+        f"--tls {folder}: is the certificate of {certificates.title or 'nobody'}; a controller needs its own. Make it: "
         f"archipel ca request controller",
     )
-    return grpc.ssl_server_credentials([(papers.key, papers.certificate)], papers.authority, require_client_auth=True)
+    return grpc.ssl_server_credentials(
+        [(certificates.key, certificates.certificate)], certificates.authority, require_client_auth=True
+    )
 
 
 def channel_credentials(folder: Path) -> grpc.ChannelCredentials:
     """Return the credentials of a learner or an operator, who trust only a controller of the same authority."""
-    papers = Certificates(folder)
-    caller_in(papers)
-    return grpc.ssl_channel_credentials(papers.authority, papers.key, papers.certificate)
+    certificates = Certificates(folder)
+    caller_in(certificates)
+    return grpc.ssl_channel_credentials(certificates.authority, certificates.key, certificates.certificate)
 
 
 def insecure_allowed(address: str) -> None:

@@ -143,7 +143,7 @@ class Replay:
             raise CannotBeTold(
                 f"Event {line.number} of the journal ({type(event).__name__}{sender}) cannot be handled: "
                 f"{type(error).__name__}: {error}. Nothing that was acknowledged is lost; mend the code that fails, "
-                "and the same command goes on from there."
+                "and the same command continues from there."
             ) from error
         if self.models.fresh:
             self.models.file_older_ones()
