@@ -151,7 +151,13 @@ LINES = {
         plan=Plan(batch=10, rate=0.01, momentum=0.5),
     ),
     "fedlc": Algorithm("fedlc", objective=LogitCalibration(1.0)),
-    "fedntd": Algorithm("fedntd", objective=NotTrueDistillation(1.0, 1.0)),
+    # Lee et al.: the authors' config/fedntd.json
+    "fedntd": Algorithm(
+        "fedntd",
+        Rounds(0.1),
+        plan=Plan(epochs=5, batch=50, rate=0.01, momentum=0.9, options={"weight_decay": 1e-5}),
+        objective=NotTrueDistillation(1.0, 1.0),
+    ),
     # Li et al. (Ditto): lambda 1; Li et al. (MOON) section 4.1: mu 5, tau .5, 10 epochs of .01, .9, 1e-5, batch 64
     "ditto": Algorithm("ditto", weighting=Equally(), planners=(PersonalPhase(1.0, 1),), personal=KeptModel()),
     "moon": Algorithm(
@@ -437,7 +443,7 @@ def test_mixtures_that_no_paper_tried_are_not_refused(parts: Any) -> None:
     [
         (lambda: algorithms.fedavg(0), "Rounds: fraction should be above 0 and at most 1, got 0"),
         (lambda: algorithms.fedavg(1.2), r"Rounds: fraction should be above 0 and at most 1, got 1\.2"),
-        (lambda: algorithms.fedavg("half"), "Rounds: fraction should be above 0 and at most 1, got 'half'"),  # type: ignore[arg-type]
+        (lambda: algorithms.fedavg("half"), "fedavg: fraction should be a number, got 'half'"),  # type: ignore[arg-type]
         (lambda: algorithms.fedavg(deadline=0), "Rounds: deadline should be more than 0, got 0"),
         (lambda: algorithms.fedavg(epochs=0), "Plan: epochs should be at least 1, got 0"),
         (lambda: algorithms.fedavg(steps=0), "Plan: steps should be at least 1, got 0"),
@@ -471,7 +477,7 @@ def test_mixtures_that_no_paper_tried_are_not_refused(parts: Any) -> None:
         ),
         (lambda: algorithms.fedavgm(beta=1.0), r"Momentum: beta should be at least 0 and below 1, got 1\.0"),
         (lambda: algorithms.fedbuff(buffer=0), "Stream: buffer should be at least 1, got 0"),
-        (lambda: algorithms.fednova(mu=-1.0), r"NormalisedChange: decay should be at least 0 and below 1, got -0\.05"),
+        (lambda: algorithms.fednova(mu=-1.0), r"fednova: mu should be at least 0, got -1\.0"),
         (lambda: algorithms.fednova(0.1, momentum=0.9), "takes momentum or decay, not both"),
         (lambda: algorithms.fednova(optimiser="Adam"), "not those of Adam; use SGD"),
         (lambda: replace(algorithms.fednova(), plan=Plan(momentum=0.5)), r"momentum=0\.0, and the plan momentum=0\.5"),

@@ -242,7 +242,6 @@ RESNET = Layout.of(small_resnet(3), torch.zeros(1, 3, 8, 8))
         (MLP, "fc1", ("fc1",)),
         (MLP, ("head", "fc1"), ("fc1", "head")),  # in the layout's order
         (MLP, ("head", "fc2", "head"), ("fc2", "head")),
-        (MLP, (), ()),
         (CNN, "head", ("head",)),
         (CNN, "features", ("conv1", "conv2")),
         (CNN, "deep", ("head",)),  # the fully connected ones

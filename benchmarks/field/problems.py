@@ -45,7 +45,7 @@ METHODS: dict[str, Make] = {
     "fedadam": _plain(ap.fedadam, **HALF),
     "fedyogi": _plain(ap.fedyogi, **HALF),
     "fedlc": _plain(ap.fedlc, **HALF),
-    "fedntd": _plain(ap.fedntd, **HALF),
+    "fedntd": _plain(ap.fedntd, momentum=0.0, options={}, **HALF),
     "moon": _plain(ap.moon, mu=1.0, momentum=0.0, options={}, **HALF),
     "radfed": _plain(ap.radfed, fraction=0.5, hops=4),
     "fedbuff": _plain(ap.fedbuff, buffer=5),

@@ -71,7 +71,9 @@ def test_fedntd() -> None:
         divergence = (before.exp() * (before - local)).sum() / len(y)
         return cross_entropy(scores, y) + beta * divergence
 
-    assert torch.equal(simulated(ap.fedntd(beta, tau, epochs=EPOCHS, **LOCAL)), averaged(loss))
+    assert torch.equal(
+        simulated(ap.fedntd(beta, tau, epochs=EPOCHS, fraction=1.0, momentum=0.0, options={}, **LOCAL)), averaged(loss)
+    )
 
 
 @pytest.mark.slow
@@ -159,7 +161,9 @@ def test_a_run_says_why_it_is_not_stacked(make: Callable[[], ap.Algorithm], reas
 
 
 def test_workers_come_to_the_bits_of_plain_execution() -> None:
-    algorithm = replace(ap.fedntd(**LOCAL), planners=(ap.PrivateLayers("head"), ap.HeadFirst("head", 1)))
+    algorithm = replace(
+        ap.fedntd(fraction=1.0, epochs=1, **LOCAL), planners=(ap.PrivateLayers("head"), ap.HeadFirst("head", 1))
+    )
     models = [
         ap.simulate(algorithm, islands(5), ending=ap.Ending(rounds=2), execution=way).model
         for way in ("plain", "workers")

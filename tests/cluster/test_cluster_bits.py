@@ -74,7 +74,9 @@ TRAVELS: dict[str, tuple[Callable[[], Algorithm], dict[str, Any]]] = {
     "frozen weights in bfloat16": (ap.fedavg, {"model": frozen_base}),
     "augmentation": (lambda: ap.fedbuff(buffer=2), {"data": pictures, "model": convolutions}),
     "phases and an objective": (
-        lambda: replace(ap.fedntd(), planners=(ap.PrivateLayers("head"), ap.HeadFirst("head", 1))),
+        lambda: replace(
+            ap.fedntd(fraction=1.0, epochs=1), planners=(ap.PrivateLayers("head"), ap.HeadFirst("head", 1))
+        ),
         {"model": perceptron, "ending": ap.Ending(rounds=3)},
     ),
     "attackers, and learners that come and go": (ap.fedasync, {"fleet": HOSTILE, "ending": ap.Ending(commits=20)}),

@@ -335,7 +335,7 @@ COMPOSED: dict[str, tuple[Algorithm, dict[str, Any]]] = {
     "a stream": (async_fedavg(batch=64), {}),
     "evaluated by others": (sync_dvw(batch=64), {}),
     "a model that learners keep": (ditto(batch=64), {}),
-    "an objective": (fedntd(batch=64), {}),
+    "an objective": (fedntd(fraction=1.0, epochs=1, batch=64), {}),
     "dropout and Adam": (fedavg(batch=64, optimiser="Adam", rate=0.01), {"model": with_dropout}),
 }
 

@@ -14,6 +14,7 @@ from typing import Unpack
 from archipel.algorithms.constructor import constructor
 from archipel.algorithms.fedavg import fedavg
 from archipel.core.algorithm import Algorithm
+from archipel.core.checks import at_least
 from archipel.core.parts.changes import NormalisedChange
 from archipel.core.parts.planning import Proximal
 from archipel.core.types import Local
@@ -26,6 +27,7 @@ def fednova(mu: float = 0.0, fraction: float = 1.0, **local: Unpack[Local]) -> A
     mu: weight of a proximal term (mu / 2) ||w - w'||^2 in the loss; 0: none.
     fraction: share C of the learners that takes part in a round.
     """
+    at_least(0, "fednova", mu=mu)
     plain = fedavg(fraction, **local)
     return replace(
         plain,

@@ -204,6 +204,10 @@ class Layout:
         convolution, or, in a net without convolutions, all layers behind the first; `shallow`, the others;
         `buffers`, the batch-norm statistics; `norms`, all normalisation layers with their statistics.
         """
+        require(
+            isinstance(choice, str) or bool(choice),
+            f"{owner}: no layer is named. Layers of this model: {', '.join(self.names)}.",
+        )
         chosen: set[str] = set()
         for word in (choice,) if isinstance(choice, str) else tuple(choice):
             if word in ("all", "head", "features", "adapters", "deep", "shallow", "buffers", "norms"):

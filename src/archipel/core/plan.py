@@ -117,6 +117,8 @@ class Plan:
         more_than(0, "Plan", rate=self.rate)
         between("Plan", "momentum", self.momentum, 0, 1)
         at_least(0, "Plan", proximal=self.proximal)
+        for name, own in (("lr", "rate"), ("momentum", "momentum")):
+            require(name not in self.options, f"Plan: options has {name!r}; give {own}=... instead.")
         require(
             self.momentum == 0 or self.optimiser in ("SGD", "RMSprop"),
             f"Plan: momentum={self.momentum} goes with SGD and RMSprop, not with {self.optimiser}; "
