@@ -60,6 +60,11 @@ def test_the_vector_holds_the_adapters(settings: dict[str, Any], trained: int | 
             layout.select("test", "head")
 
 
+def test_nothing_is_said_that_a_user_cannot_change(recwarn: pytest.WarningsRecorder) -> None:
+    made(lora=2)
+    assert [str(warning.message) for warning in recwarn] == []
+
+
 def test_the_head_of_a_classifier_is_found_under_the_wrappers() -> None:
     layout = Layout.of(made(BERT, "sequence-classification", lora=2, classes=3), spoken().x[:2])
     (head,) = layout.select("test", "head")

@@ -24,6 +24,8 @@ COPY = ".modules_to_save."
 ROOT = "."
 """The layer of parameters that the network itself holds: no module inside it can have that name."""
 
+LISTED = 12
+"""So many layers are named in an error; a transformer has hundreds."""
 LACKING = {"norms": "normalisation layers", "adapters": "adapters"}
 """Words for layers that a network may lack, and what those are."""
 
@@ -206,7 +208,7 @@ class Layout:
         """
         require(
             isinstance(choice, str) or bool(choice),
-            f"{owner}: no layer is named. Layers of this model: {', '.join(self.names)}.",
+            f"{owner}: no layer is named. {self._listed()}",
         )
         chosen: set[str] = set()
         for word in (choice,) if isinstance(choice, str) else tuple(choice):
@@ -214,7 +216,7 @@ class Layout:
                 named = self._by_word(word)
                 require(
                     bool(named) or word not in LACKING,
-                    f"{owner}: this model has no {LACKING.get(word)}. Layers of this model: {', '.join(self.names)}.",
+                    f"{owner}: this model has no {LACKING.get(word)}. {self._listed()}",
                 )
                 require(
                     word != "head" or self.frozen is None or not self.frozen.head,
@@ -227,10 +229,19 @@ class Layout:
             matches = matches or [layer.name for layer in self.layers if _mentions(layer, word)]
             require(
                 bool(matches),
-                f"{owner}: no layer named {word!r}. Layers of this model: {', '.join(self.names)}.",
+                f"{owner}: no layer named {word!r}. {self._listed()}",
             )
             chosen.update(matches)
         return tuple(name for name in self.names if name in chosen)
+
+    def _listed(self) -> str:
+        """Name the layers of the model, of many the first ones and the last."""
+        if len(self.names) <= LISTED:
+            return f"Layers of this model: {', '.join(self.names)}."
+        some = f"{', '.join(self.names[: LISTED - 1])} ... {self.names[-1]}"
+        return (
+            f"Layers of this model, {len(self.names)} in all: {some}. A piece of a path is enough, such as 'layers.3'."
+        )
 
     def _by_word(self, word: str) -> tuple[str, ...]:
         if word == "all":

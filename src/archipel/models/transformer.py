@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import pairwise
@@ -241,7 +242,10 @@ def _adapted(network: Any, task: str, settings: dict[str, Any]) -> Any:
         settings = _targeted(settings, task, network.config.model_type)
     first, further = _blocks(settings)
     try:
-        adapted = peft.get_peft_model(network, peft.get_peft_config({"task_type": PEFT_TASKS[task], **first}))
+        with warnings.catch_warnings():
+            # what PEFT asks of transformers by an old name is not the user's to change
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            adapted = peft.get_peft_model(network, peft.get_peft_config({"task_type": PEFT_TASKS[task], **first}))
         for rank, block in further:
             adapted.add_adapter(f"rank{rank}", peft.get_peft_config({"task_type": PEFT_TASKS[task], **block}))
         _use_blocks(adapted, ["default", *(f"rank{rank}" for rank, _ in further)])
