@@ -23,6 +23,9 @@ from archipel.core.summing import begin_sum, take_sum
 from archipel.core.tasks import planned, recall, unwanted
 from archipel.core.types import Model, Summed
 
+MOST_WEIGHTS = 4096
+"""Weights that differ by layer which are recorded of a commit: thousands of learners and layers would fill the disk."""
+
 
 def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
     """Make the updates of these tasks a new version; what cannot be applied is refused."""
@@ -183,7 +186,7 @@ def _set_version(
             learners=tuple(update.learner for update in updates),
             paths=tuple(update.path for update in updates),
             tasks=tuple(update.task for update in updates),
-            weights=tuple(weights),
+            weights=_recorded(weights),
             stale_versions=tuple(update.stale_versions for update in updates),
             stale_steps=tuple(update.stale_steps for update in updates),
             layers=proposal.layers,
@@ -194,6 +197,13 @@ def _set_version(
     )
     _record_notes(context)
     recall(context)
+
+
+def _recorded(weights: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
+    """Return weights as they are recorded: layer by layer, or of many different ones each update's mean over layers."""
+    if sum(len(row) for row in weights if row.count(row[0]) < len(row)) <= MOST_WEIGHTS:
+        return tuple(weights)
+    return tuple((sum(weight / len(row) for weight in row),) * len(row) for row in weights)  # a sum may overflow
 
 
 def _record_notes(context: ControllerContext) -> None:

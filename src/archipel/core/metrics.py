@@ -81,8 +81,12 @@ def _weighted(tables: Sequence[ScoreTable], factors: Sequence[float]) -> Scored:
 
 
 def _weighted_sum(columns: Sequence[tuple[Floats, Counts | None]]) -> Counts | None:
-    rows = [f.reshape(-1, *(1,) * (column.ndim - 1)) * column for f, column in columns if column is not None]
-    return np.concatenate(rows).sum(axis=0) if rows else None
+    """Add up rows one by one: their products together would take as much memory as the table."""
+    total: Counts | None = None
+    for factors, column in columns:
+        for factor, cell in () if column is None else zip(factors.tolist(), column, strict=True):
+            total = factor * cell if total is None else total + factor * cell
+    return total
 
 
 def metric(name: str, scored: Scored) -> float:

@@ -19,7 +19,8 @@ class Committed:
     """All learners each contribution was trained by."""
     tasks: tuple[int, ...]
     weights: tuple[tuple[float, ...], ...]
-    """For each contribution its weight for each layer, as the weighting gave it."""
+    """For each contribution its weight for each layer, as the weighting gave it; if more than 4,096 differ by layer,
+    the mean over the layers instead."""
     stale_versions: tuple[int, ...]
     stale_steps: tuple[int, ...]
     """Effective staleness (Metis section V and fig. 4)."""

@@ -84,7 +84,18 @@ def empty_table(sizes: NDArray[np.int64], classes: int | None, bins: int = 0, pe
 
 def tally(table: ScoreTable, work: TrainingContext, outputs: Tensor, targets: Tensor, whose: Tensor) -> None:
     """Add examples, each to the site whose it is."""
-    losses, confusion, histogram, tokens = table.losses, table.confusion, table.histogram, table.tokens
+    if not len(whose):
+        return
+    first, last = (
+        int(whose.min()),
+        int(whose.max()) + 1,
+    )  # elsewhere nothing is added: a pass costs as much as its sites
+    losses, confusion, histogram, tokens = (
+        None if column is None else column[first:last]
+        for column in (table.losses, table.confusion, table.histogram, table.tokens)
+    )
+    assert losses is not None
+    whose = whose - first
     losses += np.bincount(whose.numpy(), _each(work, outputs, targets).numpy(), minlength=len(losses))
     if tokens is not None:
         np.add.at(tokens, whose.numpy(), token_counts(outputs, targets).cpu().numpy())
