@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
 import tempfile
@@ -18,9 +19,10 @@ from google.protobuf.message import DecodeError
 import archipel as ap
 from archipel.core.layout import Layout
 from archipel.core.scored import Scored
-from archipel.core.types import Cycle, Metrics, Plan, Trained
+from archipel.core.types import Cycle, Metrics, Phase, Plan, Spent, Trained
 from archipel.data.split_file import HEADER, SavedSplit, digest, read_split, write_split
 from archipel.data.standardise import Moments
+from archipel.federation.learner.received_vectors import unpack
 from archipel.federation.processes import read_status
 from archipel.federation.security.certificates import (
     authority_certificate,
@@ -37,8 +39,10 @@ from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import messages
 from archipel.federation.wire.body import Bodies, InvalidUpdate
 from archipel.federation.wire.pieces import decode_piece, decode_portion, encode_portion
+from archipel.privacy.secure_sum.sum_messages import SecureSumRefused
 from archipel.study.files import read_study
 from archipel.study.site_file import read_site
+from tests.fuzz import sums
 
 PLAN = Plan(epochs=3, batch=8, reports=("losses", "validation scores", "class counts"), cycle=Cycle(0.1, 2, 9))
 LAYOUT = Layout.of(torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)))
@@ -80,7 +84,8 @@ def scored() -> Scored:
 
 def heads() -> list[bytes]:
     layers = messages.encode_layers(LAYOUT.names, ["ab" * 32] * len(LAYOUT.names))
-    trained = messages.encode_metrics(Metrics(2.0, (1.0, 0.5), scored(), 0.25, (3, 2)), layers, 4)
+    metrics = Metrics(2.0, (1.0, 0.5), scored(), 0.25, (3, 2), 0.5, 0.3, Spent(1.0, 1e-5, 1.1, False))
+    trained = messages.encode_metrics(metrics, layers, 4)
     made = [
         pb.Head(task=3, sequence=1, size=100, sha256=b"x" * 32, trained=trained),
         pb.Head(task=3, sequence=1, scored=messages.encode_scored(scored())),
@@ -114,15 +119,29 @@ def parse_hello(data: bytes) -> object:
 
 
 def orders() -> list[bytes]:
-    plans = [PLAN, replace(PLAN, cycle=None, options={"betas": (0.9, 0.99)}, uploads=("0",), private=("1",))]
+    phase = Phase(1, ("0",), 0.5, 0.1, "own")
+    plans = [
+        PLAN,
+        replace(PLAN, epochs=1, cycle=None, phases=(phase,), shift="s"),
+        replace(PLAN, cycle=None, options={"betas": (0.9, 0.99)}, uploads=("0",), private=("1",)),
+    ]
     made = [messages.encode_plan(plan, 7) for plan in plans] + [pb.Plan(options="[]"), pb.Plan(options="[" * 100_000)]
-    return [pb.Order(train=pb.Train(task=1, plan=plan)).SerializeToString() for plan in made]
+    body = BODIES.header((1,)) + bytes(LAYOUT.bytes((1,)))
+    enclosed = pb.Enclosed(layers=[LAYOUT.names[1]], body=body)
+    layers = messages.encode_layers(
+        LAYOUT.names, [hashlib.sha256(bytes(LAYOUT.bytes((at,)))).hexdigest() for at in (0, 1)]
+    )
+    carries = pb.Train(task=1, plan=made[0], model=layers, enclosed=enclosed)
+    trains = [pb.Train(task=1, plan=plan) for plan in made] + [carries]
+    return [pb.Order(train=train).SerializeToString() for train in trains]
 
 
 def parse_order(data: bytes) -> object:
     """As a learner parses an order."""
     order = pb.Order.FromString(data)
-    messages.decode_layers(order.train.model)
+    digests = messages.decode_layers(order.train.model)
+    if order.train.enclosed.body:
+        unpack(BODIES, bytearray(order.train.enclosed.body), order.train.enclosed.layers, digests)
     return messages.decode_plan(order.train.plan) if order.HasField("train") else order
 
 
@@ -287,6 +306,8 @@ TARGETS = (
     Target("certificate", certificates, parse_certificate, (ValueError,)),
     Target("revocation list", revocation_lists, lambda data: read_serials(written("list", data)), (ValueError,)),
     Target("journal", journals, parse_journal, (sqlite3.Error, AuditBroken, ValueError)),
+    Target("sum step", sums.sum_steps_to_begin_from, sums.parse_sum_step, (DecodeError, SecureSumRefused)),
+    Target("sum answer", sums.sum_answers_to_begin_from, sums.parse_sum_answer, (DecodeError, SecureSumRefused)),
     Target("journal event", event_texts, parse_event, (ValueError,)),
 )
 
