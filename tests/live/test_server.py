@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from archipel.live import http_server
 from archipel.live.access import Access, parse_address
 from archipel.live.http_server import LiveServer
 from archipel.live.serving import followed_in, open_page
@@ -83,8 +84,9 @@ def test_beyond_this_machine_it_takes_the_token(tmp_path: Path) -> None:
     assert not Access("example.org").admits({"Cookie": "archipel_live="}, None)
 
 
-def operator(uri: str, serial: str = "0A1B") -> dict[str, object]:
-    return {"subjectAltName": (("URI", uri), ("DNS", "x")), "serialNumber": serial}
+def operator(uri: str, serial: str = "0A1B", year: int = 2090) -> dict[str, object]:
+    until = f"Jan  5 09:34:43 {year} GMT"
+    return {"subjectAltName": (("URI", uri), ("DNS", "x")), "serialNumber": serial, "notAfter": until}
 
 
 def test_beyond_this_machine_it_takes_a_listed_operators_certificate(tmp_path: Path) -> None:
@@ -94,10 +96,29 @@ def test_beyond_this_machine_it_takes_a_listed_operators_certificate(tmp_path: P
     assert not access.knows(operator("archipel:operator/bob"))
     assert not access.knows(operator("archipel:learner/alice"))
     two = (("URI", "archipel:operator/alice"), ("URI", "archipel:learner/a"))
-    assert not access.knows({"subjectAltName": two, "serialNumber": "1"})
+    assert not access.knows({**operator("archipel:operator/alice"), "subjectAltName": two})
     assert not access.knows(None)
+    assert not access.knows(operator("archipel:operator/alice", year=2020)), "a connection may outlive a certificate"
     revoked.write_text("a1b  # alice\n")
     assert not access.knows(operator("archipel:operator/alice"))
+    revoked.write_bytes(b"\xff\xfe")
+    assert not access.knows(operator("archipel:operator/alice")), "the last list stays in force"
+    revoked.unlink()
+    assert not access.knows(operator("archipel:operator/alice"))
+    assert access.knows(operator("archipel:operator/alice", "0C"))
+
+
+@pytest.mark.slow
+def test_who_may_watch_no_longer_hears_no_more(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the code before, a watcher whose certificate had expired or was revoked heard the news for good."""
+    monkeypatch.setattr(http_server, "LOOK", 0.0)
+    monkeypatch.setattr(http_server, "PULSE", 0.1)
+    with news(server) as watcher:
+        until(lambda: server.follower.watchers == 1, "a watcher")
+        monkeypatch.setattr(Access, "admits", lambda *_: False)
+        until(lambda: server.follower.watchers == 0, "its end")
+        while watcher.recv(1 << 16):
+            pass
 
 
 def test_an_address_is_host_and_port() -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import ssl
+import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,8 @@ class Access:
     """Names of operators whose certificates open it."""
     revoked: Path | None = None
     """File of serial numbers of certificates that no longer count."""
+    _last: list[frozenset[str]] = field(default_factory=lambda: [frozenset()], compare=False, repr=False)
+    """The list as it was last read."""
 
     @property
     def loopback(self) -> bool:
@@ -47,20 +51,23 @@ class Access:
         return self.token is not None and hmac.compare_digest(self.token.encode(), token.encode())
 
     def knows(self, certificate: dict[str, Any] | None) -> bool:
-        """Return whether a verified certificate is that of a listed operator, and has not been revoked."""
-        if not certificate:
-            return False
+        """Return whether a verified certificate is that of a listed operator, and neither expired nor revoked."""
+        if not certificate or ssl.cert_time_to_seconds(certificate["notAfter"]) <= time.time():
+            return False  # a connection may be older than the end of its certificate
         uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
         ours = [uri for uri in uris if uri.startswith("archipel:")]
         if len(ours) != 1 or not ours[0].startswith(OPERATOR) or ours[0].removeprefix(OPERATOR) not in self.operators:
             return False
         return certificate["serialNumber"].lower().lstrip("0") not in self._revoked_serials()
 
-    def _revoked_serials(self) -> set[str]:
-        if self.revoked is None or not self.revoked.exists():
-            return set()
-        lines = self.revoked.read_text(encoding="utf-8").splitlines()
-        return {line.partition("#")[0].strip().lower().replace(":", "").lstrip("0") for line in lines} - {""}
+    def _revoked_serials(self) -> frozenset[str]:
+        """Return the list; what was read stays in force if the file vanishes or is damaged."""
+        if self.revoked is not None:
+            with suppress(OSError, ValueError):
+                lines = self.revoked.read_text(encoding="utf-8").splitlines()
+                serials = {line.partition("#")[0].strip().lower().replace(":", "").lstrip("0") for line in lines}
+                self._last[0] = frozenset(serials - {""})
+        return self._last[0]
 
 
 def parse_address(address: str) -> tuple[str, int]:

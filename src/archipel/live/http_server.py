@@ -14,6 +14,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,6 +33,8 @@ PULSE = 10.0
 """Seconds without news after which a watcher is told that the server is there."""
 PACE = 0.03
 """Seconds between two pieces of news for one watcher."""
+LOOK = 5.0
+"""Seconds between two looks at whether a watcher may still watch."""
 OVERVIEW_PACE = 0.5
 """Seconds between two overviews for one watcher: they are larger."""
 
@@ -155,8 +158,12 @@ class LiveHandler(BaseHTTPRequestHandler):
         self._event("hello", json.dumps({"server": follower.server}))
         sizes: dict[int, tuple[int, int, int]] = {}
         overview, rested, seen = "", OVERVIEW_PACE, -1
-        pause = threading.Event()
+        pause, looked = threading.Event(), time.monotonic()
         while not follower.closed:
+            if time.monotonic() - looked >= LOOK:
+                looked = time.monotonic()
+                if not self.server.access.admits(self.headers, self._certificate()):
+                    return  # its certificate has expired, or was revoked
             changes = follower.wait(seen, PULSE)
             if changes == seen and overview == follower.overview:
                 self.wfile.write(b": there\n\n")
