@@ -7,15 +7,18 @@ from typing import TypeGuard, cast
 
 from torch import Tensor, nn
 
+from archipel.executors.self_attention import SelfAttention, suits
 from archipel.kernels.native.convolution import Padding, convolved_maxima
 
 
 def with_shortcuts(module: nn.Module) -> nn.Module:
     """Where a network rectifies and then takes maxima, take the maxima first; join them with a convolution before them.
 
-    The network is changed, in sequences only: what another module's `forward` does is its own business, and so is what
-    somebody listens to. Parameters keep their names.
+    The gradient of self-attention is put together once. Layers are joined in sequences only: what another module's
+    `forward` does is its own business, and so is what somebody listens to. Parameters keep their names.
     """
+    if type(module) is nn.MultiheadAttention and not watched(module):
+        return SelfAttention(module) if suits(module) else module
     layers = [(name, with_shortcuts(child)) for name, child in module._modules.items() if child is not None]
     if type(module) is not nn.Sequential or watched(module):
         for name, layer in layers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -18,6 +19,10 @@ ELEMENTWISE = (
 )
 """Optimisers of torch that change every number by its own gradient and memory alone, so that a stack of models is to
 them one model with more numbers."""
+FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
+"""Those that torch can make in one operation for all tensors."""
+WAYS = ("fused", "foreach", "capturable", "differentiable")
+"""Options about how an optimiser is computed: where a plan has one of them, it is as it says."""
 SCALARS = ("step", "eta", "mu", "mu_product")
 """What they remember once for a whole parameter: it depends on the number of steps alone."""
 
@@ -179,7 +184,7 @@ class StackedTorch:
             if self.anchors is not None:
                 anchor = self.anchors.tensors[name][: len(leaf)]
                 gradient = gradient.add(leaf.detach() - anchor, alpha=self.plan.proximal)
-            leaf.grad = gradient
+            leaf.grad = gradient.contiguous()  # in one operation torch takes every tensor as it lies in memory
         self._optimiser.step()
 
     def memory(self, learner: int) -> dict[str, dict[str, Any]]:
@@ -189,7 +194,10 @@ class StackedTorch:
 
     def _made(self, k: int) -> torch.optim.Optimizer:
         self._leaves = [nn.Parameter(self.models.tensors[name][:k]) for name in self.trained]
-        return optimiser(self.plan, self._leaves)
+        plan, (first, *_) = self.plan, self._leaves
+        if plan.optimiser in FUSED and first.device.type == "cpu" and not {*WAYS} & plan.options.keys():
+            plan = replace(plan, options={**plan.options, "fused": True})
+        return optimiser(plan, self._leaves)
 
     def _load(self, states: dict[int, dict[str, Any]]) -> None:
         for i, state in states.items():

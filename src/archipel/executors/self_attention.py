@@ -1,0 +1,52 @@
+"""Self-attention whose gradient is put together once."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class SelfAttention(nn.MultiheadAttention):
+    """Attention of a sequence to itself, to torch's bits.
+
+    Torch cuts queries, keys and values out of one tensor by their index, so that in the backward pass each of the three
+    becomes a tensor of zeros of the size of all, and these are added. Here they are put side by side.
+    """
+
+    def __init__(self, attention: nn.MultiheadAttention) -> None:
+        """Take the place of a module, with its parameters and settings."""
+        nn.Module.__init__(self)
+        self.__dict__.update(attention.__dict__)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        alone = query is key is value and query.dim() == 3 and key_padding_mask is None
+        masked = attn_mask is not None and not is_causal
+        if not alone or masked or need_weights or (is_causal and attn_mask is None) or not self.training:
+            return super().forward(
+                query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal
+            )
+        x = query.transpose(0, 1) if self.batch_first else query
+        length, batch, width = x.shape
+        joined = functional.linear(x, self.in_proj_weight, self.in_proj_bias)
+        # [place, example, which of the three, head, number]
+        parts = joined.view(length, batch, 3, self.num_heads, self.head_dim).permute(2, 1, 3, 0, 4)
+        queries, keys, values = parts.unbind()
+        attended = functional.scaled_dot_product_attention(queries, keys, values, None, self.dropout, is_causal)
+        rows = attended.permute(2, 0, 1, 3).reshape(length * batch, width)
+        out = functional.linear(rows, self.out_proj.weight, self.out_proj.bias).view(length, batch, width)
+        return (out.transpose(0, 1) if self.batch_first else out), None
+
+
+def suits(module: nn.MultiheadAttention) -> bool:
+    """Return whether queries, keys and values come from one product, and nothing is added to them."""
+    return module._qkv_same_embed_dim and module.bias_k is None and not module.add_zero_attn
