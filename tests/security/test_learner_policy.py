@@ -105,6 +105,19 @@ def test_every_field_of_a_plan_is_looked_at(site: Callable[..., Site]) -> None:
             policy.check_plan(replace(one.honest, **{name: value}))
 
 
+@pytest.mark.parametrize("names", [["elsewhere"], ["head", "fc1", "head"], ["x" * 10_000]])
+def test_a_model_with_strange_layers_is_refused_in_words(
+    site: Callable[..., Site], names: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It raised KeyError, which says nothing; found by fuzzing."""
+    one = site()
+    model = one._model(one._vector())
+    model["enclosed"] = pb.Enclosed(layers=names, body=model["enclosed"].body)
+    (head,) = one.do(pb.Order(train=pb.Train(task=1, plan=messages.encode_plan(one.honest, one.key()), **model)))
+    assert head.failed == "InvalidUpdate; the learner's log tells more"
+    assert len(str(caplog.records[-1].exc_info[1])) < 1000  # type: ignore[index]
+
+
 def test_a_refusal_of_a_long_order_is_short(site: Callable[..., Site]) -> None:
     one = site()
     head = one.train(replace(one.honest, uploads=tuple(f"{number:01000}" for number in range(500))))

@@ -13,7 +13,7 @@ from archipel.federation.learner.link import Link
 from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import messages
-from archipel.federation.wire.body import HEADER, WIDTH, Bodies
+from archipel.federation.wire.body import HEADER, WIDTH, Bodies, InvalidUpdate
 
 
 async def receive_shift(link: Link, bodies: Bodies, order: pb.Train, plan: Plan) -> Tensor:
@@ -37,6 +37,9 @@ def unpack(
 ) -> dict[str, Tensor]:
     """Return the layers of a body; refuse one whose numbers are not those of its digest."""
     layout = bodies.layout
+    strange = [name for name in names if name not in digests or not layout.knows(name)]
+    if strange:
+        raise InvalidUpdate(f"layer {strange[0][:100]!r} came, and is none of the layers that were announced")
     place = bodies.check_header(layout.indices(names), bytes(body[: WIDTH + HEADER]), len(body))
     numbers = torch.frombuffer(body, dtype=torch.float32, offset=place)
     found = {}
