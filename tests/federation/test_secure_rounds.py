@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from archipel.core.checks import ArchipelWarning
+from archipel.core.records import PrivacySpent
 from archipel.federation.security.authority import create_authority, described, issue
 from archipel.federation.security.revocation import RevocationList
 from archipel.federation.security.round_signatures import RoundSignatures
@@ -58,6 +59,22 @@ def test_a_federation_comes_to_the_simulators_bits(method: str, tmp_path: Path, 
     assert torch.equal(held.run.model, expected.model)
     assert held.run.traffic == expected.traffic
     assert [c.weights for _, c in held.run.commits] == [c.weights for _, c in expected.commits]
+
+
+def test_a_federation_tells_what_noised_sums_have_cost(tmp_path: Path, papers: Path) -> None:
+    raw = study(
+        algorithms=[{"name": "fedavg", "equally": True, "privacy": "SecureSum(epsilon=8.0, clip=0.5)"}],
+        data={"split": {"learners": 4}},
+        ending={"rounds": 2},
+    )
+    held = hold(raw, tmp_path, papers=papers)
+    expected = simulated(raw)
+    assert held.run is not None
+    told, theirs = ([spent for _, spent in run.of(PrivacySpent)] for run in (held.run, expected))
+    assert told == theirs
+    assert len(told) == 2
+    assert not torch.equal(held.run.model, expected.model), "noise follows from no seed"
+    assert [agent.memory.sums for agent in held.agents.values()] == [2] * 4
 
 
 def test_scores_at_learners_are_told_to_be_seen_one_by_one() -> None:

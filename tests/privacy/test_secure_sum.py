@@ -19,7 +19,7 @@ from archipel.core.algorithm import Algorithm
 from archipel.core.parts import Community, Ending, Krum, Median, SecureSum
 from archipel.data import digits
 from archipel.privacy.secure_sum.graph import EVERYBODY, degree
-from archipel.privacy.secure_sum.masks import BeyondRange, Quantiser
+from archipel.privacy.secure_sum.quantiser import BeyondRange, Quantiser
 from archipel.privacy.secure_sum.rehearsal import rehearse
 from archipel.simulation.fleet import Fleet, Group
 from tests.privacy.documented import check_table

@@ -22,10 +22,9 @@ from archipel.core.context import ControllerContext
 from archipel.core.evidence import check_answers, offer, store
 from archipel.core.layout import Layout
 from archipel.core.members import Member
-from archipel.core.parts.central_noise import CentralNoise
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
-from archipel.core.parts.local_noise import LocalNoise
+from archipel.core.parts.noise_terms import NoisePrivacy
 from archipel.core.parts.protocol import Commit, Count, Decision, GiveUp, Later, Offer, Send
 from archipel.core.records import Membership
 from archipel.core.rollback import roll_back
@@ -385,12 +384,17 @@ class Controller:
             context.issue(Stop(state.stopped))
 
 
+def _adds_noise(algorithm: Algorithm) -> bool:
+    privacy = algorithm.privacy
+    return isinstance(privacy, NoisePrivacy) and (privacy.epsilon is not None or privacy.noise is not None)
+
+
 def _check_privacy(algorithm: Algorithm, ending: Ending, norms: bool) -> None:
     """Refuse settings that need noise, or that noise would be spoilt by."""
     require(
-        ending.epsilon is None or isinstance(algorithm.privacy, CentralNoise | LocalNoise),
+        ending.epsilon is None or _adds_noise(algorithm),
         f"Ending(epsilon={ending.epsilon}): {algorithm.name} adds no noise, so there is no epsilon. Give it "
-        "privacy=CentralNoise(...) or LocalNoise(...).",
+        "privacy=CentralNoise(...), LocalNoise(...) or SecureSum(noise=...).",
     )
     require(
         not norms or algorithm.privacy is None or not algorithm.privacy.hides_updates,

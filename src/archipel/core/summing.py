@@ -48,6 +48,7 @@ def take_sum(context: ControllerContext, event: Summed) -> tuple[list[Update], l
     senders, weights = [found.updates[place] for place in there], [found.weights[place] for place in there]
     _refuse(context, [one for one in found.updates if one.task not in event.tasks], "dropped out of the secure sum")
     reason = _objection(context, found, event, senders, weights)
+    _summed(context, senders)
     if reason is not None:
         _refuse(context, senders, reason)
         return [], [], found.updates[0]
@@ -73,8 +74,16 @@ def take_sum(context: ControllerContext, event: Summed) -> tuple[list[Update], l
 
 
 def fail_sum(context: ControllerContext, reason: str) -> None:
-    """Refuse updates that could not be added up."""
-    _refuse(context, context.state.end_sum().updates, reason)
+    """Refuse updates that could not be added up, or whose sum was refused."""
+    updates = context.state.end_sum().updates
+    _summed(context, updates)
+    _refuse(context, updates, reason)
+
+
+def _summed(context: ControllerContext, updates: Sequence[Update]) -> None:
+    privacy = context.algorithm.privacy
+    assert isinstance(privacy, SumInEngine)
+    privacy.summed(context.view("privacy"), updates)
 
 
 def _objection(

@@ -6,12 +6,19 @@ from archipel.core.controller import Controller
 from archipel.core.parts.secure_sum import SecureSum, change_of_layers, mean_model
 from archipel.core.parts.weighting import Equally
 from archipel.core.types import AddUp, Failed, Summed, Traffic
+from archipel.privacy.noise import derived_key
 from archipel.simulation.network import Wire
+
+
+def seed_of(controller: Controller, task: int) -> bytes:
+    """Return the seed of a learner's part of the noise, from the secret of the run; empty if there is none."""
+    secret = controller.state.secret
+    return bytes.fromhex(derived_key(secret, f"noise of task {task}")) if secret else b""
 
 
 def add_up(controller: Controller, wire: Wire, command: AddUp) -> Summed | Failed:
     """Add up updates that are in the store, as their learners would; put the mean into the store."""
-    from archipel.privacy.secure_sum.masks import BeyondRange  # imported late: they need the extra `privacy`
+    from archipel.privacy.secure_sum.quantiser import BeyondRange  # imported late: they need the extra `privacy`
     from archipel.privacy.secure_sum.rehearsal import rehearse
     from archipel.privacy.secure_sum.sum_messages import SecureSumRefused
 
@@ -19,10 +26,13 @@ def add_up(controller: Controller, wire: Wire, command: AddUp) -> Summed | Faile
     assert isinstance(settings, SecureSum)
     pieces = layout.slices(layout.indices(command.layers))
     cohort = sorted({*command.learners, *command.absent})
-    quantiser = settings.quantiser(len(cohort), isinstance(controller.algorithm.weighting, Equally))
+    equally, noise = isinstance(controller.algorithm.weighting, Equally), settings.noise_of(controller.ending)
+    quantiser = settings.quantiser(len(cohort), equally, noise)
     start = models.read(command.start)
     numbers = {
-        learner: quantiser.encode(change_of_layers(models.read(f"t{task}"), start, pieces).numpy(), weight)
+        learner: quantiser.encode(
+            change_of_layers(models.read(f"t{task}"), start, pieces).numpy(), weight, seed_of(controller, task)
+        )
         for task, learner, weight in zip(command.tasks, command.learners, command.weights, strict=True)
     }
     try:

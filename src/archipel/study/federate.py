@@ -202,7 +202,8 @@ class Hosting:
         )
         assert certificates is not None
         signatures = RoundSignatures(certificates, self.terms.learners, revoked)
-        return SumRules(settings, isinstance(self.algorithm.weighting, Equally), signatures.verify)
+        noise = settings.noise_of(self.ending)
+        return SumRules(settings, isinstance(self.algorithm.weighting, Equally), signatures.verify, noise)
 
     def _as_begun(self, folder: Path) -> Hosting:
         """Return it with the terms that were stored when the state was begun, whatever the list of learners says now.

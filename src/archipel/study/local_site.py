@@ -72,7 +72,7 @@ def take_part(
     policy.check_site(len(learner.train) or len(learner.test))
     budget = BudgetTerms.of(algorithm, work.layout, ending, rules.max_epsilon)
     _check_budget(algorithm, work, learner, budget, rules)
-    execution, sums = study.simulation.execution, _sums(algorithm)
+    execution, sums = study.simulation.execution, _sums(algorithm, ending)
     if not everybodys:
         return LocalSite(work, learner, policy, seed, execution=execution, sums=sums, budget=budget), study
     x = data.x
@@ -83,12 +83,14 @@ def take_part(
     return LocalSite(work, learner, policy, seed, moments(x, part.train), standardise, execution, sums), study
 
 
-def _sums(algorithm: Algorithm) -> SumSettings | None:
+def _sums(algorithm: Algorithm, ending: Ending) -> SumSettings | None:
     """Return what the study says of secure sums, if it has them."""
     settings = algorithm.privacy
     if not isinstance(settings, SecureSum):
         return None
-    return SumSettings(settings, isinstance(algorithm.weighting, Equally))
+    given = [one for one in (settings.epsilon, ending.epsilon) if one is not None]
+    budget = min(given, default=math.inf)
+    return SumSettings(settings, isinstance(algorithm.weighting, Equally), settings.noise_of(ending), budget)
 
 
 def _check_budget(

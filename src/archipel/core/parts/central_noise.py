@@ -30,13 +30,12 @@ from archipel.core.layout import chunks
 from archipel.core.parts.changes import MeanChange
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.merge import Mean, Merge, Proposal
-from archipel.core.parts.noise_terms import NoisePrivacy
+from archipel.core.parts.noise_terms import NoisePrivacy, check_statistics, course_conflict
 from archipel.core.parts.part import Composition
-from archipel.core.parts.planning import ValidationCycle
 from archipel.core.parts.privacy import planned_by_updates
 from archipel.core.parts.privacy_account import PrivacyAccount
 from archipel.core.parts.protocol import Relay, Rounds
-from archipel.core.parts.selection import Everyone, Poisson, Uniform
+from archipel.core.parts.selection import Poisson, Uniform
 from archipel.core.parts.weighting import ByFreshness, Equally, Product
 from archipel.core.records import PrivacySpent
 from archipel.core.state import Update, View
@@ -90,27 +89,17 @@ class CentralNoise(NoisePrivacy):
                 f"CentralNoise bounds what one learner changes, and {algorithm.protocol!r} has others train its model "
                 "further. Use Rounds(...) or Stream(...)."
             )
-        if not isinstance(algorithm.selection, Everyone | Uniform | Poisson):
-            return (
-                f"CentralNoise hides who took part, and {algorithm.selection!r} chooses by what learners report. "
-                "Use selection=Poisson(), Uniform() or Everyone()."
-            )
         planner = planned_by_updates(algorithm)
         if planner is not None:
             return (
                 f"CentralNoise covers what the model reveals, and {planner!r} plans by single updates or losses. "
                 "Leave it out; DivideAndConquer goes with a given split."
             )
-        return _order_of_answers(algorithm)
+        return course_conflict("CentralNoise", algorithm, _sampling(algorithm))
 
     def begin(self, view: View, algorithm: Composition, ending: Ending, learners: int, private: Sequence[str]) -> None:
         """Open the account of a run; find the noise that its rounds need, where it is not given."""
-        statistics = [layer.name for layer in view.layout.layers if layer.buffers and layer.name not in private]
-        require(
-            not statistics,
-            f"CentralNoise: the layer {', '.join(statistics)!r} holds running statistics, which noise would spoil. "
-            "Use group normalisation, or keep them private with PrivateLayers(...).",
-        )
+        check_statistics("CentralNoise", view, private)
         require(bool(view.state.secret), "CentralNoise: the engine gave the controller no secret key for the noise.")
         self.warn_of_delta(learners, "learners", stacklevel=3)
         sampling = _sampling(algorithm)
@@ -169,7 +158,7 @@ class CentralNoise(NoisePrivacy):
 
     def drawn(self, view: View, chosen: Sequence[str], sampled: int, among: int) -> None:
         account = view.memory(PrivacyAccount)
-        if account.sampling != "counted":
+        if not account.counts_each:
             account.sampled, account.among = sampled, among
         if account.divides:
             account.asked = sampled if account.sampling == "poisson" else len(chosen)
@@ -291,27 +280,6 @@ def _public(weighting: object) -> bool:
     if isinstance(weighting, Product):
         return all(map(_public, weighting.factors))
     return isinstance(weighting, Equally | ByFreshness)
-
-
-def _order_of_answers(algorithm: Composition) -> str | None:
-    """Return why the answers of some learners would decide whose others count, or None."""
-    protocol = algorithm.protocol
-    extra = isinstance(protocol, Rounds) and protocol.extra > 0
-    if extra and _sampling(algorithm) != "fixed":
-        return (
-            f"CentralNoise bounds what one learner adds to a sum, and with {protocol!r} its update also takes another "
-            "one's place. Leave extra out, or draw a fixed number with selection=Uniform()."
-        )
-    cycle = next((planner for planner in algorithm.planners if isinstance(planner, ValidationCycle)), None)
-    how_long = cycle or algorithm.plan.cycle
-    closes = isinstance(protocol, Rounds) and (extra or protocol.deadline is not None)
-    if how_long is not None and (closes or protocol.commits_while_training):
-        return (
-            f"CentralNoise takes the order of answers to tell nothing of the data, and with {how_long!r} a learner "
-            f"trains as long as its data call for, which under {protocol!r} decides whose updates make a version. "
-            "Leave it out, or use rounds that wait for all."
-        )
-    return None
 
 
 def _sampling(algorithm: Composition) -> Sampling:

@@ -74,6 +74,9 @@ class SumInEngine(Privacy):
     def whole(self, weights: Sequence[Sequence[float]]) -> list[int]:
         """Return the weights as whole numbers, as learners compute them themselves."""
 
+    def summed(self, view: View, updates: Sequence[Update]) -> None:
+        """Note that the engine has had these updates added up, whatever becomes of the sum."""
+
     @abstractmethod
     def absent(self, view: View, updates: Sequence[Update]) -> tuple[str, ...]:
         """Return the learners of the round that brought no update."""

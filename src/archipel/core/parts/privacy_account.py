@@ -15,7 +15,7 @@ from archipel.privacy.accounting import Draws, Sampling, epsilon
 
 @dataclass(slots=True)
 class PrivacyAccount(Account):
-    """What `CentralNoise` remembers."""
+    """What `CentralNoise` remembers, and `SecureSum` with noise."""
 
     sampling: Sampling
     noise: float
@@ -43,9 +43,14 @@ class PrivacyAccount(Account):
     following: float = 0.0
     """What will be spent after another commit like the last, at most."""
 
+    @property
+    def counts_each(self) -> bool:
+        """Whether each learner's contributions are counted, since no draw hides them."""
+        return self.sampling in ("counted", "summed")
+
     def cost(self, learners: Iterable[str]) -> float:
         """Return epsilon after a commit of these learners."""
-        if self.sampling == "counted":
+        if self.counts_each:
             most = max((self.times.get(learner, 0) + n for learner, n in Counter(learners).items()), default=0)
             return max(self.epsilon, self._epsilon({(1, 1): most}))
         drawn = (self.sampled, self.among)
@@ -56,7 +61,7 @@ class PrivacyAccount(Account):
         learners = list(learners)
         self.epsilon = self.cost(learners)
         self.releases += 1
-        if self.sampling == "counted":
+        if self.counts_each:
             for learner in learners:
                 self.times[learner] = self.times.get(learner, 0) + 1
         else:

@@ -3,8 +3,10 @@
 Implemented: the protocol of Bonawitz et al. 2017 with the sparse graph of Bell et al. 2020, in
 `archipel.privacy.secure_sum`; the engine carries it out. A change is clipped in the Euclidean norm over all layers
 sent, multiplied by a weight that is a whole number, and rounded to steps so small that the cohort's sum fits into
-`bits`. In simulation all learners and the controller go through the protocol for real; who was given a task and brought
-no update has dropped out after it shared its secrets.
+`bits`. With `noise` or `epsilon` every learner adds a discrete Gaussian to its numbers (Kairouz et al., The Distributed
+Discrete Gaussian Mechanism, 2021), so large that the smallest sum that the controller can open has the noise that is
+accounted for; so what the controller learns is private too. In simulation all learners and the controller go through
+the protocol for real; who was given a task and brought no update has dropped out after it shared its secrets.
 """
 
 from __future__ import annotations
@@ -20,27 +22,40 @@ from torch import Tensor
 from archipel.core.checks import at_least, more_than, require
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.merge import Mean
+from archipel.core.parts.noise_terms import NoisePrivacy, check_statistics, course_conflict
 from archipel.core.parts.part import Composition
 from archipel.core.parts.privacy import SumInEngine, planned_by_updates
+from archipel.core.parts.privacy_account import PrivacyAccount
 from archipel.core.parts.protocol import Rounds
 from archipel.core.parts.weighting import ByExamples, Equally
+from archipel.core.records import PrivacySpent
 from archipel.core.state import Update, View
+from archipel.privacy.accounting import Draws, noise_for
 
 if TYPE_CHECKING:
-    from archipel.privacy.secure_sum.masks import Quantiser, Whole  # they need the extra `privacy`
+    from archipel.privacy.secure_sum.masks import Whole  # they need the extra `privacy`
+    from archipel.privacy.secure_sum.quantiser import Quantiser
 
 
 @dataclass(slots=True)
 class CohortMemory:
-    """What `SecureSum` remembers."""
+    """What `SecureSum` remembers without noise."""
+
+    learners: list[str] = field(default_factory=list)
+    """The cohort of the open round."""
+
+
+@dataclass(slots=True)
+class NoisedCohort(PrivacyAccount):
+    """What it remembers with noise."""
 
     learners: list[str] = field(default_factory=list)
     """The cohort of the open round."""
 
 
 @dataclass(frozen=True)
-class SecureSum(SumInEngine):
-    """Show the controller nothing but the sum of a round's updates."""
+class SecureSum(NoisePrivacy, SumInEngine):
+    """Show the controller nothing but the sum of a round's updates; with `epsilon` or `noise`, of noised ones."""
 
     threshold: float = 0.75
     """Share of the learners of a round that must have sent before anybody helps to open the sum; above 2/3."""
@@ -54,6 +69,8 @@ class SecureSum(SumInEngine):
     """Learners of a round; of two, each would know the other's update."""
 
     def __post_init__(self) -> None:
+        if self.noised:
+            super().__post_init__()
         require(
             isinstance(self.threshold, float) and 2 / 3 < self.threshold <= 1,
             f"SecureSum: threshold should be above 2/3 and at most 1, got {self.threshold!r}.",
@@ -63,8 +80,21 @@ class SecureSum(SumInEngine):
         at_least(1, "SecureSum", most_examples=self.most_examples)
         at_least(3, "SecureSum", "of two learners each would know the other's update", at_least=self.at_least)
 
+    @property
+    def noised(self) -> bool:
+        """Whether learners add noise to their numbers."""
+        return self.epsilon is not None or self.noise is not None
+
+    @property
+    def keyed(self) -> bool:  # type: ignore[override]
+        return self.noised
+
+    @property
+    def statistics(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("none", "local") if self.noised else ("none", "global", "local")
+
     def conflicts(self, algorithm: Composition) -> str | None:
-        """Refuse what needs single models."""
+        """Refuse what needs single models, and with noise what looks at data beside them."""
         if not isinstance(algorithm.weighting, Equally | ByExamples):
             return (
                 f"SecureSum hides single models, and {algorithm.weighting!r} weighs by them or by their time. "
@@ -80,10 +110,17 @@ class SecureSum(SumInEngine):
                 f"SecureSum hides single models, and {planner!r} plans by them. Leave it out; DivideAndConquer goes "
                 "with a given split."
             )
-        return None
+        if not self.noised:
+            return None
+        if not isinstance(algorithm.weighting, Equally):
+            return (
+                f"SecureSum with noise needs weights that tell nothing of the data, and {algorithm.weighting!r} gives "
+                "others. Use weighting=Equally()."
+            )
+        return course_conflict("SecureSum", algorithm, "summed")
 
     def begin(self, view: View, algorithm: Composition, ending: Ending, learners: int, private: Sequence[str]) -> None:
-        """Refuse rounds that are too small."""
+        """Refuse rounds that are too small; with noise, open the account."""
         assert isinstance(algorithm.protocol, Rounds)
         asked = algorithm.protocol.asked(learners)
         require(
@@ -91,13 +128,52 @@ class SecureSum(SumInEngine):
             f"SecureSum: a round of {algorithm.protocol!r} has {asked} of {learners} learners, and a sum of fewer than "
             f"{self.at_least} tells too much of each. Raise the fraction, or have more learners take part.",
         )
+        if not self.noised:
+            return
+        check_statistics("SecureSum", view, private)
+        self.quantiser(asked, True, self.noise_of(ending)).most_norm(view.layout.size)  # says so if there is none
+        self.warn_of_delta(learners, "learners", stacklevel=3)
+        account = NoisedCohort(
+            sampling="summed",
+            noise=self.noise_of(ending),
+            delta=self.delta,
+            clip=self.clip,
+            budget=min((one for one in (self.epsilon, ending.epsilon) if one is not None), default=math.inf),
+        )
+        account.look_ahead()
+        require(
+            account.following <= account.budget,
+            f"SecureSum: noise {account.noise:g} costs epsilon {account.following:.3g} for a single sum, and the "
+            f"budget is {account.budget:g}. Raise the noise or the budget.",
+        )
+        view.memory(NoisedCohort, lambda: account)
+
+    def noise_of(self, ending: Ending) -> float:
+        """Return the noise that a sum has at least, in clips: as given, or the least that the budget's rounds need."""
+        if self.noise is not None or not self.noised:
+            return self.noise or 0.0
+        rounds = ending.commits or ending.rounds
+        require(
+            rounds is not None,
+            f"SecureSum: epsilon={self.epsilon} has to last for a number of rounds; give Ending(rounds=...) or "
+            "Ending(commits=...), or give noise=... and end when the budget is spent.",
+        )
+        assert rounds is not None
+        assert self.epsilon is not None
+        return noise_for("summed", self.epsilon, (Draws(1, 1, rounds),), self.delta)
 
     def drawn(self, view: View, chosen: Sequence[str], sampled: int, among: int) -> None:
-        view.memory(CohortMemory).learners = sorted(chosen)
+        self._cohort(view)[:] = sorted(chosen)
 
     def refusal(self, view: View, updates: Sequence[Update]) -> str | None:
-        """Refuse a round that too few have sent updates for."""
-        cohort = len(view.memory(CohortMemory).learners)
+        """Refuse a round that too few have sent updates for, or that the budget does not pay for."""
+        if self.noised:
+            account = view.memory(NoisedCohort)
+            cost = account.cost(update.learner for update in updates)
+            if cost > account.budget:
+                account.following = cost
+                return f"the privacy budget of {account.budget:g} does not pay for another sum"
+        cohort = len(self._cohort(view))
         needed = max(self.at_least, math.ceil(self.threshold * cohort))
         if len(updates) >= needed:
             return None
@@ -105,26 +181,42 @@ class SecureSum(SumInEngine):
 
     def given_up(self, view: View, learner: str) -> None:
         """Leave a learner out that the controller itself has given up, as one too many or too late."""
-        learners = view.memory(CohortMemory).learners
+        learners = self._cohort(view)
         if learner in learners:
             learners.remove(learner)
+
+    def summed(self, view: View, updates: Sequence[Update]) -> None:
+        if self.noised:
+            view.memory(NoisedCohort).spend(update.learner for update in updates)
+
+    def spent(self, view: View, version: int) -> PrivacySpent | None:
+        return view.memory(NoisedCohort).spent(version) if self.noised else None
+
+    def _cohort(self, view: View) -> list[str]:
+        """Return the learners of the open round."""
+        return view.memory(NoisedCohort).learners if self.noised else view.memory(CohortMemory).learners
 
     def whole(self, weights: Sequence[Sequence[float]]) -> list[int]:
         return [self.whole_weight(weight[0]) for weight in weights]
 
     def absent(self, view: View, updates: Sequence[Update]) -> tuple[str, ...]:
         there = {update.learner for update in updates}
-        return tuple(name for name in view.memory(CohortMemory).learners if name not in there)
+        return tuple(name for name in self._cohort(view) if name not in there)
 
     def whole_weight(self, weight: float) -> int:
         """Return a weight as a learner computes it."""
         return max(1, min(int(weight), self.most_examples))
 
-    def quantiser(self, cohort: int, equally: bool) -> Quantiser:
-        """Return how a cohort's changes become whole numbers; equally: all weights are 1."""
-        from archipel.privacy.secure_sum.masks import Quantiser
+    def quantiser(self, cohort: int, equally: bool, noise: float = 0.0) -> Quantiser:
+        """Return how a cohort's changes become whole numbers.
 
-        return Quantiser(self.clip, self.bits, cohort * (1 if equally else self.most_examples))
+        equally: all weights are 1. noise: that any sum of the cohort has at least, in clips; each adds its part.
+        """
+        from archipel.privacy.secure_sum.graph import smallest_group
+        from archipel.privacy.secure_sum.quantiser import Quantiser
+
+        part = noise / math.sqrt(smallest_group(cohort, self.threshold))
+        return Quantiser(self.clip, self.bits, cohort * (1 if equally else self.most_examples), part)
 
 
 def change_of_layers(model: Tensor, start: Tensor, pieces: Sequence[slice]) -> Tensor:

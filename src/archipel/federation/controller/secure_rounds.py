@@ -33,7 +33,8 @@ from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import sum_steps
 from archipel.federation.wire.body import InvalidUpdate
 from archipel.privacy.secure_sum.masking_learner import Verify
-from archipel.privacy.secure_sum.masks import BeyondRange, Quantiser, whole_type
+from archipel.privacy.secure_sum.masks import whole_type
+from archipel.privacy.secure_sum.quantiser import BeyondRange, Quantiser
 from archipel.privacy.secure_sum.sum_collector import SumCollector
 from archipel.privacy.secure_sum.sum_messages import PHASES, SecureSumRefused
 
@@ -53,6 +54,8 @@ class SumRules:
     equally: bool
     verify: Verify
     """Checks a learner's signature against the authority."""
+    noise: float = 0.0
+    """That any sum of a cohort has at least, in clips."""
 
 
 @dataclass
@@ -388,7 +391,7 @@ class SecureRounds:
         total, liars = found.collector.unmask(total)
         places = layout.indices(command.layers)
         start = self._durable.models.read(command.start)
-        quantiser: Quantiser = rules.sums.quantiser(found.collector.cohort, rules.equally)
+        quantiser: Quantiser = rules.sums.quantiser(found.collector.cohort, rules.equally, rules.noise)
         model, weight = mean_model(quantiser, total, len(found.collector.senders), start, layout.slices(places))
         pieces = [as_bytes(model[layout.layers[place].start : layout.layers[place].stop]) for place in places]
         blob = self._durable.blobs.put(pieces)

@@ -67,6 +67,8 @@ class Memory:
     kept: dict[str, Tensor] = field(default_factory=dict)
     owed: Owed | None = None
     withheld: Withheld | None = None
+    sums: int = 0
+    """Secure sums that it took part in."""
     last_sum: int = -1
     """The last secure sum that it took part in: each has a higher number."""
 

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import logging
+import math
 import os
 import threading
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from archipel.federation.learner.local_state import StateFolder, Withheld
 from archipel.federation.learner.policy import Refusal, failure_reason
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import sum_steps
+from archipel.privacy.accounting import Draws, epsilon
+from archipel.privacy.secure_sum.channels import derived
 from archipel.privacy.secure_sum.masking_learner import MaskingLearner
 from archipel.privacy.secure_sum.masks import Whole
 from archipel.privacy.secure_sum.sum_messages import RoundKeys, SecureSumRefused
@@ -46,6 +49,10 @@ class SumSettings:
     sums: SecureSum
     equally: bool
     """All updates weigh the same."""
+    noise: float = 0.0
+    """That any sum of a cohort has at least, in clips."""
+    budget: float = math.inf
+    """Epsilon that this learner's sums never exceed."""
 
 
 def reply_in_sum(sums: MaskedUpdates | None, step: pb.SumStep, sequence: int) -> tuple[pb.Head, memoryview]:
@@ -128,12 +135,24 @@ class MaskedUpdates:
             raise SecureSumRefused(f"{self._name}: it has no update of task {step.training} with these layers.")
         if withheld.sum is not None:
             raise SecureSumRefused(f"{self._name}: the update of task {step.training} was in round {withheld.sum}.")
+        self._check_budget(memory.sums + 1)
         memory.last_sum = withheld.sum = step.task
+        memory.sums += 1
         self._folder.save()
         self._told = {"task": step.task, "secret": os.urandom(32).hex(), "requests": []}
         self._answers = {}
         self._open()
         self._note(step.phase, request)
+
+    def _check_budget(self, sums: int) -> None:
+        """Refuse a sum that the own budget does not pay for: a controller's word is not relied on."""
+        settings = self._settings
+        if math.isinf(settings.budget):
+            return
+        if epsilon("summed", settings.noise, (Draws(1, 1, sums),), settings.sums.delta) > settings.budget:
+            raise SecureSumRefused(
+                f"{self._name}: the privacy budget of {settings.budget:g} does not pay for sum {sums} of this learner."
+            )
 
     def _open(self) -> None:
         self._learner = MaskingLearner(
@@ -195,5 +214,7 @@ class MaskedUpdates:
         norm, clip = float(withheld.change.norm()), self._settings.sums.clip
         if norm > clip:
             log.warning("the update is longer than the clip and scaled back", extra={"norm": norm, "clip": clip})
-        quantiser = self._settings.sums.quantiser(self._told["cohort"], self._settings.equally)
-        return self._learner.masked(quantiser.encode(withheld.change.numpy(), self._weight))
+        settings = self._settings
+        quantiser = settings.sums.quantiser(self._told["cohort"], settings.equally, settings.noise)
+        seed = derived(bytes.fromhex(self._told["secret"]), b"noise")  # the same each time: see `masked`
+        return self._learner.masked(quantiser.encode(withheld.change.numpy(), self._weight, seed))

@@ -33,6 +33,17 @@ def colluding(neighbours: int, threshold: float) -> int:
     return 2 * share_threshold(neighbours, threshold) - (neighbours + 1) - 1
 
 
+def smallest_group(learners: int, threshold: float) -> int:
+    """Return how many learners' numbers are at least in any sum that can be opened, if none of them collude.
+
+    In a ring the members of an opened group have so many others of it beside them that it goes around the ring:
+    docs/explanation/secure-sums.md has the proof.
+    """
+    window = degree(learners) + 1
+    needed = share_threshold(window - 1, threshold)
+    return needed if learners <= EVERYBODY else needed * max(1, learners // (2 * window - needed))
+
+
 class Ring:
     """The order of a cohort, and what names this cohort: a hash of everybody's names and keys."""
 
