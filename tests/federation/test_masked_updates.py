@@ -98,10 +98,20 @@ def test_a_learner_that_is_started_again_gives_the_same_answers(tmp_path: Path) 
             one.go_on()
 
 
-def test_its_secrets_are_gone_when_the_round_is_over_and_nobody_else_can_read_them(tmp_path: Path) -> None:
-    one = learner(tmp_path)
+def test_its_secrets_are_gone_when_the_round_is_over_and_nobody_else_can_read_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, seen, replaced = learner(tmp_path), list[int](), os.replace
+
+    def looks(source: Path, target: Path) -> None:
+        if target.name == "sum.json":
+            seen.append(source.stat().st_mode & 0o777)
+        replaced(source, target)
+
+    monkeypatch.setattr(os, "replace", looks)
     one.answer(first())
     path = tmp_path / "site-0" / "sum.json"
+    assert seen == [0o600], "not for a moment"
     assert path.stat().st_mode & 0o077 == 0
     one.end(9)
     assert not path.exists()

@@ -105,7 +105,7 @@ def test_whoever_has_enough_neighbours_is_in_a_group_as_large_as_promised(
 def test_sums_of_discrete_noise_cost_at_least_what_one_gaussian_does() -> None:
     for rounds in (1, 10, 100):
         draws = (Draws(1, 1, rounds),)
-        exactly, bounded = (epsilon(kind, 3.0, draws, 1e-5) for kind in ("counted", "summed"))  # type: ignore[arg-type]
+        exactly, bounded = (epsilon(kind, 3.0, draws, 1e-5) for kind in ("counted", "summed"))
         assert exactly < bounded < 1.2 * exactly
 
 

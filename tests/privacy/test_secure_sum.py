@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any, cast
 
 import numpy as np
@@ -58,6 +59,18 @@ def test_no_cohort_of_largest_updates_wraps_around() -> None:
         found, weight = quantiser.decode(np.asarray(whole), 20)
         assert weight == 20_000
         assert found[0] == pytest.approx(3.0 * 20_000, rel=1e-3), "clipped to 3, and not wrapped"
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_the_largest_numbers_are_rounded_to_half_a_step_too(bits: Any) -> None:
+    """Compared with fractions: with 64 bits the steps were finer than float64."""
+    quantiser, weight = Quantiser(10.0, bits, 1000 * 100), 1000
+    change = np.random.default_rng(0).uniform(-1, 1, 50)
+    whole = quantiser.encode(change, weight)[:-1].view(f"<i{bits // 8}")
+    step = Fraction(quantiser.step)
+    worst = max(abs(int(one) - weight * Fraction(x) / step) for one, x in zip(whole, change, strict=True))
+    assert float(worst * step) <= quantiser.error(1)
+    assert quantiser.error(1) < 0.51 * quantiser.step
 
 
 @pytest.mark.slow

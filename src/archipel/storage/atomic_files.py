@@ -12,10 +12,11 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically: to a temporary name, fsync, then rename."""
+def write_bytes(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a file atomically: to a temporary name, fsync, then rename. It never has more permissions than mode."""
     unfinished = path.with_name(path.name + ".unfinished")
-    with open(unfinished, "wb") as file:
+    unfinished.unlink(missing_ok=True)  # what a crash has left has the mode that it has
+    with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

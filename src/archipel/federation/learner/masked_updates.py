@@ -27,7 +27,7 @@ from archipel.privacy.secure_sum.channels import derived
 from archipel.privacy.secure_sum.masking_learner import MaskingLearner
 from archipel.privacy.secure_sum.masks import Whole
 from archipel.privacy.secure_sum.sum_messages import RoundKeys, SecureSumRefused
-from archipel.storage.atomic_files import write_text
+from archipel.storage.atomic_files import write_bytes
 
 FILE = "sum.json"
 
@@ -167,9 +167,7 @@ class MaskedUpdates:
 
     def _note(self, phase: str, request: str) -> None:
         self._told["requests"].append({"phase": phase, "request": request})
-        os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
-        write_text(self._path, json.dumps(self._told))
-        self._path.chmod(0o600)
+        write_bytes(self._path, json.dumps(self._told).encode(), mode=0o600)
 
     def _resume(self) -> None:
         """Be where the last process was."""

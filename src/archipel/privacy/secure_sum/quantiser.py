@@ -15,6 +15,8 @@ LEAST_DEVIATION = 4.0
 """Of a learner's noise, in steps: what a sum of such noise lacks to a discrete Gaussian is then below 1e-60."""
 MOST_ROUNDING = 0.05
 """Share of the clip that rounding may take, where there is noise."""
+FINEST = 44
+"""Binary digits of the largest sum: float64 has 53, so that of each step a few hundredths may be lost at most."""
 TAILS = 10
 """Standard deviations of noise that fit into a sum, and in which a sum may be longer than without it."""
 
@@ -38,8 +40,8 @@ class Quantiser:
     def step(self) -> float:
         """The distance of two numbers that can be told apart."""
         largest = self.total_weight + math.ceil(TAILS * self.noise * self.total_weight**0.5)
-        levels: int = 2 ** (self.bits - 2) // largest
-        return self.clip / min(levels, 2**50)  # beyond that float64 is no finer
+        levels: int = 2 ** min(self.bits - 2, FINEST) // largest
+        return self.clip / levels
 
     def most_norm(self, size: int) -> float:
         """Return the norm to which changes are scaled; with noise, whole steps must keep to the clip."""
@@ -55,7 +57,7 @@ class Quantiser:
 
     def error(self, senders: int) -> float:
         """Return how far each number of a sum may be from the sum without rounding."""
-        return senders * self.step / 2
+        return senders * self.step * (0.5 + 2.0 ** (FINEST - 51))
 
     def encode(self, change: npt.NDArray[np.float64], weight: int, seed: bytes = b"") -> Whole:
         """Return weight x change in steps, clipped in the Euclidean norm, and behind it the weight itself.
