@@ -37,7 +37,7 @@ def smallest_group(learners: int, threshold: float) -> int:
     """Return how many learners' numbers are at least in any sum that can be opened, if none of them collude.
 
     In a ring the members of an opened group have so many others of it beside them that it goes around the ring:
-    docs/explanation/secure-sums.md has the proof.
+    docs/decisions/0152 has the proof.
     """
     window = degree(learners) + 1
     needed = share_threshold(window - 1, threshold)
