@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import archipel as ap
+from archipel.cli.run import cluster_of
 from archipel.simulation.cluster import actor, connection, opening
 from archipel.simulation.cluster.connection import Cluster, ClusterError
 from archipel.simulation.cluster.fingerprint import Fingerprint, code_differences, installed_code
@@ -111,20 +112,38 @@ def test_examples_that_do_not_fit_go_through_a_shared_folder(monkeypatch: pytest
     assert sorted(path.name for path in (tmp_path / "examples").iterdir()) == ["inputs.npy", "targets.npy"]
 
 
-def test_an_address_where_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CONNECT_SECONDS", 1.0)
+def test_an_address_where_nobody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]  # bound, but nobody listens
-        for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}"):
-            with pytest.raises(ClusterError, match="nobody answers at this address within 1 s"):
+        for address in (f"127.0.0.1:{port}", f"ray://127.0.0.1:{port}", f"[::1]:{port}"):
+            with pytest.raises(ClusterError, match=r"nobody answers at this address \(Connection refused\)"):
                 connection.check_address(address)
+        monkeypatch.setattr(real, "is_initialized", lambda: False)  # other tests are connected
+        study = ap.read_study(algorithms=["fedavg"], data="digits")
+        with pytest.raises(ClusterError, match="nobody answers"):
+            ap.run_study(study, tmp_path / "results", cluster=f"127.0.0.1:{port}")
+        assert not (tmp_path / "results").exists(), "the right address would be refused: the folder is there already"
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
         with pytest.raises(ClusterError, match=f"cluster '127.0.0.1:{port}': nobody answers"):
             connection.check_address("auto")
 
 
-@pytest.mark.parametrize("address", ["", "somewhere", "host:", ":6379", "ray://", "http://host:1/x"])
+@pytest.mark.parametrize("address", ["somewhere", "127.0.0.1:abc", "127.0.0.1"])
+def test_a_variable_that_holds_no_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ValueError, match='cluster: RAY_ADDRESS must be "local", .* got \'' + address):
+        connection.check_address("auto")
+
+
+def test_options_of_a_cluster_without_a_cluster() -> None:
+    for given in (("cpus=2", False, None), (None, True, None), (None, False, Path())):
+        with pytest.raises(ValueError, match="give --cluster too"):
+            cluster_of(None, *given)
+    assert cluster_of(None, None, False, None) is None
+
+
+@pytest.mark.parametrize("address", ["", "somewhere", "host:", ":6379", "ray://", "http://host:1/x", "host:65536"])
 def test_an_address_that_is_none(address: str) -> None:
     with pytest.raises(ValueError, match='must be "local", "auto", "host:port" or "ray://host:port"'):
         Cluster(address)

@@ -21,6 +21,7 @@ import archipel
 from archipel.cli.console import AllowCode, AsJson, print_json
 from archipel.cli.data import KNOWN, looked_for
 from archipel.cli.folding import MARGIN, heading, write
+from archipel.cli.run import PerActor, cluster_of
 from archipel.cli.study_executors import executions, show_executions
 from archipel.core.checks import require
 from archipel.core.parts.ending import Ending
@@ -114,6 +115,7 @@ def doctor(
     cluster: Annotated[
         str | None, typer.Option("--cluster", help="Check the nodes of this Ray cluster instead: auto, host:port.")
     ] = None,
+    per_actor: PerActor = None,
     allow_code: AllowCode = False,
     as_json: AsJson = False,
 ) -> None:
@@ -123,9 +125,10 @@ def doctor(
         methods = list(executions(study, "any" if allow_code else "beside"))
         print_json([asdict(one) for one in methods]) if as_json else show_executions(methods)
         return
-    if cluster is not None:
-        reports = inspect_cluster(Cluster(cluster))
-        print_json([asdict(report) for report in reports]) if as_json else show_nodes(reports)
+    place = cluster_of(cluster, per_actor, mixed=False, folder=None)
+    if place is not None:
+        reports = inspect_cluster(place)
+        print_json([asdict(report) for report in reports]) if as_json else show_nodes(reports, place)
         if any(report.trouble for report in reports) or not any(report.actors for report in reports):
             raise typer.Exit(1)
         return
@@ -302,19 +305,21 @@ def show(found: Diagnosis) -> None:
     write(f"Broken: {', '.join(broken)}." if broken else "All is well.", style="bold red" if broken else "bold green")
 
 
-def show_nodes(reports: list[NodeReport]) -> None:
+def show_nodes(reports: list[NodeReport], cluster: Cluster) -> None:
     """Print the nodes of a cluster."""
     actors = sum(report.actors for report in reports)
-    heading(f"{len(reports)} nodes, room for {actors} actors of one core")
+    heading(f"{len(reports)} nodes, room for {actors} actors of {cluster.share}")
     for report in reports:
         node = report.node
         has = f"{node.cpus:g} cores, {node.gpus:g} GPUs, {node.memory / 1e9:.1f} GB"
-        has += f", object store {node.object_store / 1e9:.1f} GB"
+        has += f", object store {node.object_store / 1e9:.1f} GB, room for {report.actors}"
+        if report.versions is not None:
+            has += "; " + ", ".join(f"{name} {version}" for name, version in asdict(report.versions).items())
         mark, colour = ("differs", "bold red") if report.trouble else ("ok", "green")
         write(f"{node.name}: {has}{': ' if report.trouble else ''}{report.trouble}", 10, name=mark, colour=colour)
     if any(report.trouble for report in reports):
         write("Install the same versions on all nodes, or run with --mixed.", style="bold red")
     elif not actors:
-        write("No node has a core for an actor.", style="bold red")
+        write(f"No node has {cluster.share} for an actor.", style="bold red")
     else:
         write("All nodes compute the same bits as this machine.", style="bold green")

@@ -51,7 +51,10 @@ ClusterAddress = Annotated[
     typer.Option("--cluster", help="Run on a Ray cluster: local, auto, host:port or ray://host:port."),
 ]
 PerActor = Annotated[
-    str, typer.Option("--per-actor", metavar="cpus=1,gpus=0", help="Resources of each actor on the cluster.")
+    str | None,
+    typer.Option(
+        "--per-actor", metavar="cpus=1,gpus=0", help="Resources of each actor on the cluster.", show_default="cpus=1"
+    ),
 ]
 MixedNodes = Annotated[
     bool, typer.Option("--mixed", help="Allow nodes of the cluster whose versions or processors differ.")
@@ -78,7 +81,7 @@ def run(
     resume: ResumedFolder = None,
     jobs: Jobs = None,
     cluster: ClusterAddress = None,
-    per_actor: PerActor = "cpus=1",
+    per_actor: PerActor = None,
     mixed: MixedNodes = False,
     cluster_folder: SharedFolder = None,
     live: Live = False,
@@ -96,7 +99,7 @@ def run(
         from archipel.study.results import run_study
 
     chosen, place = _chosen(study, algorithm or [], data, change or [], folder, resume, allow_code)
-    where = None if cluster is None else cluster_of(cluster, per_actor, mixed, cluster_folder)
+    where = cluster_of(cluster, per_actor, mixed, cluster_folder)
     display = Display(notices)
     if listen is not None and not live:
         raise ValueError(f"--listen {listen}: is the address of the live page; give --live too.")
@@ -110,7 +113,8 @@ def run(
     if results.unfinished:
         notices.print(
             f"stopped with {len(results.unfinished)} runs unfinished; continue with: "
-            f"archipel run --resume {escape(shlex.quote(str(place)))}{' --allow-code' * allow_code}",
+            f"archipel run --resume {escape(shlex.quote(str(place)))}{' --allow-code' * allow_code}"
+            f"{'' if cluster is None else f' --cluster {escape(shlex.quote(cluster))}'}",
             soft_wrap=True,
             highlight=False,
         )
@@ -129,12 +133,16 @@ def _page(folder: Path, listen: str | None) -> Iterator[None]:
         page.close()
 
 
-def cluster_of(address: str, per_actor: str, mixed: bool, folder: Path | None) -> Cluster:
-    """Return the cluster that the options describe."""
+def cluster_of(address: str | None, per_actor: str | None, mixed: bool, folder: Path | None) -> Cluster | None:
+    """Return the cluster that the options describe, if there is one."""
     from archipel.simulation.cluster.connection import Cluster
 
+    if address is None:
+        if per_actor is not None or mixed or folder is not None:
+            raise ValueError("--per-actor, --mixed and --cluster-folder are for a cluster; give --cluster too.")
+        return None
     shares: dict[str, float] = {}
-    for part in per_actor.split(","):
+    for part in (per_actor or "cpus=1").split(","):
         name, _, value = part.strip().partition("=")
         if name not in ("cpus", "gpus") or not re.fullmatch(r"\d*\.?\d+", value):
             raise ValueError(f"--per-actor must be, for example, cpus=1,gpus=0.25, got {per_actor!r}.")

@@ -20,7 +20,7 @@ import torch
 
 from archipel.simulation.cluster.actor import NodeActor, beside_work, node_name
 from archipel.simulation.cluster.actor_pool import ActorPool, PooledActor
-from archipel.simulation.cluster.connection import Cluster, ClusterError, connected, require_room
+from archipel.simulation.cluster.connection import Cluster, ClusterError, reached
 from archipel.storage.atomic_files import write_bytes
 from archipel.study.execute import RunJob, execute
 from archipel.study.files import study_of, write_study
@@ -101,8 +101,7 @@ def _execute(expected: dict[str, str], job: RunJob, tell: Tell) -> bool:
 def work_on_cluster(cluster: Cluster, jobs: Sequence[RunJob], threads: int, hear: Callable[[Message], None]) -> bool:
     """Do all runs on a cluster; return False if Ctrl-C has stopped them."""
     stop = threading.Event()
-    with connected(cluster.address) as ray, stopped_by_hand(stop):
-        require_room(ray, cluster)
+    with reached(cluster) as ray, stopped_by_hand(stop):
         _Runs(ray, cluster, jobs, threads, hear).work(stop)
     return not stop.is_set()
 

@@ -16,6 +16,7 @@ import json
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
@@ -25,7 +26,7 @@ from archipel.core.records import Record
 from archipel.runs.load import load_run
 from archipel.runs.run import Run
 from archipel.runs.versions import versions
-from archipel.simulation.cluster.connection import Cluster
+from archipel.simulation.cluster.connection import Cluster, reached
 from archipel.simulation.simulate import prepare
 from archipel.storage.atomic_files import write_text
 from archipel.storage.lock import alone_in
@@ -165,7 +166,8 @@ def run_study(
     tried = candidates(study, jobs) if study.tune else []
     if not (folder / "study.toml").exists():
         _check_methods(jobs)
-    with alone_in(folder):
+    used = cluster if _unfinished(jobs, folder) else None
+    with nullcontext() if used is None else reached(used), alone_in(folder):  # a wrong address leaves no folder behind
         if (folder / "study.toml").exists():
             _check_same_study(study, folder)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -48,12 +49,7 @@ class Cluster:
     """A folder that all nodes share, for examples that do not fit into their object stores."""
 
     def __post_init__(self) -> None:
-        address = self.address.removeprefix("ray://")
-        host, colon, port = address.rpartition(":")
-        require(
-            self.address in ("local", "auto") or (bool(colon) and host != "" and port.isdigit()),
-            f'cluster: the address must be "local", "auto", "host:port" or "ray://host:port", got {self.address!r}.',
-        )
+        _require_address(self.address, "cluster: the address")
         require(
             self.cpus > 0 and self.gpus >= 0,
             f"cluster: cpus must be above 0 and gpus at least 0, got cpus={self.cpus:g}, gpus={self.gpus:g}.",
@@ -98,6 +94,22 @@ def ray_module() -> Any:
             "folder, on this machine and on every node."
         ) from None
     return ray
+
+
+def _require_address(address: str, name: str) -> None:
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    require(
+        address in ("local", "auto") or (host != "" and re.fullmatch("[0-9]{1,5}", port) and int(port) < 1 << 16),
+        f'{name} must be "local", "auto", "host:port" or "ray://host:port", got {address!r}.',
+    )
+
+
+@contextmanager
+def reached(cluster: Cluster) -> Iterator[Any]:
+    """Connect to a cluster for the time of a block, as `connected`; refuse actors that fit on no node."""
+    with connected(cluster.address) as ray:
+        require_room(ray, cluster)
+        yield ray
 
 
 @contextmanager
@@ -166,26 +178,27 @@ def _first_line(error: Exception) -> str:
 def check_address(address: str) -> None:
     """Refuse an address at once where nobody listens, or where this machine's token is not accepted."""
     if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", "auto")
+        address = os.environ.get("RAY_ADDRESS") or "auto"
+        _require_address(address, "cluster: RAY_ADDRESS")
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host:  # "local", or "auto" without an address
         return
-    if not listens(host, int(port), CONNECT_SECONDS):
+    if trouble := connection_trouble(host, int(port), CONNECT_SECONDS):
         raise ClusterError(
-            f"cluster {address!r}: nobody answers at this address within {CONNECT_SECONDS:.0f} s. Check host, port and "
-            "firewall; `ray status` on the head node shows whether the cluster is up."
+            f"cluster {address!r}: nobody answers at this address ({trouble}). Check host, port and firewall; `ray "
+            "status` on the head node shows whether the cluster is up."
         )
     if refuses_token(address):
         raise ClusterError(f"cluster {address!r}: {_REFUSED_TOKEN}")
 
 
-def listens(host: str, port: int, seconds: float) -> bool:
-    """Return whether a connection to an address can be opened within so many seconds."""
+def connection_trouble(host: str, port: int, seconds: float) -> str:
+    """Return why no connection to an address can be opened within so many seconds; empty if one can."""
     try:
-        with closing(socket.create_connection((host, port), timeout=seconds)):
-            return True
-    except OSError:
-        return False
+        with closing(socket.create_connection((host.strip("[]"), port), timeout=seconds)):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def head_listens(ray: Any, address: str, seconds: float = 1.0) -> bool:
@@ -193,7 +206,7 @@ def head_listens(ray: Any, address: str, seconds: float = 1.0) -> bool:
     if not address.startswith("ray://"):
         address = str(ray.get_runtime_context().gcs_address)
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    return listens(host.strip("[]"), int(port), seconds)
+    return not connection_trouble(host, int(port), seconds)
 
 
 def require_room(ray: Any, cluster: Cluster) -> None:

@@ -31,7 +31,9 @@ def refuses_token(address: str) -> bool:
 
 
 def token() -> str:
-    """Return this machine's token, from where Ray looks for it; empty if there is none."""
+    """Return this machine's token, from where Ray looks for it; empty if there is none, or Ray would not send it."""
+    if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
+        return ""
     if given := os.environ.get("RAY_AUTH_TOKEN"):
         return given
     path = os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token"

@@ -19,6 +19,8 @@ class NodeReport:
     node: Node
     actors: int
     """That fit on it."""
+    versions: Fingerprint | None
+    """What its bits depend on; None if it was not asked or did not answer."""
     trouble: str
     """Why it cannot be used as it is; empty if it can."""
 
@@ -29,7 +31,17 @@ def inspect_cluster(cluster: Cluster) -> list[NodeReport]:
         alive = nodes(ray)
         asked = {node.key: _ask(ray, node) for node in alive if node.cpus >= 1}
         ray.wait(list(asked.values()), num_returns=len(asked), timeout=SECONDS) if asked else None
-        return [NodeReport(node, _fitting(node, cluster), _trouble(ray, asked.get(node.key))) for node in alive]
+        return [_report(ray, cluster, node, asked.get(node.key)) for node in alive]
+
+
+def _report(ray: Any, cluster: Cluster, node: Node, reference: Any) -> NodeReport:
+    found, trouble = (None, "") if reference is None else _answer(ray, reference)
+    if found is not None:
+        trouble = "; ".join(fingerprint().differences(found))
+    fitting = int(node.cpus / cluster.cpus)
+    if cluster.gpus:
+        fitting = min(fitting, int(node.gpus / cluster.gpus))
+    return NodeReport(node, fitting, found, trouble)
 
 
 def _ask(ray: Any, node: Node) -> Any:
@@ -43,20 +55,13 @@ def _inspect() -> Fingerprint:
     return fingerprint()
 
 
-def _fitting(node: Node, cluster: Cluster) -> int:
-    fitting = int(node.cpus / cluster.cpus)
-    return min(fitting, int(node.gpus / cluster.gpus)) if cluster.gpus else fitting
-
-
-def _trouble(ray: Any, reference: Any) -> str:
-    if reference is None:
-        return ""
+def _answer(ray: Any, reference: Any) -> tuple[Fingerprint | None, str]:
+    """Return what a node says of itself, or why it does not."""
     try:
-        found = ray.get(reference, timeout=0.5)
+        return ray.get(reference, timeout=0.5), ""
     except ray.exceptions.GetTimeoutError:
-        return f"it has not answered within {SECONDS:.0f} s; are its cores busy?"
+        return None, f"it has not answered within {SECONDS:.0f} s; are its cores busy?"
     except ray.exceptions.RayTaskError as error:
-        return f"Archipel cannot be imported there: {str(error).strip().splitlines()[-1]}"
+        return None, f"Archipel cannot be imported there: {str(error).strip().splitlines()[-1]}"
     except ray.exceptions.RayError as error:
-        return str(error).strip().splitlines()[0]
-    return "; ".join(fingerprint().differences(found))
+        return None, str(error).strip().splitlines()[0]
