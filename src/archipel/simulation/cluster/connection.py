@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -99,7 +98,7 @@ def ray_module() -> Any:
 def _require_address(address: str, name: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     require(
-        address in ("local", "auto") or (host != "" and re.fullmatch("[0-9]{1,5}", port) and int(port) < 1 << 16),
+        address in ("local", "auto") or (host != "" and port.isdecimal() and int(port) < 1 << 16),
         f'{name} must be "local", "auto", "host:port" or "ray://host:port", got {address!r}.',
     )
 
