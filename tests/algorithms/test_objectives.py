@@ -190,7 +190,7 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, Any], words: st
 
 def test_phases_are_those_of_the_task() -> None:
     with pytest.raises(
-        ValueError, match="Plan: phases of 2 epochs divide a task of as many, and this one has epochs=3"
+        ValueError, match="Plan: phases of 2 epochs need a task of as many epochs, and this one has epochs=3"
     ):
         Plan(epochs=3, phases=(Phase(2, ("head",)),))
     with pytest.raises(ValueError, match=r"HeadFirst: all layers \(fc1, head\) are the head"):

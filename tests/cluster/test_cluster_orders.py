@@ -148,7 +148,7 @@ def test_a_lost_head_ends_the_run_with_a_sentence_and_nothing_lost(
         actor.stopped = True
     while not pool_of(simulator).gone:
         simulator.run(events=1)
-    with pytest.raises(ClusterLost, match=r"cluster 'auto' is lost: its head node does not answer any more\. Resume"):
+    with pytest.raises(ClusterLost, match=r"cluster 'auto' is lost: its head node no longer answers\. Resume"):
         simulator.run()
     saved = simulator.save()
     resumed = ready(ap.async_fedavg(), None)

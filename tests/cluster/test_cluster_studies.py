@@ -202,7 +202,7 @@ def test_a_run_whose_whole_cluster_is_lost_ends_with_a_checkpoint(tmp_path: Path
         said, _ = driver.communicate(timeout=LIMIT)
     finally:
         driver.kill()
-    assert "cluster 'local' is lost: its head node does not answer any more. Resume the run" in said
+    assert "cluster 'local' is lost: its head node no longer answers. Resume the run" in said
     simulator = prepare(
         ap.async_fedavg(), ap.data.digits().split(learners=4), execution="workers", ending=ap.Ending(rounds=10**6)
     )

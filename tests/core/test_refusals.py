@@ -553,7 +553,7 @@ def test_more_or_fewer_opinions_than_were_asked_for_are_impossible(said: tuple[t
     hand = asked("bc", own=scored(1, 1))
     (task,) = hand.questions
     opinions = ScoreTable.of([scored(*one) if one is not None else None for one in said])
-    with pytest.raises(ImpossibleEvent, match=rf"{len(said)} opinions in answer to task {task}.*'b', 'c'"):
+    with pytest.raises(ImpossibleEvent, match=rf"{len(said)} answers to task {task}.*'b', 'c'"):
         hand.do(Evaluated(task, opinions, Traffic(99)))
     assert task in hand.state.inquiries, "it is still open"
     assert not hand.state.traffic, "and nothing is counted"
@@ -564,7 +564,7 @@ def test_more_or_fewer_opinions_than_were_asked_for_are_impossible(said: tuple[t
 def test_more_scores_than_were_asked_for_are_impossible() -> None:
     hand = Hand(fedavg(), learners=1, evaluation=Evaluation())
     hand.do(joined("a"))
-    with pytest.raises(ImpossibleEvent, match=r"2 opinions in answer to task -1.*'home'"):
+    with pytest.raises(ImpossibleEvent, match=r"2 answers to task -1.*'home'"):
         hand.do(tried("v0", (1, 0), (1, 0)))
     hand.play((tried("v0", (1, 0)), "scored v0"))
 

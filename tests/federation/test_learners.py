@@ -460,7 +460,7 @@ def test_nobody_steers_somebody_else(tmp_path: Path) -> None:
                 with pytest.raises(TurnedAway, match=f"00 may pause, resume and withdraw itself, not {VICTIM}"):
                     await line.steer(action, VICTIM)
             for action, name, reason in (
-                ("stop", "", "There is no action 'stop'; there are pause, resume, withdraw, readmit and rollback"),
+                ("stop", "", "There is no action 'stop'; use pause, resume, withdraw, readmit or rollback"),
                 ("", "", "There is no action ''"),
             ):
                 with pytest.raises(TurnedAway, match=reason):

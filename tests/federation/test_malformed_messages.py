@@ -158,14 +158,17 @@ def too_many(said: pb.Hello) -> None:
         ),
         (older, f"speaks version {SPOKEN} of the protocol, the learner version 0"),
         (another_study, rf"The study of {BAD} differs from the controller's in \[training\]\. Give both"),
-        (other_code, r"they differ in mine\.py\. Give both sides the same study file and the same code"),
-        (other_model_and_data, r"they differ in \[data\], \[model\]\."),
+        (
+            other_code,
+            r"differs from the controller's in mine\.py\. Give both sides the same study file and the same code",
+        ),
+        (other_model_and_data, r"differs from the controller's in \[data\], \[model\]\."),
         (other_layers, f"The network of {BAD} has other layers or shapes than the controller's"),
         (
             another_base,
-            rf"The frozen weights of {BAD} are not .*: their SHA-256 is 0123456789abcdef, here it is missing\.",
+            rf"The frozen weights of {BAD} differ from .*: their SHA-256 is 0123456789abcdef, here it is missing\.",
         ),
-        (too_many, f"{BAD} says it has 18446744073709551615 examples \\(validation\\); at most"),
+        (too_many, f"{BAD} claims 18446744073709551615 examples \\(validation\\); at most"),
     ],
 )
 def test_who_cannot_join_is_told_why(
@@ -216,7 +219,7 @@ def test_moments_that_are_nonsense(tmp_path: Path) -> None:
         bad.hello.moments.CopyFrom(good)
         async with asyncio.timeout(LIMIT):
             while (welcome := await bad.link.join(bad.hello)).wait:
-                assert "of 3 learners have told the moments" in welcome.wait
+                assert "of 3 learners have sent the moments" in welcome.wait
                 await asyncio.sleep(0.1)
         assert welcome.moments == moments(300, 3.0, 300.0)
 

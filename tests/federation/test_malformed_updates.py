@@ -177,7 +177,7 @@ MALFORMED: dict[str, tuple[Spoil, str]] = {
     "extra layer": (more_layers, "layer 'backdoor' was not asked for; the plan asks for "),
     "truncated": (cut, "bytes, expected "),
     "wrong hash": (other_hash, "do not give the SHA-256 that was announced"),
-    "wrong hash of a layer": (other_hash_of_a_layer, "is not the one that was announced"),
+    "wrong hash of a layer": (other_hash_of_a_layer, "is not the announced one"),
     "oversized header": (begins(struct.pack("<Q", HEADER + 1)), f"a header of {HEADER + 1:,} bytes in a body of "),
     "header without an end": (begins(b"\xff" * 8), "a header of 18,446,744,073,709,551,615 bytes"),
     "oversized body": (larger_body, "bytes, expected "),
@@ -204,7 +204,7 @@ MALFORMED: dict[str, tuple[Spoil, str]] = {
     "2**64 steps": (said(steps=2**64 - 1), "18446744073709551615 steps"),
     "many losses": (losses, "100000 losses, at most "),
     "head without a result": (without_a_result, "an answer without a result to a training task"),
-    "opinion": (an_opinion, "an opinion in answer to a training task"),
+    "opinion": (an_opinion, "an evaluation in answer to a training task"),
 }
 
 

@@ -175,7 +175,7 @@ def test_two_calls_that_bring_the_same_update_at_once(undisturbed: Left, tmp_pat
         busy = [one for one in found if isinstance(one, grpc.aio.AioRpcError)]
         assert len(busy) < 8
         assert {(one.code(), one.details()) for one in busy} <= {
-            (grpc.StatusCode.ABORTED, "Another call is bringing this update.")
+            (grpc.StatusCode.ABORTED, "Another call is sending this update.")
         }
         assert (await bad.send(update.head, body)).verdict == pb.Receipt.KEPT
 

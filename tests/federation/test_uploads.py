@@ -52,5 +52,5 @@ def test_the_hash_of_an_empty_layer_is_compared(tmp_path: Path, honest: bool, at
     if honest:
         assert look() == len(header)
     else:
-        with pytest.raises(InvalidUpdate, match="not the one that was announced"):
+        with pytest.raises(InvalidUpdate, match="not the announced one"):
             look()

@@ -83,7 +83,9 @@ def test_an_upload_from_where_nothing_is(offset: int, large: Left, tmp_path: Pat
             if here:
                 await broken_off(bad, update, body)
             update.head.offset = offset
-            with pytest.raises(grpc.aio.AioRpcError, match=f"Data from byte {offset:,} on, and {here:,} are here"):
+            with pytest.raises(
+                grpc.aio.AioRpcError, match=f"The data begin at byte {offset:,}, but {here:,} bytes are stored"
+            ):
                 await bad.send_portions(portions(update.head, body[offset : offset + 100]))
             update.head.offset = 0
         await bad.send(update.head, body)
@@ -99,7 +101,7 @@ def test_an_upload_that_ends_too_early(large: Left, tmp_path: Path) -> None:
     async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
-        with pytest.raises(grpc.aio.AioRpcError, match="The answer broke off after") as caught:
+        with pytest.raises(grpc.aio.AioRpcError, match="The answer was interrupted after") as caught:
             await bad.send(update.head, body[:-4])
         assert code_of(caught) == grpc.StatusCode.ABORTED
         update.head.offset = len(body) - 4

@@ -164,7 +164,7 @@ def test_a_fair_comparison_has_no_cautions() -> None:
         ),
         (
             [written([0.0, 0.5, 0.6], name="b", every=45)],
-            "have a single score in the last fifth of their budget, and single scores swing: b (1 of 1).",
+            "have a single score in the last fifth of their budget, and single scores vary: b (1 of 1).",
         ),
         (
             rising("b", 0.8, budget="seconds"),

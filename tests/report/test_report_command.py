@@ -264,7 +264,7 @@ def test_no_runs_are_an_error_with_a_way_out(tmp_path: Path) -> None:
 
 def test_a_damaged_run_is_named(saved: Path) -> None:
     (saved / "radfed-1" / "records.jsonl").write_text("{")
-    with pytest.raises(ValueError, match=r"radfed-1 is damaged or not whole: .* Run it again\."):
+    with pytest.raises(ValueError, match=r"radfed-1 is damaged or incomplete: .* Run it again\."):
         command(saved)
     assert not (saved / "report").exists()
 
@@ -309,7 +309,7 @@ def test_a_swap_that_fails_puts_the_old_one_back(saved: Path, monkeypatch: pytes
 
 
 def test_nothing_but_a_report_is_replaced(saved: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds something else than a report, which would be lost; give a folder of"):
+    with pytest.raises(ValueError, match=r"exists and is not a report; it would be overwritten\. Give a folder of"):
         command(saved, "--out", saved)
     mine = tmp_path / "paper"
     (mine / "figures").mkdir(parents=True)

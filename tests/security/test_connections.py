@@ -92,7 +92,7 @@ def test_an_address_that_is_taken_is_a_wrong_command(endless: Stage) -> None:
         taken.listen()
         process = endless.controller()
         assert process.wait(LONGEST) == 2
-    assert "Cannot listen at" in process.said
+    assert "Cannot listen on" in process.said
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ async def everybody_trains(one: Scene, *names: str) -> None:
     [
         (
             {"examples": 2**40, "moments": moments(2**40)},
-            r"says it has 1099511627776 examples \(examples\); at most 10000000",
+            r"claims 1099511627776 examples \(examples\); at most 10000000",
         ),
-        ({"test": 2**40}, r"says it has 1099511627776 examples \(test\); .* raise federation\.limits\.test"),
+        ({"test": 2**40}, r"claims 1099511627776 examples \(test\); .* raise federation\.limits\.test"),
         ({"moments": moments(100, 0.9e41, 0.9e80)}, "or too large"),  # mean and deviation each within bounds
     ],
     ids=["examples", "test", "sums and squares"],
@@ -101,7 +101,7 @@ def test_what_does_not_go_together_is_looked_at_before_it_is_written(
                 patched.setattr(joining, "combine", lambda parts: bad)
                 for name in NAMES[:2]:
                     await join(one, name, claim(one))
-                with pytest.raises(TurnedAway, match=f"The moments of {LIAR} do not go together with the others'"):
+                with pytest.raises(TurnedAway, match=f"The moments of {LIAR} do not fit those of the others"):
                     await join(one, LIAR, claim(one))
             await everybody_trains(one)
 
@@ -119,14 +119,14 @@ def test_counts_are_those_of_the_first_join(what: str, tmp_path: Path) -> None:
         async with scene(raw, tmp_path) as one:
             await join(one, LIAR, claim(one))
             changed = claim(one, **{what: 5000})
-            with pytest.raises(TurnedAway, match=f"{LIAR} says it has .*5000.*; when it first joined it had 100"):
+            with pytest.raises(TurnedAway, match=f"{LIAR} claims .*5000.*; when it first joined it had 100"):
                 await join(one, LIAR, changed)
             assert (await join(one, LIAR, claim(one))).heartbeat
         async with scene(raw, tmp_path) as one:  # a restart forgets nothing
             with pytest.raises(TurnedAway, match=f"archipel operator withdraw {LIAR}, then readmit {LIAR}"):
                 await join(one, LIAR, changed)
             alice = one.link("operator/alice")
-            with pytest.raises(TurnedAway, match="has not been withdrawn: there is nothing to readmit"):
+            with pytest.raises(TurnedAway, match="has not been withdrawn, so it need not be readmitted"):
                 await alice.steer("readmit", LIAR)
             await alice.steer("withdraw", LIAR)
             await alice.steer("readmit", LIAR)
@@ -143,7 +143,7 @@ def test_only_an_operator_readmits(tmp_path: Path) -> None:
     async def go() -> None:
         async with scene(study(), tmp_path) as one:
             line = one.link(f"learner/{LIAR}")
-            with pytest.raises(TurnedAway, match=f"{LIAR} is a learner; an operator readmits learners"):
+            with pytest.raises(TurnedAway, match=f"{LIAR} is a learner; only an operator may readmit learners"):
                 await line.steer("readmit", LIAR)
             await line.close()
 

@@ -222,7 +222,7 @@ def test_only_an_admin_rolls_back_and_only_to_a_stored_version(tmp_path: Path) -
                 one.light(name, 0.01)
             await one.until(lambda: one.version >= 3)
             for who in ("operator/bob", "learner/site-0"):
-                with pytest.raises(TurnedAway, match=r"role admin|an operator rolls"):
+                with pytest.raises(TurnedAway, match=r"role admin|only an operator may roll"):
                     await steer(one, who, 1)
             with pytest.raises(TurnedAway, match=r"Version 999999 is not stored\. .* restored are: 0, 1"):
                 await steer(one, "operator/alice", 999999)

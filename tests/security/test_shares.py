@@ -129,7 +129,7 @@ def test_nobodys_weight_is_above_its_share(tmp_path: Path, caplog: pytest.LogCap
         assert [weights[name] for name in NAMES if name != BAD] == [100.0, 100.0]
     assert capped(left) == [(BAD, "weight")]
     assert left.metrics["archipel_capped_learners_weight"] == 1
-    assert "a learner claims more than the largest share allowed and is cut to it: check its counts" in caplog.text
+    assert "a learner claims more than the largest share allowed and is limited to it: check its counts" in caplog.text
     assert (BAD, "capped", {"of": "weight", "most_share": 0.8}) in left.audit
 
 

@@ -244,7 +244,7 @@ def test_a_run_in_which_everything_is_refused_ends_too(algorithm: Any) -> None:
     simulator.run(events=500)
     assert simulator.stopped is not None, f"still running at {simulator.clock.now:.1f} s after 500 events"
     ended = finished(simulator)
-    private = "what its learner keeps to itself holds numbers that are not finite"
+    private = "a private layer or kept vector of its learner holds numbers that are not finite"
     assert {record.reason for _, record in ended.refusals} == {private if ended.name == "hdafl" else NOT_FINITE}
     assert not ended.commits
 

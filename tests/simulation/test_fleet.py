@@ -52,8 +52,8 @@ def test_the_short_form_is_metis_gpus_and_cpus() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Fleet(), r"nobody is in it; give Fleet\(fast=5, slow=5\)"),
-        (lambda: Fleet(fast=0, slow=0), "nobody is in it"),
+        (lambda: Fleet(), r"it has no learners; give Fleet\(fast=5, slow=5\)"),
+        (lambda: Fleet(fast=0, slow=0), "it has no learners"),
         (lambda: Fleet(Group("fast", 2), fast=3), "two groups have the same name: fast, fast"),
         (lambda: Fleet(fast=-1), "Group 'fast': count should be at least 0, got -1"),
         (lambda: Group("a", 1, train_seconds=-1), "train_seconds should be at least 0, got -1"),

@@ -59,5 +59,5 @@ def test_clipped_updates_have_norms_anyway() -> None:
 
 def test_norms_of_single_learners_are_refused_beside_privacy() -> None:
     method = replace(ap.fedavg(equally=True, batch=16), privacy=CentralNoise(noise=1.0, clip=1.0))
-    with pytest.raises(ValueError, match=r"would tell about its learner\. Leave out norms, or privacy"):
+    with pytest.raises(ValueError, match=r"would reveal something about its learner\. Leave out norms, or privacy"):
         ap.simulate(method, small_islands(4), norms=True, **SETTINGS)

@@ -540,7 +540,7 @@ def test_a_run_that_commits_nothing_still_tells_what_it_moved() -> None:
 
 def test_an_ending_that_cannot_come_gives_up() -> None:
     ended = ap.simulate(ap.fedavg(rate=1e30, batch=16), small_islands(3), ending=ap.Ending(commits=2))
-    assert ended.reason.startswith("no new version came of 100 tries in a row")
+    assert ended.reason.startswith("no new version came of 100 attempts in a row")
     assert ended.rounds == 100
 
 

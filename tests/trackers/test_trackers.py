@@ -116,7 +116,7 @@ def test_what_nobody_charts_makes_no_row() -> None:
 
 
 def test_records_that_do_not_begin_at_the_beginning_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"version 31 was told after version 0.*from its first record on"):
+    with pytest.raises(ValueError, match=r"version 31 was recorded after version 0.*from its first record on"):
         rows((5, committed(31)))
 
 

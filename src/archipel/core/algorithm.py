@@ -48,16 +48,16 @@ class Algorithm:
     planners: tuple[Planner, ...] = ()
     recall: Recall | None = None
     objective: Objective | None = None
-    """What learners minimise instead of the task's loss."""
+    """What learners minimise, where it is not the task's loss."""
     descent: Descent | None = None
-    """What learners descend along instead of the gradient."""
+    """What learners descend along, where it is not the gradient."""
     personal: Personal | None = None
-    """The model that a learner uses for itself instead of the shared one."""
+    """The model that a learner uses for itself, where it is not the shared one."""
     privacy: Privacy | None = None
     plan: Plan = Plan()
     """The plan the planners start from: epochs, batch, rate, optimiser."""
     pooled: bool = False
-    """A yardstick, in simulation only: train on everybody's data in one place."""
+    """A baseline, in simulation only: train on all learners' data in one place."""
 
     def __post_init__(self) -> None:
         kinds = {
@@ -89,8 +89,8 @@ class Algorithm:
             for name in part.keeps:
                 require(
                     name not in owners,
-                    f"{self.name}: {type(owners.get(name)).__name__} and {type(part).__name__} both have learners keep "
-                    f"{name!r}; use one.",
+                    f"{self.name}: {type(owners.get(name)).__name__} and {type(part).__name__} both keep "
+                    f"{name!r} at the learners; use one.",
                 )
                 owners[name] = part
 
@@ -125,21 +125,21 @@ class Algorithm:
         return named
 
     def plans(self, layout: Layout) -> tuple[Plan, ...]:
-        """Return every plan that the planners can make, of each the highest rate."""
+        """Return every plan that the planners can make, each with its highest rate."""
         plans: tuple[Plan, ...] = (replace(self.plan, reports=self.reports),)
         for planner in self.planners:
             plans = tuple(made for plan in plans for made in planner.plans(layout, plan))
         return plans
 
     def memories(self) -> list[type]:
-        """Return the dataclasses that are defined beside the parts: what parts remember is among them."""
+        """Return the dataclasses that are defined beside the parts; the memories of the parts are among them."""
         parts = [part for _, part in self.parts()]
         kinds = dict.fromkeys(type(one) for part in parts for one in (part, *part.inner()))
         return list(dict.fromkeys(found for kind in kinds for found in _dataclasses_beside(kind)))
 
     @property
     def local_noise(self) -> LocalNoise | None:
-        """What learners clip and noise their gradients by, if they do."""
+        """The noise that learners add to their gradients, if any."""
         return self.privacy if isinstance(self.privacy, LocalNoise) else None
 
     @property
@@ -164,7 +164,7 @@ class Algorithm:
         return tuple(name for _, part in self.parts() for name in part.keeps)
 
     def optional(self, layout: Layout) -> frozenset[str]:
-        """Return the layers that a task leaves out of its answer if they are unwanted when it ends."""
+        """Return the layers that an answer leaves out if they are unwanted when the task ends."""
         return frozenset(name for planner in self.planners for name in planner.optional(layout))
 
     def private(self, layout: Layout) -> tuple[str, ...]:

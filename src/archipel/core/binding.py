@@ -11,13 +11,13 @@ from archipel.core.layout import Layout, TensorSlot
 
 
 class Binding:
-    """One module, bound to one vector after the other."""
+    """One module, which is bound to one vector at a time."""
 
     def __init__(self, layout: Layout, module: nn.Module) -> None:
         """Find the module's tensors once: it is bound at every task and every score."""
         self.layout = layout
         self._tensors: list[tuple[TensorSlot, dict[str, Any], str]] = []
-        """Each tensor's place in the vector, the dictionary that its module keeps it in, and its name there."""
+        """Each tensor's slot in the vector, the module's dictionary that holds it, and its name there."""
         self._bound: dict[str, Tensor] = {}
         """The tensors that `bind` has put there, by name."""
         for layer in layout.layers:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class ArchipelWarning(UserWarning):
-    """Something works, but perhaps not as meant."""
+    """Something works, but perhaps not as intended."""
 
 
 def require(condition: bool, message: str) -> None:
@@ -48,9 +48,18 @@ def one_of(owner: str, name: str, value: str, known: Iterable[str]) -> None:
     if value not in known:
         close = difflib.get_close_matches(str(value), known, n=1)
         hint = f" Did you mean {close[0]!r}?" if close else ""
-        if close and len(known) > 10:  # a long list would hide the answer
+        if close and len(known) > 10:  # a long list would hide the suggestion
             raise ValueError(f"{owner}: {name} {value!r} is not known.{hint}")
         raise ValueError(f"{owner}: {name} should be one of {', '.join(known)}, got {value!r}.{hint}")
+
+
+def known_name(kind: str, name: str, known: Iterable[str]) -> None:
+    """Refuse a name that is not among the known ones, with the nearest one or with all of them."""
+    known = tuple(known)
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"There are {', '.join(known)}."
+        raise ValueError(f"there is no {kind} {name!r}. {hint}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """Commits: weigh the updates, merge them, and make the result the next version.
 
-Updates are sorted by slot and learner first: sums must not depend on who came first.
+Updates are sorted by slot and learner first, so that sums do not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _adopt(
     weights: Sequence[tuple[float, ...]],
     proposal: Proposal,
 ) -> None:
-    """Have the server make the proposal the next version, unless that would not be finite."""
+    """Make the proposal the next version by the server optimiser, unless that would not be finite."""
     following = context.algorithm.server.step(context.view("server"), proposal)
     if following is not None:
         _set_version(context, updates, weights, proposal, following)
@@ -82,7 +82,7 @@ def _refusal(context: ControllerContext, updates: Sequence[Update]) -> str | Non
 
 
 def _hides_empty_rounds(context: ControllerContext) -> bool:
-    """Return whether a round that nobody was drawn for has to look like any other."""
+    """Return whether a round without learners must look like any other."""
     return context.account is not None and context.account.sampling == "poisson"
 
 
@@ -96,16 +96,16 @@ def _merge_privately(
 
 
 def _round_layers(context: ControllerContext) -> list[str]:
-    """Return the layers that this round changes, whoever takes part: all its tasks ask for the same."""
+    """Return the layers that this round changes; all its tasks ask for the same ones."""
     unused = unwanted(context)
-    plan = planned(context, next(iter(context.state.members.values())))  # of whoever: all may have left meanwhile
+    plan = planned(context, next(iter(context.state.members.values())))  # of any learner: all may have left meanwhile
     return [name for name in plan.sends(context.layout.names) if name not in unused]
 
 
 def _take_from_queue(context: ControllerContext, tasks: Sequence[int]) -> list[Update]:
     chosen = context.state.dequeue(tasks)
     unused = context.layout.indices(unwanted(context))
-    if unused:  # one that waited for its evidence may be committed in a later round than it arrived in
+    if unused:  # an update may wait for its evidence and be committed in a later round
         for update in chosen:
             update.layers = tuple(place for place in update.layers if place not in unused)
     return sorted(chosen, key=lambda update: (update.slot, update.learner))
@@ -142,7 +142,7 @@ def _per_layer(context: ControllerContext, weight: Weight, update: Update) -> tu
 def _within_shares(
     context: ControllerContext, updates: Sequence[Update], weights: list[tuple[float, ...]]
 ) -> list[tuple[float, ...]]:
-    """Cut the weights to the largest share that anybody may have, and record whose were cut."""
+    """Limit each learner's weight to the largest share allowed, and record whose were limited."""
     if context.state.most_share >= 1:
         return weights
     within = context.algorithm.merge.within_shares(context.view("merge"), updates, weights)
@@ -207,12 +207,12 @@ def _recorded(weights: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], 
 
 
 def _record_notes(context: ControllerContext) -> None:
-    """Record the privacy that the new version has spent, and what the planners note of it."""
+    """Record the privacy spent up to the new version, and the notes of the planners."""
     privacy = context.algorithm.privacy
     spent = None if privacy is None else privacy.spent(context.view("privacy"), context.state.version)
     if spent is not None:
         context.record(spent)
-    if privacy is None or not privacy.hides_updates:  # what planners note is of single updates
+    if privacy is None or not privacy.hides_updates:  # planners' notes reveal single updates
         for view, planner in context.planners:
             for note in planner.notes(view):
                 context.record(note)

@@ -1,4 +1,4 @@
-"""What the steps of the controller share: the algorithm, its state, the store, and the commands issued so far."""
+"""The context of the controller's steps: the algorithm, its state, the store, and the commands issued so far."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ControllerContext:
     evaluation: Evaluation | None
     state: State
     measures_norms: bool = False
-    """Record how far each update would move the model, also where the merge does not need to know."""
+    """Record how far each update would move the model, also where the merge does not need it."""
     commands: list[Command] = field(default_factory=list)
     """Commands that the event has led to so far."""
 
@@ -45,7 +45,7 @@ class ControllerContext:
         self.use(self.state)
 
     def use(self, state: State) -> None:
-        """Go on from this state: parts see it from now on."""
+        """Replace the state; parts see the new one from now on."""
         self.state = state
         parts = self.algorithm.parts()
         self._views = {role: View(state, self.layout, self.models, self.kernels, role) for role, _ in parts}
@@ -95,6 +95,6 @@ class ControllerContext:
             self.state.ending = reason
 
     def sweep(self) -> None:
-        """Drop the vectors that are needed no more."""
+        """Drop the vectors that are no longer needed."""
         for name in self.state.vectors.unneeded():
             self.models.drop(name)

@@ -6,7 +6,7 @@ Laws of this file and of the steps it calls (`tasks`, `evidence`, `commit`, `sco
 2. An event is handled to its end: what follows from the state is done before `handle` returns, so it does not matter
    which event led there.
 3. The model never takes a number that is not finite: updates are checked before they are weighed.
-4. Sums do not depend on who came first.
+4. Sums do not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ from archipel.kernels.interface import Kernels
 TIME_IS_UP = "time is up"
 SCORE_NOW = "score now"
 MOST_ATTEMPTS = 100
-"""Attempts at a new version in a row, all in vain, after which a run gives up, whatever its ending is."""
+"""Failed attempts at a new version in a row after which a run is given up, whatever its ending is."""
 MOST_DECISIONS = 10_000
-"""Answers of a protocol to one event, after which it is broken."""
+"""Most decisions of a protocol after one event; a protocol that makes more is broken."""
 
 
 class ImpossibleEvent(Exception):
-    """An event that no engine that keeps the contract can send, with its story."""
+    """An event that breaks the engine's contract, with its story."""
 
 
 class Controller:
@@ -90,12 +90,12 @@ class Controller:
         initial: Tensor | None = None,
         state: State | None = None,
     ) -> None:
-        """Begin with an initial model, or go on from a saved state whose vectors are in `models`.
+        """Begin with an initial model, or continue from a saved state whose vectors are in `models`.
 
-        It waits until so many `learners` have joined before it hands out the first task. `classes` is what confusion
-        matrices must have; without it the first one that comes decides. `per_token`: answers count tokens. Nobody's
-        share of a merge or of a pooled score exceeds `most_share`. `secret` is a key that no learner knows, for an
-        algorithm with privacy. `norms`: measure how far each update would move the model, for the records.
+        The first task is handed out when `learners` learners have joined. `classes`: classes of confusion matrices;
+        without it the first matrix that arrives decides. `per_token`: answers count tokens. `most_share`: the largest
+        share of one learner in a merge or a pooled score. `secret`: a key that no learner knows, for an algorithm
+        with privacy. `norms`: measure how far each update would move the model, for the records.
         """
         at_least(1, "Controller", learners=learners)
         algorithm.check(layout)
@@ -150,11 +150,11 @@ class Controller:
         return tuple(name for name in self.state.out[task].plan.sends(self.layout.names) if name not in unused)
 
     def unwanted(self) -> set[str]:
-        """Return the layers that the version to come does not use."""
+        """Return the layers that the next version does not use."""
         return unwanted(self._context)
 
     def _take(self, event: Event) -> bool:
-        """Change the state by what an event says; return whether something may follow from it."""
+        """Change the state as the event says; return whether decisions may follow from it."""
         match event:
             case Joined():
                 self._joined(event)
@@ -180,7 +180,7 @@ class Controller:
             case RolledBack():
                 roll_back(self._context, event)
                 score(self._context)
-                self._check_ending()  # it may have made the last version, and no decision need follow
+                self._check_ending()  # it may have made the last version without another decision
         return True
 
     # --------------------------------------------------------------------------------------------------- membership
@@ -188,7 +188,7 @@ class Controller:
     def _joined(self, event: Joined) -> None:
         if event.learner == HOME:
             raise ImpossibleEvent(f"A learner joined as {HOME!r}, which is the name of the controller's own site.")
-        # what is no number of examples counts as withheld
+        # an invalid number of examples counts as withheld
         known = isinstance(event.examples, int) and event.examples >= 0
         self.state.members.join(
             Member(
@@ -226,7 +226,7 @@ class Controller:
         if not self.state.next_score < task < self.state.next_task:
             raise ImpossibleEvent(
                 f"An answer to task {task}, but only {self.state.next_task} tasks, numbered from 0, and "
-                f"{-1 - self.state.next_score} scores, numbered from -1 downwards, were ever handed out."
+                f"{-1 - self.state.next_score} scores, numbered from -1 downwards, were handed out."
             )
 
     def _failed(self, event: Failed) -> None:
@@ -247,7 +247,7 @@ class Controller:
     def _summed(self, event: Summed) -> bool:
         """Commit what updates add up to; return whether something may follow from it."""
         if self.state.sum is None or self.state.sum.task != event.task:
-            self._close(event.task)  # tells a late answer from an impossible one
+            self._close(event.task)  # distinguishes a late answer from an impossible one
             self.state.vectors.discard(event.model)
             return False
         before = self.state.version
@@ -267,12 +267,10 @@ class Controller:
             raise ImpossibleEvent(f"An evaluation in answer to task {event.task}, which asks for training.")
         inquiry = self.state.inquiries.get(event.task)
         if inquiry is None:
-            self._close(event.task)  # tells a late answer from an impossible one
+            self._close(event.task)  # distinguishes a late answer from an impossible one
             return False
         if len(event.results) != len(inquiry.sites):
-            raise ImpossibleEvent(
-                f"{len(event.results)} opinions in answer to task {event.task}, which asks {inquiry.sites}."
-            )
+            raise ImpossibleEvent(f"{len(event.results)} answers to task {event.task}, which asks {inquiry.sites}.")
         if isinstance(event.results, ScoreTable) != isinstance(inquiry.probe, Score):
             raise ImpossibleEvent(
                 f"A {type(event.results).__name__} in answer to task {event.task}, which asks for {inquiry.probe}."
@@ -290,10 +288,10 @@ class Controller:
         take_scores(context, inquiry, valid)
         return True
 
-    # ------------------------------------------------------------------------------------------------- what follows
+    # ---------------------------------------------------------------------------------------------------- decisions
 
     def _begin(self) -> bool:
-        """Return whether the run has begun; it does when enough learners are there."""
+        """Return whether the run has begun; it begins when enough learners have joined."""
         context = self._context
         state = context.state
         if not state.begun and len(context.view("protocol").active()) >= self.learners:
@@ -317,7 +315,7 @@ class Controller:
                 return
             yield from decisions
             if state.vain_attempts >= MOST_ATTEMPTS:
-                context.end(f"no new version came of {state.vain_attempts} tries in a row; the records say why")
+                context.end(f"no new version came of {state.vain_attempts} attempts in a row; the records say why")
         raise RuntimeError(
             f"{self.algorithm.protocol!r} still finds something to do after {MOST_DECISIONS:,} decisions at version "
             f"{state.version}: its `decide` has to answer [] when the state asks for nothing."
@@ -390,7 +388,7 @@ def _adds_noise(algorithm: Algorithm) -> bool:
 
 
 def _check_privacy(algorithm: Algorithm, ending: Ending, norms: bool) -> None:
-    """Refuse settings that need noise, or that noise would be spoilt by."""
+    """Refuse settings that need noise, or that would weaken its protection."""
     require(
         ending.epsilon is None or _adds_noise(algorithm),
         f"Ending(epsilon={ending.epsilon}): {algorithm.name} adds no noise, so there is no epsilon. Give it "
@@ -398,7 +396,8 @@ def _check_privacy(algorithm: Algorithm, ending: Ending, norms: bool) -> None:
     )
     require(
         not norms or algorithm.privacy is None or not algorithm.privacy.hides_updates,
-        f"norms: {algorithm.name} has {algorithm.privacy!r}, and the norm of a single update would tell about its "
+        f"norms: {algorithm.name} has {algorithm.privacy!r}, and the norm of a single update would reveal "
+        "something about its "
         "learner. Leave out norms, or privacy.",
     )
 

@@ -1,4 +1,4 @@
-"""Evidence: what a weighting asks about an update before it is weighed, and the check of every answer.
+"""Evidence: the answers that a weighting asks for about an update, and the check of every answer.
 
 Answers are summed before they are used, so an invalid one is dropped first: it counts as missing.
 """
@@ -23,7 +23,7 @@ def offer(context: ControllerContext, update: Update) -> None:
     update.asked = True
     questions: dict[tuple[Probe, Model | None], dict[str, None]] = {}
     for sites, probe, reference in context.algorithm.weighting.ask(context.view("weighting"), update):
-        if sites:  # a site that is asked the same thing twice would answer the same
+        if sites:  # a site would answer the same question twice in the same way
             questions.setdefault((probe, reference), {}).update(dict.fromkeys(sites))
     for (probe, reference), asked in questions.items():
         question = Evaluate(context.next_task(), tuple(asked), update.model, probe, reference)
@@ -79,7 +79,7 @@ def check_metrics(context: ControllerContext, metrics: Metrics) -> Metrics:
 
 
 def _valid(context: ControllerContext, own: Scored) -> bool:
-    """Return whether a learner's score of its own model counts what it says."""
+    """Return whether the counts in a learner's score of its own model are valid."""
     if (own.tokens is not None) != context.state.per_token or (own.tokens is not None and own.tokens.min() < 0):
         return False
     if own.confusion is None:
@@ -135,7 +135,7 @@ def _invalid_shapes(
 
 
 def check_shares(context: ControllerContext, what: str, sites: Sequence[str], counts: Sequence[int]) -> None:
-    """Record the sites whose examples exceed the largest share that anybody may have of those that are pooled."""
+    """Record the sites whose examples exceed the largest share allowed of the pooled ones."""
     claimed = [float(count) for count in counts]
     within = cap(claimed, context.state.most_share)
     record_capped(context, what, [site for site, c, w in zip(sites, claimed, within, strict=True) if w < c])

@@ -30,11 +30,11 @@ class FrozenWeights:
     head: str = ""
     """The network's last layer, if it is among them."""
     adapter_path: str = ""
-    """Where the part of the network is that PEFT has wrapped; empty also if it is the whole."""
+    """Path of the part of the network that PEFT has wrapped; empty also if it is the whole network."""
     adapter_config: str = ""
     """PEFT's config of the adapters that train, as JSON; empty: there are none."""
     autocast: str = ""
-    """The type that products are computed in, as `archipel.models.from_hf` sets it; empty: that of the weights."""
+    """The type of products, as `archipel.models.from_hf` sets it; empty: that of the weights."""
 
 
 def frozen_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -69,7 +69,7 @@ def _adapter(module: nn.Module) -> tuple[str, str]:
         configs = getattr(part, "peft_config", None)
         if isinstance(configs, dict) and configs:
             config, *further = (own.to_dict() for own in configs.values())
-            for block in further:  # of an adapter whose ranks differ between learners
+            for block in further:  # an adapter whose ranks differ between learners
                 config |= {name: config[name] + block[name] for name in ("r", "lora_alpha")}
             return path, json.dumps(config, default=lambda v: sorted(v) if isinstance(v, set) else str(v))
     return "", ""

@@ -20,14 +20,14 @@ from archipel.core.frozen_weights import FrozenWeights, frozen_weights
 
 BUFFERS = ".buffers"
 COPY = ".modules_to_save."
-"""Stands in the path of a module that PEFT trains a copy of."""
+"""Occurs in the path of a module that PEFT trains a copy of."""
 ROOT = "."
 """The layer of parameters that the network itself holds: no module inside it can have that name."""
 
 LISTED = 12
 """So many layers are named in an error; a transformer has hundreds."""
 LACKING = {"norms": "normalisation layers", "adapters": "adapters"}
-"""Words for layers that a network may lack, and what those are."""
+"""Words for layers that a network may lack, and their descriptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Layer:
 
     @property
     def path(self) -> str:
-        """Where a person looks for it: the module that it adapts, or that PEFT trains a copy of, or its own."""
+        """The path that a user knows: of the module that it adapts, or that PEFT trains a copy of, or its own."""
         return self.adapts or self.module.partition(COPY)[0]
 
     @property
@@ -86,7 +86,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Layout:
-    """Names, shapes and places of a module's layers in its vector."""
+    """Names, shapes and slices of a module's layers in its vector."""
 
     layers: tuple[Layer, ...]
     tied: Mapping[str, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Layout:
 
     @staticmethod
     def of(module: nn.Module, example: Tensor | None = None) -> Layout:
-        """Read the layout off a module; with an example input, layers stand in the order they are called."""
+        """Return the layout of a module; with an example input, layers are in the order of their calls."""
         for name, parameter in module.named_parameters():
             require(
                 parameter.dtype == torch.float32 or not parameter.requires_grad,
@@ -128,11 +128,11 @@ class Layout:
 
     @cached_property
     def parameter_layers(self) -> tuple[int, ...]:
-        """Places of the layers that have parameters."""
+        """Indices of the layers that have parameters."""
         return tuple(place for place, layer in enumerate(self.layers) if not layer.buffers)
 
     def shared_parameters(self, trains: Collection[str] | None, private: Collection[str]) -> tuple[int, ...]:
-        """Return places of the layers with parameters that train (None: all do) and are not private."""
+        """Return the indices of the layers with parameters that train (None: all do) and are not private."""
         return tuple(
             place
             for place in self.parameter_layers
@@ -165,7 +165,7 @@ class Layout:
         return tuple(range(len(self.layers)))
 
     def with_layers(self, vector: Tensor, values: Mapping[str, Tensor]) -> Tensor:
-        """Return a copy of the vector with these layers in place."""
+        """Return a copy of the vector with these values in their layers."""
         changed = vector.clone()
         for name, numbers in values.items():
             layer = self.layers[self._places[name]]
@@ -187,7 +187,7 @@ class Layout:
 
     @cached_property
     def _slices(self) -> tuple[slice, ...]:
-        """Of every layer; asked for at every commit."""
+        """The slices of every layer, cached for commits."""
         return tuple(slice(layer.start, layer.stop) for layer in self.layers)
 
     def bytes(self, indices: Iterable[int]) -> int:
@@ -195,7 +195,7 @@ class Layout:
 
     @cached_property
     def _bytes(self) -> tuple[int, ...]:
-        """Of every layer; asked for at every message, so it is counted once."""
+        """The bytes of every layer, cached for messages."""
         return tuple(4 * layer.size for layer in self.layers)
 
     def select(self, owner: str, choice: str | Sequence[str]) -> tuple[str, ...]:
@@ -307,7 +307,7 @@ def chunks(pieces: Iterable[slice], size: int) -> Iterator[slice]:
 
 
 def _layers(order: Iterable[tuple[str, nn.Module]], adapted: Mapping[str, str]) -> tuple[Layer, ...]:
-    """Return the layers of these modules, one behind the other; adapted: what the modules of adapters adapt."""
+    """Return the layers of these modules in order; adapted: the modules that adapters adapt."""
     layers: list[Layer] = []
     place = 0
     seen: set[int] = set()
@@ -357,7 +357,7 @@ def _is_in(layer: Layer, path: str) -> bool:
 
 
 def _mentions(layer: Layer, path: str) -> bool:
-    """Return whether this is a piece of the path where a person looks for the layer: wrappers put names before it."""
+    """Return whether this is a part of the path that a user knows: wrappers put names before it."""
     return f".{path}." in f".{layer.path}."
 
 
@@ -375,7 +375,7 @@ def _forward_order(module: nn.Module, example: Tensor) -> list[tuple[str, nn.Mod
     hooks = [part.register_forward_pre_hook(lambda m, _: called.append(m)) for _, part in registered]
     training = module.training
     try:
-        module.eval()  # a look at the order must not move batch-norm statistics
+        module.eval()  # finding the order must not change batch-norm statistics
         with torch.no_grad():
             module(example)
     finally:

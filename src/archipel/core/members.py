@@ -1,4 +1,4 @@
-"""Learners as the controller knows them; who is there and who is idle is kept up to date when it changes."""
+"""Learners as the controller knows them; the lists of present and idle ones are updated at each change."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import overload
 from archipel.core.types import Role
 
 BLOCK = 1024
-"""Names that are moved at most when one is added to or taken from sorted names."""
+"""Most names that are moved when one is added or removed."""
 
 
 class SortedNames(Sequence[str]):
-    """Names in order, in blocks: to add or remove one costs the same however many there are."""
+    """Sorted names in blocks: adding or removing one costs the same however many there are."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         ordered = sorted(names)
@@ -112,11 +112,11 @@ class Member:
     role: Role
     active: bool = True
     given: int = 0
-    """Training tasks it was given so far: the counter of its randomness."""
+    """Training tasks that it was given so far; also the counter of its randomness."""
     resting: bool = False
-    """It takes no training task any more; it is still there to evaluate models."""
+    """It takes no more training tasks, but still evaluates models."""
     busy: int = 0
-    """Its training tasks that are out and its updates that wait for a commit; 0: it may be given a task."""
+    """Its open training tasks and its updates that wait for a commit; 0: it may be given a task."""
 
     @property
     def idle(self) -> bool:
@@ -141,7 +141,7 @@ class Members(Mapping[str, Member]):
         self._before: dict[str, bool] = {}
         """Whether those who changed since `idle` was last read are listed there."""
         self.resting = sum(member.resting for member in training)
-        """Training learners that are there and take no task any more."""
+        """Training learners that are present and take no more tasks."""
         self._validating = SortedNames(member.name for member in training if member.validation > 0)
 
     def __getitem__(self, name: str) -> Member:
@@ -171,7 +171,7 @@ class Members(Mapping[str, Member]):
 
     @property
     def willing(self) -> int:
-        """How many training learners are there and take tasks."""
+        """How many training learners are present and take tasks."""
         return len(self._there["train"]) - self.resting
 
     @property
@@ -180,7 +180,7 @@ class Members(Mapping[str, Member]):
         return self._validating
 
     def join(self, member: Member) -> None:
-        """Add a learner, or put it in place of what was known of it; its tasks and their number stay its own."""
+        """Add a learner, or update one that is known; its tasks and their number stay."""
         before = self.known.get(member.name)
         if before is not None:
             member.given, member.busy, member.resting = before.given, before.busy, before.resting
@@ -195,7 +195,7 @@ class Members(Mapping[str, Member]):
                     self._validating.add(member.name)
 
     def leave(self, name: str) -> None:
-        """Take a learner off the lists of those that are there."""
+        """Remove a learner from the lists of those present."""
         member = self.known[name]
         if not member.active:
             return
@@ -208,7 +208,7 @@ class Members(Mapping[str, Member]):
                 self._validating.remove(name)
 
     def rest(self, name: str) -> None:
-        """Give a learner no training task any more."""
+        """Give a learner no more training tasks."""
         member = self.known[name]
         if member.resting:
             return
@@ -218,14 +218,14 @@ class Members(Mapping[str, Member]):
             self.resting += 1
 
     def engage(self, name: str) -> None:
-        """Note that a task of this learner is out, or that an update of it waits."""
+        """Count an open task or a waiting update of this learner."""
         member = self.known[name]
         if not member.busy:
             self._before.setdefault(name, member.idle)
         member.busy += 1
 
     def release(self, name: str) -> None:
-        """Note that a task or an update of this learner has ended."""
+        """Count an open task or a waiting update less."""
         member = self.known[name]
         member.busy -= 1
         if not member.busy:

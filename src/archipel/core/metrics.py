@@ -1,4 +1,4 @@
-"""Scores from counts: everything here is computed from sums that sites may add up without showing a row."""
+"""Metrics from counts: everything here is computed from sums over sites, never from single examples."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Floats = npt.NDArray[np.float64]
 
 
 FAR, LEAST = 100.0, 0.01
-"""Medians of all sites' mean losses that one site's may be; and the smallest median that counts."""
+"""A site's mean loss is plausible up to this many medians of all sites'; and the smallest median that counts."""
 
 
 def pooled(*tables: ScoreTable, most_share: float = 1.0) -> Scored:
-    """Return the answer as if all examples lay in one place; nobody's are more than `most_share` of them.
+    """Return the answer as if all examples were in one place; no site's are more than `most_share` of them.
 
-    Where there is such a limit, nobody's loss is believed that is far from the others' either.
+    With such a limit, losses that are far from the others' are left out too.
     """
     if most_share < 1:
         tables = plausible(*tables)
@@ -47,7 +47,7 @@ def pooled(*tables: ScoreTable, most_share: float = 1.0) -> Scored:
 def plausible(*tables: ScoreTable) -> tuple[ScoreTable, ...]:
     """Return tables whose mean losses are at most `FAR` medians of all sites', and below 0 only if the median is.
 
-    A mean over sites would else be whatever one of them says. Of fewer than three nobody can tell whose is true.
+    Otherwise one site could set the mean to any value. Of fewer than three losses none is known to be true.
     """
     targets = np.concatenate([table.targets for table in tables] or [np.empty(0, np.int64)])
     losses = np.concatenate([table.losses for table in tables] or [np.empty(0)])
@@ -90,7 +90,7 @@ def _weighted_sum(columns: Sequence[tuple[Floats, Counts | None]]) -> Counts | N
 
 
 def metric(name: str, scored: Scored) -> float:
-    """Return a metric by name; NaN where there is nothing to compute it from."""
+    """Return a metric by name; NaN if there is nothing to compute it from."""
     one_of("metric", "name", name, METRICS)
     return METRICS[name](scored)
 
@@ -113,7 +113,7 @@ def micro_f1(confusion: Counts) -> float:
 
 
 def macro_f1(confusion: Counts) -> float:
-    """Return the mean F1 of the classes that are there or were predicted."""
+    """Return the mean F1 of the classes that occur or were predicted."""
     tp, fp, fn = _totals(confusion)
     seen = tp + fp + fn > 0
     return float(np.mean(2 * tp[seen] / (2 * tp + fp + fn)[seen])) if seen.any() else math.nan
@@ -122,7 +122,7 @@ def macro_f1(confusion: Counts) -> float:
 def weighted_f1(confusion: Counts) -> float:
     """Return the mean F1 of the classes by their share of the examples, as scikit-learn's average="weighted"."""
     tp, fp, fn = _totals(confusion)
-    f1 = 2 * tp / np.maximum(2 * tp + fp + fn, 1)  # a class that is neither there nor predicted counts nothing
+    f1 = 2 * tp / np.maximum(2 * tp + fp + fn, 1)  # a class that neither occurs nor was predicted counts nothing
     return _ratio(float((tp + fn) @ f1), float((tp + fn).sum()))
 
 
@@ -134,7 +134,7 @@ def binary_f1(confusion: Counts) -> float:
 
 
 def geometric_mean(confusion: Counts) -> float:
-    """Return the geometric mean of the recalls of the classes that are there: one class never found makes it zero."""
+    """Return the geometric mean of the recalls of the classes that occur; a class that is never found makes it zero."""
     there = confusion.sum(axis=1) > 0
     if not there.any():
         return math.nan
@@ -183,7 +183,7 @@ def perplexity(scored: Scored) -> float:
 
 
 def token_accuracy(scored: Scored) -> float:
-    """Return the share of the tokens that were predicted rightly."""
+    """Return the share of the tokens that were predicted correctly."""
     if scored.count == 0:
         return math.nan
     tokens = _tokens("token_accuracy", scored)

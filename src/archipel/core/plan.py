@@ -25,7 +25,7 @@ class Cycle:
     """Stop when the loss on the learner's own validation part stops falling (Metis section V, C1 and C2)."""
 
     loss: float = 0.0
-    """VC_loss: an epoch fails if the loss did not fall by more than so many per cent."""
+    """VC_loss: an epoch fails if the loss did not fall by more than this many per cent."""
     tombstones: int = 0
     """VC_tomb: failures allowed; the cycle ends at the first one after them."""
     at_most: int = 100
@@ -76,7 +76,7 @@ class Plan:
     epochs: int = 1
     """Passes over the learner's training data (the update frequency uf of Metis)."""
     steps: int | None = None
-    """Mini-batches instead of epochs, running on into further passes where needed."""
+    """Mini-batches instead of epochs, over several passes if needed."""
     batch: int = 32
     """Examples of a mini-batch; a learner with fewer trains on all it has at once."""
     rate: float = 0.05
@@ -88,9 +88,9 @@ class Plan:
     options: Mapping[str, float | bool | tuple[float, ...]] = field(default_factory=dict)
     """Further arguments of the optimiser, such as {"weight_decay": 1e-4}."""
     accumulate: int = 1
-    """Pieces that a mini-batch is computed in, one after the other, to save memory; their gradients add up."""
+    """Pieces in which a mini-batch is computed, to save memory; their gradients are added up."""
     all_data: bool = False
-    """Train on the examples that are reserved for validation too."""
+    """Also train on the examples that are reserved for validation."""
     cycle: Cycle | None = None
     """Stop by validation loss instead of after a fixed number of epochs."""
     trains: tuple[str, ...] | None = None
@@ -106,7 +106,7 @@ class Plan:
     shift: str | None = None
     """Name of the vector added to every gradient (SCAFFOLD's c - c_i); its layers that train and are shared travel."""
     reports: tuple[Reports, ...] = ()
-    """What the learner tells beside its model."""
+    """What the learner reports beside its model."""
 
     def __post_init__(self) -> None:
         at_least(1, "Plan", epochs=self.epochs)
@@ -136,7 +136,7 @@ class Plan:
             total = sum(phase.epochs for phase in self.phases)
             require(
                 total == self.epochs and self.steps is None and self.cycle is None,
-                f"Plan: phases of {total} epochs divide a task of as many, and this one has epochs={self.epochs}, "
+                f"Plan: phases of {total} epochs need a task of as many epochs, and this one has epochs={self.epochs}, "
                 f"steps={self.steps} and cycle={self.cycle}.",
             )
 

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 
 PERMUTED = 1_000
-"""Up to so many numbers a draw permutes all of them; of more it takes no longer than it draws (decision 0045)."""
+"""Up to this many numbers a draw permutes all; of more numbers it costs only what it draws (decision 0045)."""
 
 
 def derive(*key: int | str) -> int:
@@ -26,5 +26,5 @@ def draw_some(generator: np.random.Generator, count: int, among: int) -> list[in
 
 
 def generator(*key: int | str) -> np.random.Generator:
-    """Return a generator of its own for this key: drawing from one never moves another."""
+    """Return a new generator for this key; drawing from one never affects another."""
     return np.random.Generator(np.random.Philox(key=derive(*key)))

@@ -1,4 +1,4 @@
-"""Records: what a run tells. The controller says what happened, the engine adds when."""
+"""Records: the history of a run. The controller says what happened, the engine adds the time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Committed:
     rounds: int
     """Local-training rounds by then."""
     learners: tuple[str, ...]
-    """Who contributed (under Relay: the last learner of each slot)."""
+    """The contributors (under Relay: the last learner of each slot)."""
     paths: tuple[tuple[str, ...], ...]
     """All learners each contribution was trained by."""
     tasks: tuple[int, ...]
@@ -25,7 +25,7 @@ class Committed:
     stale_steps: tuple[int, ...]
     """Effective staleness (Metis section V and fig. 4)."""
     layers: tuple[int, ...]
-    """Places of the layers that changed."""
+    """Indices of the layers that changed."""
     traffic: dict[str, int]
     """Bytes and models moved so far: train down/up, evaluate down, score down."""
     norms: tuple[float, ...] = ()
@@ -76,17 +76,17 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Sites began to evaluate a model for the controller, beside their training; written by the simulator."""
+    """Sites began to evaluate a model for the controller, in parallel to training; written by the simulator."""
 
     task: int
     evaluators: tuple[str, ...]
     seconds: tuple[float, ...]
-    """Until each one's answer arrives."""
+    """The time until each site's answer arrives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Something was not applied: what, whose and why. The run went on without it."""
+    """Something was not applied: what, whose and why. The run continued without it."""
 
     task: int
     learner: str
@@ -129,7 +129,7 @@ class Shadow:
 
 @dataclass(frozen=True, slots=True)
 class Capped:
-    """A learner claimed more than anybody's share for the first time: from then on it is cut to that."""
+    """A learner claimed more than the largest share allowed for the first time; it is limited to that from then on."""
 
     learner: str
     what: str
@@ -149,7 +149,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class PrivacySpent:
-    """What the versions up to this one reveal of any learner, by differential privacy."""
+    """The privacy that the versions up to this one have spent."""
 
     version: int
     epsilon: float
@@ -157,14 +157,14 @@ class PrivacySpent:
     noise: float
     """In units of the clip."""
     clip: float
-    """That the next commit's updates are clipped to, or all gradients of examples."""
+    """The clip of the next commit's updates, or of all gradients of examples."""
     of: str = "learner"
     """What it protects: a learner's whole data, or one example of any learner; then epsilon is the largest of all."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnerSpent:
-    """What a learner's updates up to this task's reveal of any of its examples, as it told."""
+    """What a learner's updates up to this task reveal of any of its examples, as it reported."""
 
     task: int
     learner: str

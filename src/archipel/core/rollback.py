@@ -12,9 +12,9 @@ REASON = "the model was rolled back"
 
 
 def roll_back(context: ControllerContext, event: RolledBack) -> None:
-    """Make the event's model the next version, and forget all that follows from the versions after it.
+    """Make the event's model the next version, and forget everything that follows from later versions.
 
-    Updates that wait were trained from those versions, so they are refused; open tasks are cancelled; merge, server
+    Waiting updates were trained from those versions, so they are refused; open tasks are cancelled; merge, server
     and planners that remember updates begin anew. Private layers stay with their learners.
     """
     state = context.state
@@ -43,7 +43,7 @@ def roll_back(context: ControllerContext, event: RolledBack) -> None:
 
 
 def _reset(context: ControllerContext, *roles: str) -> None:
-    """Drop what the parts with these roles, and those inside them, remember; what tasks that are out name stays."""
+    """Drop the memories of the parts with these roles and of those inside them; vectors that open tasks name stay."""
     state = context.state
     for role in [role for role in state.memory if _belongs(role, roles)]:
         del state.memory[role]

@@ -19,7 +19,7 @@ class Scored:
     """Answer to `Score`: counts and sums only, so that answers of several sites add up."""
 
     count: int
-    """Examples the model was tried on."""
+    """Examples that the model was evaluated on."""
     loss: float
     """Sum of the loss over them."""
     confusion: Counts | None = None
@@ -109,7 +109,7 @@ class ScoreTable:
         )
 
     def without(self, rows: Iterable[int]) -> ScoreTable:
-        """Return the table as if these sites had not answered either."""
+        """Return the table as if these sites had not answered."""
         missing = sorted({*self.missing, *rows})
         if len(missing) == len(self.missing):
             return self
@@ -126,7 +126,7 @@ class ScoreTable:
 
 
 def _stacked(what: str, cells: Sequence[tuple[Counts | None] | None]) -> Counts | None:
-    """Return the cells of a column as one array, zeros where a site did not answer; None if nobody fills it."""
+    """Return the cells of a column as one array, zeros where a site did not answer; None if no site fills it."""
     shapes = dict.fromkeys(cell[0] if cell[0] is None else cell[0].shape for cell in cells if cell is not None)
     if len(shapes) > 1:
         raise ValueError(

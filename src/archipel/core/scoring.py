@@ -1,4 +1,4 @@
-"""Scores for the records: ask for them, write them down, and end the run where they say so."""
+"""Scores for the records: ask for them, record them, and end the run if they call for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from archipel.core.types import Evaluate
 
 
 def score(context: ControllerContext) -> None:
-    """Have the current version scored, unless it was."""
+    """Have the current version scored, unless it was scored already."""
     state, evaluation = context.state, context.evaluation
     if evaluation is None or state.scored == state.version:
         return

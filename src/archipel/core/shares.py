@@ -1,4 +1,4 @@
-"""Shares: nobody counts for more than a stated part of a whole, whatever it claims."""
+"""Shares: no learner counts for more than a stated share of the whole, whatever it claims."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 
 SLACK = 1 + 1e-9
-"""Rounding is no excess."""
+"""Excess that rounding can explain."""
 
 
 def cap(amounts: Sequence[float], most: float, beside: float = 0.0, others: int = 0) -> Sequence[float]:
     """Cut the largest amounts until none is more than the share `most` of the sum; the same object if none is.
 
     beside: an amount that belongs to the sum and is not cut, of so many `others`. Among n that count for something no
-    limit can be below 1/n. What is cut comes to one and the same amount, and the rest stays as it is:
+    limit can be below 1/n. All amounts above the limit become the same amount, and the others stay as they are:
 
     >>> cap([100.0, 100.0, 1e12], 0.5)
     [100.0, 100.0, 200.0]

@@ -90,7 +90,7 @@ class Inquiry:
     rounds: int
     """Local-training rounds by then."""
     validators: int = 0
-    """So many of the sites, the last ones, are validation learners: their scores are kept apart."""
+    """How many of the sites, at the end, are validation learners; their scores are kept apart."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class Update:
 
     @property
     def vectors(self) -> tuple[str, ...]:
-        """The vectors it names: its own, and for merges and planners of changes the model and the shift of its task."""
+        """The vectors that it names: its own, and for those who need changes the model and the shift of its task."""
         return tuple(name for name in (self.model.name, self.start, self.plan.shift) if name)
 
     @property
@@ -149,7 +149,7 @@ class Update:
 
 @dataclass(slots=True)
 class Sum:
-    """Updates that are being added up where nobody sees a single one."""
+    """Updates that the engine is adding up, so that nobody sees a single one."""
 
     task: int
     updates: list[Update]
@@ -173,16 +173,16 @@ class State:
     """Steps committed so far (S_c of Metis section V)."""
     begun: bool = False
     ending: str | None = None
-    """Why the run is about to end, while the last score is still out."""
+    """Why the run is about to end, while the last score is awaited."""
     stopped: str | None = None
     next_task: int = 0
     next_score: int = -1
-    """Scores are numbered downwards, so that how often a model is scored changes no draw that a task's number keys."""
+    """Scores are numbered downwards, so that they do not change draws that are keyed by the numbers of tasks."""
     members: Members = field(default_factory=Members)
     out: dict[int, Assignment] = field(default_factory=dict)
     inquiries: dict[int, Inquiry] = field(default_factory=dict)
     sum: Sum | None = None
-    """The sum that is out; until it is answered no protocol decides anything."""
+    """The sum that is awaited; until it comes the protocol decides nothing."""
     starts: dict[str, Model] = field(default_factory=dict)
     """Models that learners start their next task from, where that is not the current version."""
     queue: dict[int, Update] = field(default_factory=dict)
@@ -200,11 +200,11 @@ class State:
     per_token: bool = False
     """Whether examples have a target for every token, so that answers count tokens."""
     most_share: float = 1.0
-    """The largest share that anybody may have of a merge's weights and of a pooled score; 1: no limit."""
+    """The largest share of one learner in a merge's weights and a pooled score; 1: no limit."""
     secret: str = ""
-    """The controller's key, where the algorithm needs what learners cannot foresee: noise and draws come from it."""
+    """The controller's key for noise and draws that learners must not foresee, if the algorithm needs it."""
     capped: dict[str, list[str]] = field(default_factory=dict)
-    """Learners that claimed more, by what they claimed it of."""
+    """Learners that claimed more than that share, by what they claimed it of."""
     traffic: dict[str, int] = field(default_factory=dict)
     """Bytes and models moved so far, by kind."""
     memory: dict[str, object] = field(default_factory=dict)
@@ -217,13 +217,13 @@ class State:
             self.vectors.add(self.model.name)
 
     def hand_out(self, assignment: Assignment) -> None:
-        """Note a training task that goes out."""
+        """Add an open training task."""
         self.out[assignment.task] = assignment
         self.members.engage(assignment.learner)
         self.vectors.add(*assignment.vectors)
 
     def close(self, task: int) -> Assignment | None:
-        """Take a training task off the list; None if it is not out."""
+        """Remove an open training task and return it; None if it is not open."""
         assignment = self.out.pop(task, None)
         if assignment is not None:
             self.members.release(assignment.learner)
@@ -231,7 +231,7 @@ class State:
         return assignment
 
     def enqueue(self, update: Update) -> None:
-        """Let an update wait for its commit."""
+        """Add an update to the queue for commits."""
         self.queue[update.task] = update
         self.members.engage(update.learner)
         self.vectors.add(*update.vectors)
@@ -252,7 +252,7 @@ class State:
             self.vectors.add(*update.vectors)
 
     def end_sum(self) -> Sum:
-        """Take the sum off the list."""
+        """Remove the awaited sum and return it."""
         found, self.sum = self.sum, None
         assert found is not None
         for update in found.updates:
@@ -261,7 +261,7 @@ class State:
         return found
 
     def travel(self, update: Update) -> None:
-        """Put an update in place of the last one of its slot."""
+        """Replace the last update of its slot."""
         self.vectors.add(*update.vectors)
         before = self.travelling.get(update.slot)
         if before is not None:
@@ -276,18 +276,18 @@ class State:
         return arrived
 
     def ask(self, inquiry: Inquiry) -> None:
-        """Note an evaluation that goes out."""
+        """Add an open evaluation."""
         self.inquiries[inquiry.task] = inquiry
         self.vectors.add(*inquiry.models)
 
     def answer(self, task: int) -> Inquiry:
-        """Take an evaluation off the list."""
+        """Remove an open evaluation and return it."""
         inquiry = self.inquiries.pop(task)
         self.vectors.remove(*inquiry.models)
         return inquiry
 
     def set_model(self, model: Model, starts: dict[str, Model]) -> None:
-        """Put a new version in place of the current one, and new models that learners start from."""
+        """Replace the current version, and the models that learners start from."""
         self.vectors.add(model.name, *(start.name for start in starts.values()))
         self.vectors.remove(self.model.name, *(start.name for start in self.starts.values()))
         self.model, self.starts = model, starts
@@ -298,7 +298,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a part may look at, and the memory it may write to."""
+    """What a part may read, and the memory that it may change."""
 
     state: State
     layout: Layout
@@ -315,7 +315,7 @@ class View:
         return self._inner[index]
 
     def memory(self, kind: type[M], begin: Callable[[], M] | None = None) -> M:
-        """Return what the part remembers, a dataclass of this kind; `begin` makes it at the first use."""
+        """Return the part's memory, a dataclass of this kind; `begin` makes it at the first use."""
         memory = self.state.memory.get(self.role)
         if not isinstance(memory, kind):
             memory = self.state.memory[self.role] = (begin or kind)()
@@ -366,7 +366,7 @@ class View:
         return uniform(self.state.secret, f"{self.role} {draw}", count)
 
     def active(self, role: Role = "train") -> SortedNames:
-        """Return the learners of this role that are there, by name."""
+        """Return the learners of this role that are present, by name."""
         return self.state.members.there(role)
 
     def idle(self) -> SortedNames:
@@ -378,12 +378,12 @@ class View:
         self.state.vectors.hold(self.role, *names)
 
     def release(self, *names: str) -> None:
-        """Give up vectors that this part holds."""
+        """Release vectors that this part holds."""
         self.state.vectors.release(self.role, *names)
 
 
 def needed_vectors(state: State) -> Counter[str]:
-    """Count, by a walk over the whole state, how often each vector is named, apart from those that parts hold."""
+    """Count how often the whole state names each vector, apart from those that parts hold."""
     names = [state.model.name, *(model.name for model in state.starts.values())]
     names += [name for assignment in state.out.values() for name in assignment.vectors]
     waiting = (*state.queue.values(), *state.travelling.values(), *(state.sum.updates if state.sum else ()))
@@ -398,7 +398,7 @@ def validate(state: State, models: Models) -> None:
     _law(len(at_work) == len(set(at_work)), "a learner has two training tasks", at_work)
     adding = state.sum.updates if state.sum else []
     waiting = [update.task for update in (*state.queue.values(), *state.travelling.values(), *adding)]
-    _law(len(waiting) == len(set(waiting)), "an update stands for commit twice", waiting)
+    _law(len(waiting) == len(set(waiting)), "an update is queued for commit twice", waiting)
     known = {*state.out, *state.inquiries, *waiting}
     _law(len(known) == len(state.out) + len(state.inquiries) + len(waiting), "a task is in two places", known)
     handed_out = all(state.next_score < task < state.next_task for task in known)

@@ -1,4 +1,4 @@
-"""Sums that the engine makes: hand updates over to be added up, and take what comes of it."""
+"""Sums by the engine: hand over updates to be added up, and apply the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def begin_sum(
     updates: Sequence[Update],
     weights: Sequence[tuple[float, ...]],
 ) -> None:
-    """Have updates added up; until that is answered, no protocol decides anything."""
+    """Have updates added up; until the answer comes, the protocol decides nothing."""
     state, layout = context.state, context.layout
     first = updates[0]
     if any(update.layers != first.layers or update.start != first.start for update in updates):
@@ -39,10 +39,10 @@ def begin_sum(
 
 
 def take_sum(context: ControllerContext, event: Summed) -> tuple[list[Update], list[tuple[float, ...]], Update]:
-    """Return whose updates are in a sum, their weights, and their mean as one update; nobody if it is refused."""
+    """Return whose updates are in a sum, their weights, and their mean as one update; empty if it is refused."""
     context.count_traffic("train", event.traffic)
     found = context.state.end_sum()
-    for update in found.updates:  # a simulation has their numbers in its store, where no part is to look
+    for update in found.updates:  # a simulation has their numbers in its store, which parts must not read
         update.model = Model("", update.model.manifest)
     there = [place for place, update in enumerate(found.updates) if update.task in event.tasks]
     senders, weights = [found.updates[place] for place in there], [found.weights[place] for place in there]
@@ -103,7 +103,7 @@ def _objection(
     if refusal is None and event.weight != expected:
         return (
             f"the weights in the sum add up to {event.weight}, and those of its learners to {expected}: one of them "
-            "has sent something else than its numbers"
+            "has sent an invalid sum"
         )
     return refusal
 

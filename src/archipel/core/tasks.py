@@ -21,20 +21,20 @@ CHUNK = 1 << 21
 
 
 def measure(context: ControllerContext) -> None:
-    """Have every learner report on the initial model, where the selection needs that before its first choice."""
+    """Have every learner report on the initial model, if the selection needs that before its first choice."""
     if context.algorithm.selection.measures_first:
         for learner in context.view("selection").active():
             send(context, Send(learner, context.state.model), measures=True)
 
 
 def measuring(context: ControllerContext) -> bool:
-    """Return whether such a report is still out."""
+    """Return whether such a report is still missing."""
     out = context.state.out.values()
     return context.algorithm.selection.measures_first and any(assignment.measures for assignment in out)
 
 
 def send(context: ControllerContext, decision: Send, *, measures: bool = False) -> None:
-    """Hand out a task by the plan that the planners make for this learner; measures: it is to train nothing."""
+    """Hand out a task by the plan that the planners make for this learner; measures: train nothing, only report."""
     state = context.state
     member = state.members[decision.learner]
     plan = planned(context, member)
@@ -72,7 +72,7 @@ def planned(context: ControllerContext, member: Member) -> Plan:
 
 
 def carried(context: ControllerContext, member: Member, model: Model) -> Model:
-    """Return the model that the planners let a learner's next task carry."""
+    """Return the model that a learner's next task carries, after the planners' changes."""
     for view, planner in context.planners:
         model = planner.carried(view, member, model)
     return model
@@ -106,7 +106,7 @@ def waste(context: ControllerContext, assignment: Assignment, reason: str) -> No
 
 
 def progress(context: ControllerContext, assignment: Assignment, steps: int) -> None:
-    """Note how many steps a task that is out has made, and recall those that have become too stale."""
+    """Note how many steps an open task has made, and recall tasks that have become too stale."""
     assignment.steps = steps
     if context.algorithm.recall is not None:
         context.algorithm.recall.watch(context.view("recall"), assignment)
@@ -114,7 +114,7 @@ def progress(context: ControllerContext, assignment: Assignment, steps: int) -> 
 
 
 def recall(context: ControllerContext) -> None:
-    """Have the learners finish whose tasks the algorithm recalls."""
+    """Have learners finish the tasks that the algorithm recalls."""
     part = context.algorithm.recall
     if part is not None:
         for task in sorted(part.overdue(context.view("recall"))):
@@ -157,19 +157,19 @@ def _invalid(context: ControllerContext, assignment: Assignment, event: Trained)
 
 
 def _suffice(context: ControllerContext, sent: Sequence[str], asked: Sequence[str]) -> bool:
-    """Return whether these are the layers that the plan asks for, or all of them but optional ones."""
+    """Return whether these are the layers that the plan asks for, apart from optional ones."""
     missing = set(asked).difference(sent)
     alike = len(set(sent)) == len(sent) and set(sent) <= set(asked)
     return alike and missing <= context.algorithm.optional(context.layout)
 
 
 def unwanted(context: ControllerContext) -> set[str]:
-    """Return the layers that the version to come does not use."""
+    """Return the layers that the next version does not use."""
     return {name for view, planner in context.planners for name in planner.unwanted(view)}
 
 
 def _update(context: ControllerContext, assignment: Assignment, event: Trained) -> Update:
-    """Return the update to be weighed; layers that are not used are those of the model that the task carried."""
+    """Return the update to be weighed; unused layers are those of the model that the task carried."""
     layout, unused = context.layout, unwanted(context)
     layers = layout.indices([name for name in event.layers if name not in unused] if unused else event.layers)
     sent = set(layers)

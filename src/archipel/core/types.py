@@ -4,8 +4,8 @@ Commands speak in the imperative and go from the controller to the engine; event
 back. All of it is plain data: it can be saved, sent over a wire, compared and replayed.
 
 Laws of an engine: every `Train`, `Evaluate` and `AddUp` is answered once, by its event or by `Failed`; `Cancel` is
-answered by `Failed(task, "cancelled")`; what comes after that is late and not applied. So a barrier means "nothing
-is out" and cannot hang.
+answered by `Failed(task, "cancelled")`; a later answer is not applied. So a barrier means "no task
+is open" and cannot hang.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ AUC_BINS = 1024
 """Bins of a histogram of class scores: AUC is exact up to ties within a bin."""
 
 
-# --------------------------------------------------------------------------------------------- what tasks speak of
+# ---------------------------------------------------------------------------------------------------------- models
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model by name: the vector itself lives in the engine's store.
 
-    The manifest says, layer by layer, since when the layer is as it is: two models with the same stamp at a layer
+    The manifest says, layer by layer, when the layer last changed: two models with the same stamp at a layer
     hold the same numbers there, so a wire sends only the layers whose stamp the other side does not have.
     """
 
@@ -56,7 +56,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Probe: how well does this model do on that site's own validation or test part?"""
+    """Probe: how good is this model on the site's own validation or test part?"""
 
     part: Literal["validation", "test"]
     bins: int = 0
@@ -65,7 +65,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Consistency:
-    """Probe: do the layers of two models see the same likenesses between the stimuli (Fed2A formulas 5 to 10)?"""
+    """Probe: do the layers of two models agree on which stimuli are similar (Fed2A formulas 5 to 10)?"""
 
     distance: Distance
 
@@ -100,7 +100,7 @@ def collect_answers(probe: Probe, results: Sequence[Result | None]) -> SiteAnswe
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a learner tells of its training beside the model."""
+    """What a learner reports of its training beside the model."""
 
     epochs: float = 0.0
     losses: tuple[float, ...] = ()
@@ -127,7 +127,7 @@ class Traffic:
     up: int = 0
     """From the sites to the controller."""
     sites: int = 1
-    """How many sites they went to or came from: each had a model of its own on the wire."""
+    """How many sites they went to or came from; each had its own copy of the model on the wire."""
 
 
 # ------------------------------------------------------------------------------------------------------- commands
@@ -142,14 +142,14 @@ class Train:
     model: Model
     plan: Plan
     key: int
-    """Seed of the task's own randomness. Plans of a round are alike without it."""
+    """Seed of the task's randomness. Otherwise the plans of a round are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Have these sites try this model; a probe that compares gets a reference beside it.
+    """Have these sites evaluate this model; a probe that compares also gets a reference.
 
-    The engine asks them side by side and answers when the last opinion has come, or is given up.
+    The engine asks them in parallel and answers when the last answer has come or is given up.
     """
 
     task: int
@@ -158,7 +158,7 @@ class Evaluate:
     probe: Probe
     reference: Model | None = None
     record: bool = False
-    """Asked only to be written down: it costs no virtual time and its bytes are counted apart."""
+    """Only for the records: it costs no virtual time, and its bytes are counted apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +168,10 @@ class AddUp:
     task: int
     tasks: tuple[int, ...]
     learners: tuple[str, ...]
-    """Whose they are, in the same order."""
+    """The learners of these tasks, in the same order."""
     weights: tuple[int, ...]
     layers: tuple[str, ...]
-    """Those that are added up; everybody has sent them."""
+    """The layers that are added up; all learners have sent them."""
     start: str
     """The model that all tasks carried, by name."""
     absent: tuple[str, ...] = ()
@@ -180,7 +180,7 @@ class AddUp:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Have the learner stop at the end of its epoch and report what it has."""
+    """Have the learner stop at the end of its epoch and send its result."""
 
     task: int
 
@@ -202,7 +202,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Write this record down, stamped with the engine's time."""
+    """Store this record, stamped with the engine's time."""
 
     record: Record
 
@@ -258,7 +258,7 @@ class Summed:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A learner still at work has ended another epoch and made so many steps in all."""
+    """A learner at work has ended another epoch, and has made this many steps in all."""
 
     task: int
     steps: int
@@ -280,19 +280,19 @@ class Woke:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A learner is there and may be given tasks."""
+    """A learner has joined and may be given tasks."""
 
     learner: str
     examples: int | None
-    """Size of its training part; None if it keeps that to itself (RADFed)."""
+    """Size of its training part; None if it withholds that (RADFed)."""
     validation: int = 0
     """Size of its validation part."""
     test: int = 0
     """Size of its own test part."""
     group: str = ""
-    """Which thresholds are its (Metis gives fast and slow learners their own)."""
+    """The group whose thresholds apply (Metis gives fast and slow learners their own)."""
     role: Role = "train"
-    """Learners held out for validation or test are only evaluated at (RADFed)."""
+    """Learners held out for validation or test only evaluate models (RADFed)."""
     fresh: bool = True
     """It has no private layers yet, or has lost them."""
 
@@ -307,7 +307,7 @@ class RolledBack:
     """An operator has taken back the versions after this one."""
 
     version: int
-    """Whose numbers become the next version."""
+    """The version whose numbers become the next version."""
     model: str
     """The name of the vector that holds them."""
 

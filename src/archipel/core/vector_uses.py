@@ -1,4 +1,4 @@
-"""Which vectors of the store are needed: each is counted by those that name it, and dropped when nobody does."""
+"""Reference counts of the store's vectors: a vector is dropped when nothing names it any more."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class VectorUses:
         self._released: set[str] = set()
 
     def add(self, *names: str) -> None:
-        """Count a use of each of these vectors."""
+        """Count one more use of each of these vectors."""
         for name in names:
             self.counts[name] = self.counts.get(name, 0) + 1
 
     def remove(self, *names: str) -> None:
-        """Count a use less of each of these vectors."""
+        """Count one use less of each of these vectors."""
         for name in names:
             left = self.counts[name] - 1
             if left:
@@ -33,14 +33,14 @@ class VectorUses:
                 self._released.add(name)
 
     def hold(self, role: str, *names: str) -> None:
-        """Count a use of each of these vectors by a part."""
+        """Count one more use of each of these vectors by a part."""
         mine = self.held.setdefault(role, {})
         for name in names:
             mine[name] = mine.get(name, 0) + 1
         self.add(*names)
 
     def release(self, role: str, *names: str) -> None:
-        """Count a use less of each of these vectors by a part."""
+        """Count one use less of each of these vectors by a part."""
         mine = self.held.get(role, {})
         for name in names:
             mine[name] -= 1
@@ -54,10 +54,10 @@ class VectorUses:
             self.remove(*(name,) * uses)
 
     def discard(self, name: str) -> None:
-        """Have a vector dropped that nobody has named."""
+        """Have a vector dropped that was never named."""
         self._released.add(name)
 
     def unneeded(self) -> Iterable[str]:
-        """Return the vectors that nobody names any more; they are returned once."""
+        """Return the vectors that nothing names any more; each is returned once."""
         released, self._released = self._released, set()
         return [name for name in released if name not in self.counts]

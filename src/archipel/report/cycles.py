@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 CYCLES = 25
-"""So many of a learner's first cycles are shown: Metis recalls from the 20th on."""
+"""Number of a learner's first cycles that are shown: Metis recalls from the 20th on."""
 
 
 @look()
@@ -47,7 +47,7 @@ def validation_cycles(runs: Sequence[Run]) -> Drawing | None:
         panel.set_xlabel(TIME)
         panel.set_ylabel("validation loss")
         title(panel, f"{method}: learner {one.name} ({one.group})")
-    legend_below(figure, marks(), ["a new model came", "after each epoch", "recalled for its staleness"])
+    legend_below(figure, marks(), ["new model received", "after each epoch", "recalled as too stale"])
     return Drawing(
         "validation-cycles",
         "Validation cycles",

@@ -1,4 +1,4 @@
-"""The live page, frozen: its markup, style, scripts and data, to stand inside a report.
+"""A static copy of the live page for a report: its markup, style, scripts and data.
 
 Without scripts it stays hidden, and the report is read by its tables and pictures.
 """
@@ -15,19 +15,19 @@ from archipel.live.timeline import Timeline
 from archipel.runs.run import Run
 
 EVENTS = 25_000
-"""Events of all runs together that a report carries; runs that do not fit are there with their curves only."""
+"""Most events of all runs in a report; runs beyond that are shown by their curves only."""
 
 
 @dataclass(frozen=True)
 class FrozenPage:
-    """What a report puts into its own page."""
+    """The parts that a report puts into its page."""
 
     style: str
     markup: str
     data: str
     script: str
     policy: str
-    """What the browser may run: these scripts and this style, by their hashes."""
+    """The content security policy: these scripts and this style, by their hashes."""
 
 
 def frozen_page(runs: Sequence[Run], own_style: str, own_script: str) -> FrozenPage:
@@ -42,7 +42,7 @@ def frozen_page(runs: Sequence[Run], own_style: str, own_script: str) -> FrozenP
 
 
 def _data(runs: Sequence[Run]) -> dict[str, object]:
-    """Return what the page would get from a server."""
+    """Return the data that the page would get from a server."""
     told, texts, room = [], [], EVENTS
     for run in runs:
         fits = len(run.records) <= room

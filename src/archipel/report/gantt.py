@@ -136,7 +136,8 @@ def tasks(run: Run, end: float = math.inf) -> dict[str, list[TaskBar]]:
         if isinstance(record, Returned):
             ends.setdefault(record.task, (stamped.time, "returned"))
         elif isinstance(record, Refused):
-            stop, _ = ends.get(record.task, (stamped.time, ""))  # what came back and was refused later ended then
+            # an update that was refused later ended when it came back
+            stop, _ = ends.get(record.task, (stamped.time, ""))
             ends[record.task] = (stop, "not applied")
     found: dict[str, list[TaskBar]] = {}
     for start, handed in run.of(Handed):

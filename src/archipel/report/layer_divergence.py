@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 VERSIONS = 6
-"""So many versions are drawn, evenly spaced from the first to the last."""
+"""Number of versions that are drawn, evenly spaced from the first to the last."""
 WIDE = 50
-"""When the largest divergence is so many times the smallest, the axis is logarithmic."""
+"""From this ratio of the largest divergence to the smallest, the axis is logarithmic."""
 
 
 @look()

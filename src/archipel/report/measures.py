@@ -21,7 +21,7 @@ from archipel.runs.history import WORK, Point, history, megabytes, moved, scorin
 from archipel.runs.run import Run
 
 SLACK = 1e-9
-"""Relative: virtual times are sums of floats, and 12.8 must not come after 12.799999999999999."""
+"""Relative tolerance: virtual times are sums of floats, and 12.8 must not come after 12.799999999999999."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +68,11 @@ class Measured:
     scoring: str
     """What was scored, where and how, in words: methods with the same words were scored alike."""
     stretch: str
-    """What the final scores are the mean over, in words."""
+    """The stretch that the final scores are the mean over, in words."""
     target: float
     final: Spread
     swing: Spread
-    """How far apart the scores lie that the final one is the mean of."""
+    """The range of the scores that the final one is the mean of."""
     last: Spread
     """The last version's score."""
     validated: Spread
@@ -81,7 +81,7 @@ class Measured:
     at_seconds: Spread
     at_rounds: Spread
     target_seconds: Spread
-    """Here and in the next three, n is the number of runs that reached the target."""
+    """Seconds to the target; n is the number of runs that reached it."""
     target_rounds: Spread
     target_commits: Spread
     target_megabytes: Spread
@@ -109,7 +109,7 @@ class MeasureColumn:
     name: str
     """The field of Measured."""
     head: str
-    """What stands above it; {seconds} and {rounds} are the marks."""
+    """Its heading; {seconds} and {rounds} are the marks."""
     unit: str
     table: Literal["scores", "target", "traffic", "course"]
     better: Literal["score", "less", "neither"]
@@ -174,7 +174,7 @@ def reached(run: Run, points: Iterable[Point], target: float) -> Point | None:
     return next((point for point in points if point.score <= target), None)
 
 
-# -------------------------------------------------------------------------------------------------- where they meet
+# ----------------------------------------------------------------------------------------------------------- marks
 
 ASKED = "as asked"
 

@@ -123,11 +123,11 @@ def _file(name: str) -> str:
     return (files("archipel.report") / name).read_text(encoding="utf-8")
 
 
-# ---------------------------------------------------------------------------------------------- before one compares
+# ------------------------------------------------------------------------------------------------------- cautions
 
 
 def cautions(runs: Sequence[Run], at: Marks, methods: Sequence[Measured]) -> Iterator[str]:
-    """Yield what a reader has to know before comparing these methods."""
+    """Yield warnings about the comparison of these methods."""
     alike: dict[str, list[str]] = {}
     for one in methods:
         alike.setdefault(one.scoring, []).append(one.method)
@@ -146,10 +146,10 @@ def cautions(runs: Sequence[Run], at: Marks, methods: Sequence[Measured]) -> Ite
         f"ended before {number(at.rounds.value)} local rounds and stand there with their last score": (
             lambda run, shares: run.rounds < at.rounds.value
         ),
-        "have a single score in the last fifth of their budget, and single scores swing": (
+        "have a single score in the last fifth of their budget, and single scores vary": (
             lambda run, shares: len(shares) == 1
         ),
-        "have no final score, as one in the last fifth of their budget is no finite number: did they diverge?": (
+        "have no final score, as one in the last fifth of their budget is not finite: did they diverge?": (
             lambda run, shares: any(math.isnan(share.score) for share in shares)
         ),
         "share their seed with another run of their method, and copies of one run make a deviation look small": (
@@ -167,14 +167,14 @@ def cautions(runs: Sequence[Run], at: Marks, methods: Sequence[Measured]) -> Ite
 
 
 def summary(runs: Sequence[Run], methods: Sequence[Measured]) -> str:
-    """Say in a sentence what is compared."""
+    """Return a sentence on what is compared."""
     scorings = {one.scoring for one in methods}
     scored = f"scored by {scorings.pop()}" if len(scorings) == 1 else "not scored alike"
     return f"{count(len(methods), 'method')}, {count(len(runs), 'run')}, {scored}."
 
 
 def method_text(measured: Measured, runs: Sequence[Run]) -> MethodText:
-    """Say what the runs of a method were."""
+    """Describe the runs of a method."""
     training = [[one for one in run.participants if one.role == "train"] for run in runs]
     learners = between([len(there) for there in training])
     examples = between([sum(one.examples for one in there) for there in training])
@@ -198,7 +198,7 @@ def laid_out(expression: str) -> str:
     """Return an algorithm's expression with a line for each of its parts; anything else as it is."""
     try:
         call = ast.parse(expression, mode="eval").body
-    except SyntaxError:  # a part of a user's own may print as it likes
+    except SyntaxError:  # a user's own part may have any repr
         return expression
     if not isinstance(call, ast.Call):
         return expression
@@ -216,7 +216,7 @@ LEGEND = (
 
 
 def places(at: Marks) -> str:
-    """Say where methods are compared, and why there."""
+    """Return where methods are compared, and why."""
     targets = " and ".join(
         f"the target {metric} {number(mark.value)} ({mark.why})" for metric, mark in at.targets.items()
     )
@@ -238,7 +238,7 @@ def caption(name: str, at: Marks) -> tuple[str, str]:
             "scores in it lie, for on data that are not IID single ones swing by several points from one round to the "
             "next. Last version is the single score at the end, at best validation the test score of the version that "
             "the validation learners score best, where there are such learners. Best is the best of all test scores. "
-            "At a time or a number of rounds stands the last score by then.",
+            "At a time or a number of rounds, the last score by then is shown.",
         ),
         "target": (
             f"To reach {targets}.",

@@ -53,7 +53,7 @@ def group_patches(colours: Mapping[str, str]) -> list[Artist]:
 
 
 def note(runs: Sequence[Run], shown: Mapping[str, Run], samples: bool = True) -> str:
-    """Return what a caption has to say about who is shown; `samples` if learners are sampled."""
+    """Return a note for a caption on which learners are shown; `samples` if learners are sampled."""
     said = []
     if any(len(own) > 1 for own in groups(runs).values()):
         said.append("Of each method one run is shown.")

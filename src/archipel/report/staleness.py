@@ -16,7 +16,7 @@ from archipel.runs.run import Run
 
 BINS = 30
 WIDE = 20
-"""When the largest staleness is so many times the least, the axis is logarithmic."""
+"""From this ratio of the largest staleness to the least, the axis is logarithmic."""
 TALL = 0.8
 """Height of a histogram, of the distance to the next."""
 

@@ -27,7 +27,7 @@ KINDS = {"train down": "to learners, to train", "train up": "back from learners"
 REQUESTS, MODELS, MOVED = "update requests", "models exchanged", "moved (MB)"
 BARS = (COLOURS[0], COLOURS[5], COLOURS[1])
 LINE = 40
-"""Letters of a method's name in a line."""
+"""Characters of a method's name in a line."""
 
 
 @look()

@@ -12,7 +12,7 @@ from archipel.report.sample import first_runs, group_colours, group_patches, not
 from archipel.runs.run import Run
 
 SPANS = 50
-"""A learner with more contributions is drawn by their means over so many equal spans of time."""
+"""A learner with more contributions is drawn by their means over this many equal spans of time."""
 
 
 @look()

@@ -84,13 +84,13 @@ def check_replaceable(folder: Path) -> None:
         folder.is_dir()
         and {path.name for path in folder.iterdir()} <= {PAGE, FIGURES, TABLE}
         and (not any(folder.iterdir()) or (page.is_file() and OURS in page.read_text(encoding="utf-8"))),
-        f"report: {folder} exists and holds something else than a report, which would be lost; give a folder of its "
+        f"report: {folder} exists and is not a report; it would be overwritten. Give a folder of its "
         f"own, such as {folder / 'report'}.",
     )
 
 
 def swap(new: Path, folder: Path) -> None:
-    """Put the new folder in the old one's place. A crash in between leaves the old one beside it, as `.<name>.old`."""
+    """Replace the old folder by the new one. A crash in between leaves the old one beside it, as `.<name>.old`."""
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if folder.exists():

@@ -20,12 +20,12 @@ from archipel.core.parts.ending import BudgetUnit
 from archipel.runs.run_data import RunData
 
 PARTS = 5
-"""The final score is taken over the last of so many equal parts of the budget."""
+"""The final score is taken over the last of this many equal parts of the budget."""
 STRETCH: dict[BudgetUnit, str] = {
     "rounds": "the last fifth of a run's local rounds",
     "seconds": "the last fifth of a run's seconds",
 }
-"""What a run's final score is the mean over, in words."""
+"""The stretch that a run's final score is the mean over, in words."""
 
 
 class Share(NamedTuple):

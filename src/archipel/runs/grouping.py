@@ -38,7 +38,7 @@ def distinct(runs: Iterable[R]) -> list[R]:
 def named_by_scoring(runs: Sequence[R]) -> list[R]:
     """Return the runs with how they were scored in the names of methods that were scored in several ways.
 
-    Runs from several studies can share a method's name and not be comparable; they are shown side by side then.
+    Runs from several studies can share a method's name and not be comparable; then they are shown separately.
     """
     named = list(runs)
     for way in (scoring, lambda run: f"over {STRETCH[run.budget]}"):

@@ -35,7 +35,7 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
             "Update Archipel."
         )
     try:
-        if "budget" not in saved:  # it was saved before final scores were taken over a budget
+        if "budget" not in saved:  # runs saved by versions without final scores over a budget
             by_rounds = saved["reason"].endswith(("local rounds made", "commits made"))
             saved["budget"] = "rounds" if by_rounds else "seconds"
         layout = Layout(tuple(map(_layer, saved["layers"])), saved["tied"], _frozen(saved.get("frozen")))
@@ -48,10 +48,10 @@ def load_run(folder: str | os.PathLike[str]) -> Run:
             participants=tuple(Participant(**{**one, "labels": tuple(one["labels"])}) for one in saved["participants"]),
             layers=saved["bytes_by_layer"],
             **{name: saved[name] for name in PLAIN},
-            execution_reason=saved.get("execution_reason", ""),  # earlier versions did not tell
+            execution_reason=saved.get("execution_reason", ""),  # earlier versions did not store it
         )
     except (KeyError, TypeError, ValueError, OSError, SafetensorError) as error:
-        raise ValueError(f"{folder} is damaged or not whole: {error}. Run it again.") from None
+        raise ValueError(f"{folder} is damaged or incomplete: {error}. Run it again.") from None
 
 
 def _layer(saved: dict[str, Any]) -> Layer:

@@ -33,7 +33,7 @@ def parse_record(line: str) -> Stamped:
 @cache
 def _adapter(kind: str) -> TypeAdapter[Any]:
     """Return the adapter of a kind of record, made when it is first needed."""
-    from pydantic import TypeAdapter  # slow to load, and a run that is not saved needs none
+    from pydantic import TypeAdapter  # slow to import, and only needed for saved runs
 
     return TypeAdapter(KINDS[kind])
 

@@ -1,4 +1,4 @@
-"""A finished run as users hold it: its data with its final score, its files, its figure and a summary."""
+"""A finished run: its data with its final score, its files, its figure and a summary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Run(RunData):
-    """What a simulation or a federation leaves behind: data to save, to compare and to draw."""
+    """The result of a simulation or a federation: data to save, to compare and to draw."""
 
     @property
     def final_score(self) -> float:
@@ -50,7 +50,7 @@ class Run(RunData):
     def save_adapter(self, folder: str | os.PathLike[str], learner: str | None = None) -> None:
         """Save the adapters as PEFT does: `PeftModel.from_pretrained(base, folder)` loads them.
 
-        learner: with this learner's private layers; None: the layers that all share.
+        learner: include this learner's private layers; None: the shared layers only.
         """
         from archipel.runs.save_adapter import save_adapter  # imported late, as above
 

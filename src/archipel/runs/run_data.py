@@ -28,17 +28,17 @@ class Participant:
     """Its group in the fleet."""
     role: Role
     examples: int
-    """Examples it trained on; those it was tried on, if it was held out."""
+    """Examples that it trained on; if it was held out, those that it evaluated on."""
     labels: tuple[int, ...] = ()
     """How many of them each class has; none for tasks without classes."""
 
 
 @dataclass(frozen=True, eq=False)
 class RunData:
-    """What a simulation or a federation leaves behind, as plain data that can be saved."""
+    """The result of a simulation or a federation, as plain data that can be saved."""
 
     name: str
-    """What tables and figures call it."""
+    """Its name in tables and figures."""
     algorithm: str
     """The expression that makes its algorithm."""
     seed: int
@@ -47,13 +47,13 @@ class RunData:
     model: Tensor
     """The last version, as a vector."""
     private: Mapping[str, Mapping[str, Tensor]]
-    """The layers that learners kept to themselves, by learner and layer."""
+    """The private layers of learners, by learner and layer."""
     records: Sequence[Stamped]
     """Everything that happened, with its time, in order."""
     seconds: float
     """Virtual seconds in a simulation, real ones in a federation."""
     reason: str
-    """Why it ended."""
+    """Why the run ended."""
     execution: str
     """How the learners were executed."""
     metric: str
@@ -65,19 +65,19 @@ class RunData:
     rounds: int
     """Local-training rounds made."""
     budget: BudgetUnit
-    """What its final score is taken over the last fifth of: its seconds or its local rounds."""
+    """The budget whose last fifth the final score is taken over: its seconds or its local rounds."""
     traffic: dict[str, int]
     """Bytes and models moved by tasks that were answered, by kind."""
     layers: dict[str, dict[str, int]]
-    """Bytes put on the wire, by kind and layer, tasks still out among them."""
+    """Bytes sent, by kind and layer, including open tasks."""
     settings: Mapping[str, object] = field(default_factory=dict)
-    """What a grid has set for it, by key."""
+    """The grid's settings for it, by key."""
     tuned: Mapping[str, object] = field(default_factory=dict)
-    """What tuning has chosen for it, by key."""
+    """The settings that tuning has chosen for it, by key."""
     fold: int | None = None
-    """Which combination of held-out learners it had: a repetition, as a seed is."""
+    """The combination of held-out learners; like the seed it distinguishes repetitions."""
     personal: Mapping[str, Tensor] = field(default_factory=dict)
-    """The models that learners have of their own, by learner."""
+    """The personal models of learners, by learner."""
     execution_reason: str = ""
     """Why no faster way of execution was chosen; empty if there is none."""
 
@@ -157,7 +157,7 @@ class RunData:
                     row |= {f"{name}.{key}": item for key, item in value.items()}
                 else:
                     row[name] = value
-            if isinstance(record, Committed):  # by name, as everywhere else
+            if isinstance(record, Committed):  # layers by name, as everywhere else
                 row["layers"] = tuple(self.layout.names[place] for place in record.layers)
             rows.append(row)
         return rows

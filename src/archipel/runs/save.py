@@ -1,6 +1,6 @@
 """Save a finished run in a folder, for people, other tools and Archipel.
 
-    run.json             what it was: algorithm, seed, learners, layout, totals, versions
+    run.json             the run: algorithm, seed, learners, layout, totals, versions
     records.jsonl        everything that happened, one record a line
     records.parquet      the same as one flat table, where pyarrow is installed
     model.safetensors    the model by the names of its tensors, without frozen weights, of which run.json has the hash
@@ -8,7 +8,7 @@
     private.safetensors  the layers that learners kept, as <learner>/<tensor>, if there are any
     personal.safetensors the models that learners have of their own, as <learner>/<tensor>, if there are any
 
-Nothing is unpickled when it is read: model.pt is for others, Archipel reads model.safetensors.
+Nothing is unpickled when it is read: model.pt is for other programs, Archipel reads model.safetensors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from archipel.runs.versions import versions
 from archipel.storage.atomic_files import write_lines, write_text
 
 FORMAT = 1
-"""Raise it when an older Archipel could not read the folder."""
+"""To be raised when an older Archipel could not read the folder."""
 
 PLAIN = (
     "name",

@@ -21,7 +21,7 @@ ADAPTER = "default"
 BLOCK = re.compile(r"(?<=\.lora_[AB])\.rank(\d+)")
 """The name of a further block of an adapter whose ranks differ between learners, where it stands in a path."""
 ENCODER = f"prompt_encoder.{ADAPTER}."
-"""Where the prompts of an adapter are, or the network that computes them."""
+"""Paths of an adapter's prompts, or of the network that computes them."""
 PROMPTS = f"{ENCODER}embedding.weight"
 """What prompt tuning trains, and PEFT calls `prompt_embeddings`."""
 ENCODERS = {"P_TUNING": "PromptEncoder", "PREFIX_TUNING": "PrefixEncoder"}
@@ -64,7 +64,7 @@ def _with_prompts(tensors: dict[str, Tensor], config: dict[str, Any]) -> dict[st
     encoder = {name.removeprefix(ENCODER): tensor for name, tensor in tensors.items() if name.startswith(ENCODER)}
     if len(encoder) < 2:  # the prompts themselves train
         return tensors
-    import peft  # late: it is an extra, and takes seconds
+    import peft  # imported late: it is an extra, and its import takes seconds
 
     made = getattr(peft, ENCODERS[config["peft_type"]])(peft.get_peft_config(dict(config))).eval()
     made.load_state_dict(encoder)

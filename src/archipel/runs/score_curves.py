@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 AXES = (TIME, "local rounds", "moved (MB)")
 WIDE = 30
-"""When the largest loss is so many times the smallest, the axis is logarithmic."""
+"""From this ratio of the largest loss to the smallest, the axis is logarithmic."""
 
 
 def scores(runs: Sequence[RunData]) -> Drawing | None:
@@ -55,7 +55,7 @@ def score_curves(runs: Sequence[RunData]) -> Drawing:
             first.set_yscale("log")
             logarithmic(first.yaxis)
     ways = {method: scoring(own[0]) for method, own in groups(scored).items()}
-    differ = len(set(ways.values())) > 1  # scores that do not compare say so where they are looked at
+    differ = len(set(ways.values())) > 1  # scores that cannot be compared are marked in the legend
     legend_below(figure, list(handles.values()), [f"{m}: {ways[m]}" if differ else m for m in handles])
     return Drawing(
         "score-curves",

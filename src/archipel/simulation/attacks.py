@@ -1,15 +1,15 @@
-"""Attackers in a simulated fleet: learners that send something else than what they have trained.
+"""Attackers in a simulated fleet: learners that do not send what they have trained.
 
-    sign_flip(1)         the opposite of one's movement, so many times
-    scaled(100)          one's movement, so many times
-    noise(10)            Gaussian noise, so many times as long as one's movement
+    sign_flip(1)         the opposite of the learner's movement, multiplied by the number
+    scaled(100)          the learner's movement, multiplied by the number
+    noise(10)            Gaussian noise, the number of times as long as the movement
     label_flip           train on labels in the opposite order (0 as 9, 1 as 8); validation and test labels too
-    alie(1.5)            the mean of everybody's movements less so many deviations      Baruch et al. 2019, algorithm 1
+    alie(1.5)            the mean of all movements minus the number of deviations      Baruch et al. 2019, algorithm 1
     inner_product(0.5)   the opposite of the honest learners' mean movement             Xie et al. 2019, section 4
 
-A movement is the trained model less the received one. The last two collude: they know the latest movement of every
-learner, which is the worst that the papers assume. What an attacker reports of its model is about the one it has
-trained: it does not tell on itself. Draws are keyed by task and learner, and everything happens to
+A movement is the trained model minus the received one. The last two collude: they know the latest movement of every
+learner, which is the worst that the papers assume. An attacker's reports are about the model that it has
+trained, so they do not give it away. Draws are keyed by task and learner, and everything happens to
 models that an executor has returned, so that an attack is the same under every executor and in a resumed run.
 """
 
@@ -33,7 +33,7 @@ from archipel.data.forms import call
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What an attacker goes by."""
+    """What an attacker knows."""
 
     own: Tensor
     """Its own movement."""
@@ -72,7 +72,7 @@ def inner_product(times: float, known: Knowledge) -> Tensor:
 
 
 class Craft(NamedTuple):
-    """How an attack makes the movement that is sent, and its number where none is given."""
+    """A function that makes the sent movement, and the default of the attack's number."""
 
     craft: Crafted
     number: float
@@ -98,7 +98,7 @@ class Attack:
 
     @property
     def craft(self) -> Craft | None:
-        """How it makes movements; None if it only changes data."""
+        """The function that makes movements; None if the attack only changes data."""
         return CRAFTS.get(self.name)
 
 
@@ -120,13 +120,13 @@ def attack_of(text: str) -> Attack | None:
 
 @dataclass
 class Attackers:
-    """The attackers of a simulation, and what they know."""
+    """The attackers of a simulation, and their knowledge."""
 
     attacks: Mapping[str, Attack]
     """By learner."""
     seed: int
     latest: dict[str, Tensor] = field(default_factory=dict)
-    """The latest movement of every learner, if somebody colludes."""
+    """The latest movement of every learner, if there are colluding attackers."""
 
     @property
     def colluding(self) -> bool:
@@ -176,7 +176,7 @@ def with_flipped_labels(data: Islands, attacks: Mapping[str, str]) -> Islands:
 
 
 def inflated(table: ScoreTable, claims: Sequence[int]) -> ScoreTable:
-    """Return the scores as if every site had so many examples for each that it has."""
+    """Return the scores with every site's examples multiplied by what it claims."""
     times = np.array(claims, np.int64)
     return replace(
         table,

@@ -1,4 +1,4 @@
-"""A simulation in mid-run on disk: whatever a resumed run needs to arrive at the same bits."""
+"""A running simulation on disk: everything that a resumed run needs to reach the same bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from archipel.storage.dataclass_codec import Codec
 
 CODEC = Codec(types, records, members, state, clock, evaluations, network)
 FORMAT = 5
-"""Of the file; another format cannot be read."""
+"""The format of the file; other formats cannot be read."""
 
 
 class Checkpoint:
@@ -38,7 +38,7 @@ class Checkpoint:
         self._records.remove_others()
 
     def load(self, simulator: Simulator) -> None:
-        """Bring a simulator that was prepared with the same settings to where the saved one was."""
+        """Restore the saved state in a simulator that was prepared with the same settings."""
         saved = _codec(simulator).load(self.path)
         for what, own in _identity(simulator).items():
             found = saved["of"].get(what)

@@ -43,7 +43,7 @@ class Evaluating:
     """When each site's answer arrives."""
     traffic: Traffic
     missing: list[int] = field(default_factory=list)
-    """Positions of answers that are lost, or whose sites have left."""
+    """Positions of answers that were lost, or whose sites have left."""
 
 
 class Evaluations:
@@ -105,7 +105,7 @@ class Evaluations:
             return None
         answers = self._results.pop(task).result()
         if isinstance(answers, ScoreTable):
-            if task >= 0:  # scores for the records are true
+            if task >= 0:  # scores for the records are not attacked
                 answers = self._claimed(answers, ended.sites)
             answers = answers.without(ended.missing)
         else:
@@ -118,7 +118,7 @@ class Evaluations:
         return answers if set(claims) == {1} else inflated(answers, claims)
 
     def leave(self, name: str) -> None:
-        """Drop the answers that a site has not given yet, and wait for them no longer."""
+        """Drop the unanswered questions of a site."""
         now = self.clock.now
         for task, started in self.out.items():
             if name in started.sites and started.due[position := started.sites.index(name)] > now:
@@ -126,7 +126,7 @@ class Evaluations:
                 started.due[position] = now
                 self.clock.at(max(started.due), Answered(task))
 
-    # ---------------------------------------------------------------------------------------------------- what is said
+    # -------------------------------------------------------------------------------------------------------- answers
 
     def _result(self, command: Evaluate) -> PendingResult[SiteAnswers]:
         probe, vector = command.probe, self.models.read(command.model.name)
@@ -167,7 +167,7 @@ class Evaluations:
             return self.test
         return self.sites[name].learner.validation if part == "validation" else self.sites.test(name)
 
-    # ---------------------------------------------------------------------------------------------------- what it costs
+    # ---------------------------------------------------------------------------------------------------------- costs
 
     def _send(self, command: Evaluate) -> list[int]:
         """Return the bytes that carry the model to each site; home has it already."""

@@ -14,10 +14,10 @@ from archipel.simulation.attacks import attack_of
 
 @dataclass(frozen=True)
 class Group:
-    """Learners that are alike in speed, reliability and honesty."""
+    """Learners of equal speed, reliability and honesty."""
 
     name: str
-    """What it is called, also where a method has thresholds for each group."""
+    """Its name, also for methods with thresholds for each group."""
     count: int
     """How many learners are in it."""
     train_seconds: float = 0.01
@@ -37,8 +37,8 @@ class Group:
     varies: float = 0.0
     """How much training seconds vary from task to task: deviation of their logarithm; 0: not at all."""
     attack: str = ""
-    """What its learners do instead of sending what they have trained: "sign_flip(1)", "scaled(100)", "noise(10)",
-    "label_flip", "alie(1.5)" or "inner_product(0.5)", each with a number; empty: they are honest."""
+    """The attack of its learners, which then do not send what they have trained: "sign_flip(1)", "scaled(100)",
+    "noise(10)", "label_flip", "alie(1.5)" or "inner_product(0.5)", each with a number; empty: they are honest."""
     claims: int = 1
     """Examples that a learner claims for each that it has."""
     loss: InitVar[None] = None
@@ -65,7 +65,7 @@ class Group:
 class Fleet:
     """Groups of learners: Fleet(fast=5, slow=5), or Fleet(Group("hospital", 4, train_seconds=0.1), ...).
 
-    By the short form fast learners take 10 ms a training step and 2 ms an evaluation step, slow ones ten times that,
+    In the short form, fast learners take 10 ms a training step and 2 ms an evaluation step, slow ones ten times that,
     as GPUs and CPUs in Metis.
     """
 
@@ -80,7 +80,7 @@ class Fleet:
         object.__setattr__(self, "groups", tuple(named))
         require(
             sum(group.count for group in named) > 0,
-            "Fleet: nobody is in it; give Fleet(fast=5, slow=5) or groups with a count.",
+            "Fleet: it has no learners; give Fleet(fast=5, slow=5) or groups with a count.",
         )
         names = [group.name for group in named]
         require(len(names) == len(set(names)), f"Fleet: two groups have the same name: {', '.join(names)}.")
@@ -89,7 +89,7 @@ class Fleet:
         return f"Fleet({', '.join(map(repr, self.groups))})"
 
     def assign(self, sizes: Sequence[int]) -> NDArray[np.int64]:
-        """Return the place of every learner's group: alternating by descending data size (Metis section VI)."""
+        """Return the index of every learner's group: alternating by descending data size (Metis section VI)."""
         counts = np.array([group.count for group in self.groups])
         require(
             len(sizes) == counts.sum(),

@@ -29,9 +29,9 @@ from archipel.simulation.network import Wire
 from archipel.simulation.simulated_sites import SimulatedSites
 from archipel.simulation.site import Site
 
-NOT_FINITE = "what its learner keeps to itself holds numbers that are not finite"
+NOT_FINITE = "a private layer or kept vector of its learner holds numbers that are not finite"
 AHEAD = 1 << 26
-"""Parameters of all models that are trained before their time has come: they wait in memory."""
+"""Parameters of all models that are trained ahead of the clock: they wait in memory."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Flight:
     down: int
     """Bytes that carried it to the learner."""
     job: Job | None = None
-    """None until its training is needed."""
+    """Its job; None until its training is needed."""
     by_epoch: bool = False
     """Its end is not known, or may be called for."""
     ended: int = 0
@@ -58,7 +58,7 @@ class Flight:
     finishing: bool = False
     arriving: bool = False
     lost: bool = False
-    """It is lost on its way, and never trained."""
+    """Whether it is lost on its way, and never trained."""
     sends: tuple[str, ...] | None = None
     """Layers of its answer, where they were decided before it arrived."""
 
@@ -117,7 +117,7 @@ class Flights:
         self.attackers = Attackers({name: attack for name, attack in attacks.items() if attack is not None}, seed)
         self.out: dict[int, Flight] = {}
         self.unanswered: dict[int, str] = {}
-        """Tasks that the controller has no answer to yet, and their learners."""
+        """Unanswered tasks, and their learners."""
         self._queue: list[tuple[float, int]] = []
         """Heap of tasks that can be trained before their time, by the second when their results are needed."""
         self._ahead: set[int] = set()

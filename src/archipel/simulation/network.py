@@ -71,7 +71,7 @@ class Wire:
         moved, whole = [], 0
         for site, own in sites:
             held = self.held.get(site)
-            if not own and (held is None or held.stamps.isdisjoint(stamps)):  # the many: it is new to them
+            if not own and (held is None or held.stamps.isdisjoint(stamps)):  # for most sites the model is new
                 moved.append(weighs)
                 whole += 1
             else:
@@ -95,7 +95,7 @@ class Wire:
         return learners * self._move("train up", self.layout.indices(layers), learners, bits // 32)
 
     def _needed(self, site: str, model: Model, own: Collection[str]) -> tuple[int, ...]:
-        """Return the layers of a model that a site does not have."""
+        """Return the layers of a model that a site lacks."""
         held = self.held.get(site) or NOTHING
         if not own and held.stamps.isdisjoint(model.manifest):
             return self.layout.indices(None)

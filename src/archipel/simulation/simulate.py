@@ -39,7 +39,7 @@ from archipel.simulation.vectors import MemoryModels
 
 DEFAULT_ENDING = Ending(rounds=20)
 TRIED = 4
-"""Examples that a network is tried on before the run."""
+"""Examples on which a network is checked before the run."""
 
 
 def simulate(
@@ -80,7 +80,7 @@ def simulate(
     shadow: also record RADFed's divergences DC and DL and the layers' divergence between local models (D&C), at the
     cost of a centralised run beside this one.
     norms: also record how far each update would move the model; where updates are clipped, that is recorded anyway.
-    most_share: of a merge's weights and of a pooled score, that any learner may have; 1: no limit.
+    most_share: the largest share of one learner in a merge's weights or a pooled score; 1: no limit.
     checkpoint: a folder; the run is saved there every `checkpoint_every` events, and a run that was interrupted
     resumes from there to the same bits.
     """

@@ -34,9 +34,9 @@ class SimulatedSites(Mapping[str, Site]):
         self.validation = validation
         self.seed = seed
         self.private: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
-        """Layers that learners keep to themselves, by learner and layer."""
+        """Private layers, by learner and layer."""
         self.kept: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
-        """What they keep from task to task, by learner and name."""
+        """Kept vectors, by learner and name."""
         rows = data.rows
         self.row = {name: row for row, name in enumerate(rows.names)}
         self._held_out = ~rows.has("train")

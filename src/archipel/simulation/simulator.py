@@ -43,10 +43,10 @@ class Observer(Protocol):
     """Sees every event and adds records of its own; its memory is saved with the run."""
 
     def before(self, simulator: Simulator, event: Event) -> None:
-        """See an event before the controller handles it."""
+        """Observe an event before the controller handles it."""
 
     def after(self, simulator: Simulator, commands: Sequence[Command]) -> Iterable[Record]:
-        """See the controller's commands; return further records."""
+        """Observe the controller's commands; return further records."""
 
     def save(self) -> dict[str, Any]:
         """Return what a resumed run needs."""

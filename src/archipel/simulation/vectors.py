@@ -21,14 +21,14 @@ IN_MEMORY = 1 << 29
 """Bytes of vectors that a store holds in memory; further ones go to its file."""
 
 AWAKE = 1 << 28
-"""Bytes of the file's vectors that may be read before the memory they were read into is let go."""
+"""Bytes of the file's vectors that may be read before their memory is released."""
 
 SEGMENT = 1 << 26
 """Bytes of the file that are mapped at a time: a process may have some ten thousand mappings, and more vectors."""
 
 
 class MemoryModels:
-    """The store of a simulation. Where a vector lies makes no difference to what a run computes."""
+    """The store of a simulation. Results do not depend on where a vector is stored."""
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._vectors: dict[str, Tensor] = {}
@@ -91,8 +91,8 @@ class MemoryModels:
 class _File:
     """A file without a name, so that nothing is left behind, whose segments are mapped into memory.
 
-    Vectors are in the system's page cache and on the disk, not in this process's own memory: the system may put them
-    aside, and brings back what is read.
+    Vectors are in the system's page cache and on the disk, not in this process's own memory: the system may evict them
+    and reloads what is read.
     """
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class _File:
         # not through the mapping: a full disk is an error here and would be a signal there
         self._write(vector.contiguous().numpy().data.cast("B"), place)
         numbers = memoryview(segment)[start : start + vector.nbytes]
-        # the room is free when the last tensor that looks at it has gone, which may be after the name was dropped
+        # the room is free when the last tensor that uses it is gone, which may be after the name was dropped
         weakref.finalize(numbers, free.append, (segment, start, place)).atexit = False
         return torch.frombuffer(numbers, dtype=vector.dtype)
 

@@ -25,6 +25,6 @@ def closed(folder: Path) -> Path:
     """Restrict a folder, and all files that this process writes from now on, to their owner."""
     os.umask(0o077)
     folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(PermissionError):  # owned by somebody else, as the root of a container's volume
+    with contextlib.suppress(PermissionError):  # owned by another user, such as the root of a container's volume
         folder.chmod(0o700)
     return folder

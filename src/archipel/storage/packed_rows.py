@@ -1,7 +1,7 @@
-"""Rows of a journal that do not change any more, as compressed blocks in a table of their own.
+"""Old rows of a journal, as compressed blocks in a separate table.
 
-A row of text takes a tenth of its space beside a thousand like it. A block holds at most `MOST` rows, so that reading
-one row of it takes milliseconds.
+A thousand similar rows take a tenth of the space when compressed together. A block holds at most `MOST` rows, so that
+reading one row of it takes milliseconds.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 import archipel.core.parts
-from archipel.core.checks import one_of, require
+from archipel.core.checks import known_name, require
 from archipel.core.parts.part import Part
 from archipel.study.own_code import OwnCode, is_own
 
@@ -67,7 +67,7 @@ def _too_deep(text: str) -> ValueError:
 
 
 def _known(name: str) -> type[Part]:
-    one_of("A part", "name", name, sorted(PARTS))
+    known_name("part", name, sorted(PARTS))
     return PARTS[name]
 
 

@@ -19,6 +19,25 @@ from archipel.study.formats import LineOf, Place, Raw, no_lines, read_file
 from archipel.study.own_code import Code
 from archipel.study.schema import Study
 
+WANTED = {
+    "model_": "should be a table",
+    "int_": "should be a whole number",
+    "float_": "should be a number",
+    "finite_number": "should be a finite number",
+    "bool_": "should be true or false",
+    "string_type": "should be text",
+    "list_type": "should be a list",
+    "tuple_type": "should be a list",
+    "dict_type": "should be a table",
+    "literal_error": "should be {expected}",
+    "greater_than_equal": "should be at least {ge}",
+    "greater_than": "should be more than {gt}",
+    "less_than_equal": "should be at most {le}",
+    "less_than": "should be less than {lt}",
+    "too_short": "should have {min_length} or more items",
+}
+"""What a value should be, by the beginning of the kind of pydantic's error."""
+
 
 def read_study(
     path: str | Path | None = None,
@@ -159,11 +178,18 @@ def _told(detail: Mapping[str, Any], raw: Raw, name: str, lines: LineOf) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "missing":
         message = "is missing; give it."
-    elif detail["type"] == "model_type":
-        message = f"should be a table, got {detail['input']!r}."
     elif detail["type"] not in ("value_error", "unknown_key"):
-        message = f"{message[0].lower()}{message[1:]}, got {detail['input']!r}."
+        message = f"{_wanted(detail)}, got {detail['input']!r}."
     return f"{where}: {_spoken(place, raw)}: {message}" if place else f"{where}: {message}"
+
+
+def _wanted(detail: Mapping[str, Any]) -> str:
+    """Return what a value should be, in plain words for the mistakes that people make."""
+    kind, bounds = detail["type"], detail.get("ctx", {})
+    for beginning, wanted in WANTED.items():
+        if kind.startswith(beginning):
+            return wanted.format(**bounds)
+    return str(detail["msg"][0].lower() + detail["msg"][1:])
 
 
 def _written(place: Place, raw: Raw) -> Place:

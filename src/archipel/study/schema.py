@@ -26,7 +26,7 @@ from torch import nn
 import archipel.models
 from archipel import algorithms
 from archipel.core.algorithm import Algorithm
-from archipel.core.checks import one_of, require
+from archipel.core.checks import known_name, require
 from archipel.core.parts.descent import Descent
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import Evaluation
@@ -101,7 +101,7 @@ def call(
         if is_own(name):
             constructor = code_of(info).maker(name, kind)
         else:
-            one_of(what, "name", name, known)
+            known_name(what, name, known)
             constructor = known[name]
         mine = {key: item for key, item in table.items() if key != "name" and key not in beside.model_fields}
         if not takes_anything(constructor):
@@ -361,7 +361,7 @@ def listed(value: Any) -> Any:
 
 
 def known_tracker(name: str) -> str:
-    one_of("trackers", "name", name, TRACKERS)
+    known_name("tracker", name, TRACKERS)
     return name
 
 

@@ -1,7 +1,7 @@
 """MLflow: a run in the store that MLFLOW_TRACKING_URI names, in the experiment MLFLOW_EXPERIMENT_NAME or "archipel".
 
 The step is the version. The timestamp is the run's start plus its own seconds: relative time is virtual time in a
-simulation, and a point that is sent again is the same point.
+simulation, and a point that is sent again has the same timestamp.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from archipel.trackers.tracker import SECONDS, Charts, artefacts, needed, totals
 REGISTERED = "ARCHIPEL_MLFLOW_MODEL"
 """The variable that names a model of MLflow's registry; a finished run becomes a version of it."""
 METRICS, PARAMETERS = 1000, 100
-"""How many of them MLflow takes in one request."""
+"""Most points that MLflow takes in one request."""
 
 
 class MLflow:
@@ -35,7 +35,7 @@ class MLflow:
         self.client = self._client()
         mine = self._taken_up() or self._begun(name)
         self.run, self.start = mine.info.run_id, mine.info.start_time
-        # a store that is sent a point it has looks for it among all others: that would take minutes
+        # a store searches for a repeated point among all others: that would take minutes
         self.there = {chart: self._last_step(chart) for chart in mine.data.metrics}
         self.waiting: list[Any] = []
         self.told = 0
@@ -48,7 +48,7 @@ class MLflow:
         row = self.charts.row(stamped)
         if row is not None:
             self._tell(row.points, row.version, row.axes[SECONDS])
-            # a tenth of the points may wait: the first ones show at once, and a long run takes few requests
+            # a tenth of the points may wait: the first ones show at once, and a long run needs few requests
             if len(self.waiting) >= min(METRICS, 1 + self.told // 10):
                 self._flush()
 
@@ -111,7 +111,7 @@ class MLflow:
                 raise
             raise ValueError(
                 f"mlflow: the store has no run {identity}, which {self._remembered} names. Set MLFLOW_TRACKING_URI to "
-                "the store it was begun in, or remove that file to begin a new one."
+                "the store in which it was begun, or remove that file to begin a new run."
             ) from None
 
     def _experiment(self) -> str:

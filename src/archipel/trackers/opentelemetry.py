@@ -17,7 +17,7 @@ from archipel.runs.run import Run
 from archipel.trackers.tracker import needed, plain, totals, words
 
 TRACE_ID = "opentelemetry-trace-id"
-"""File in the run's folder; it was written when the run began."""
+"""File in the run's folder, written at its beginning."""
 
 
 class OpenTelemetry:
@@ -56,7 +56,7 @@ class OpenTelemetry:
             span.end(self._at(stamped.time))
 
     def end(self, run: Run | None) -> None:
-        if run is not None:  # a run that goes on later ends its span then
+        if run is not None:  # a run that is resumed ends its span then
             self.run.set_attributes({**totals(run), **words(run)})
             self.run.end(self._at(run.seconds))
         self.provider.shutdown()

@@ -41,7 +41,7 @@ class TensorBoard:
         if run is not None:
             for chart, value in totals(run).items():
                 self.writer.add_scalar(chart, value, len(run.commits), walltime=run.seconds)
-            # indented, so that it stands as it is and not as Markdown
+            # indented, so that it is shown verbatim and not as Markdown
             self.writer.add_text("summary", "    " + run.summary().replace("\n", "\n    "))
             self.writer.file_writer.add_summary(self.finished)
         self.writer.close()

@@ -1,7 +1,7 @@
 """The interface of trackers, and the rows of charts that they get from a run's records.
 
-Law: a tracker gets a run from its first record on, also when it is resumed, since its checkpoint holds them all. So it
-stores nothing but the id of its own run, and what was lost with a killed process is sent again.
+Law: a tracker gets all records of a run from the first one on, also when it is resumed, since the checkpoint holds
+them. So it stores only the id of its own run, and what a killed process has lost is sent again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from archipel.core.records import Committed, Divergence, Refused, Returned, Scor
 from archipel.runs.run import Run
 
 SECONDS, ROUNDS, MEGABYTES = "axis/seconds", "axis/rounds", "axis/megabytes"
-"""Charts of where a version stands: methods compare at equal values of these, not at equal versions."""
+"""Charts of a version's cost: methods are compared at equal values of these, not at equal versions."""
 
 
 class Tracker(Protocol):
-    """Shows runs to people, one after the other."""
+    """Shows runs in another tool, one at a time."""
 
     def begin(self, name: str, settings: Mapping[str, object], folder: Path) -> None:
         """Start or resume a run; the same folder leads to the same run of the tracker."""
@@ -45,11 +45,11 @@ class ChartRow:
 
     version: int
     axes: Mapping[str, float]
-    """Where the version stands: seconds, local rounds and megabytes when it came to be."""
+    """Seconds, local rounds and megabytes at the version's commit."""
     values: Mapping[str, float]
     """By chart."""
     first: bool
-    """It is the first row of its version."""
+    """Whether it is the first row of its version."""
 
     @property
     def points(self) -> Mapping[str, float]:
@@ -62,7 +62,7 @@ class Charts:
 
     def __init__(self) -> None:
         self.axes: list[Mapping[str, float]] = [{SECONDS: 0.0, ROUNDS: 0.0, MEGABYTES: 0.0}]
-        """By version: a score may come when the next version is there already."""
+        """By version: a score may arrive after the next version."""
         self.shown = -1
         """The last version that has a row."""
         self.refused = 0
@@ -98,7 +98,8 @@ class Charts:
     def _committed(self, time: float, commit: Committed) -> ChartRow:
         require(
             commit.version == len(self.axes),
-            f"tracking: version {commit.version} was told after version {len(self.axes) - 1}. Tell a run from its "
+            f"tracking: version {commit.version} was recorded after version {len(self.axes) - 1}. Record a run "
+            "from its "
             "first record on, a resumed one too: its checkpoint holds them all.",
         )
         self.axes.append({SECONDS: time, ROUNDS: float(commit.rounds), MEGABYTES: megabytes(commit.traffic)})
@@ -156,7 +157,7 @@ def totals(run: Run) -> dict[str, float]:
 
 
 def words(run: Run) -> dict[str, str]:
-    """Return what describes a finished run beside its numbers."""
+    """Return the texts that describe a finished run."""
     return {"reason": run.reason, "fingerprint": run.fingerprint(), "execution": run.execution}
 
 

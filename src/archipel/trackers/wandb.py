@@ -17,7 +17,7 @@ from archipel.trackers.tracker import Charts, artefacts, needed, plain, totals, 
 
 
 class WeightsAndBiases:
-    """Sends numbered rows; equal records give equal rows, so those that the server has are not sent again."""
+    """Sends numbered rows; equal records give equal rows, so rows that the server has are not sent again."""
 
     def __init__(self) -> None:
         self.wandb = needed("wandb", "wandb")
@@ -35,7 +35,7 @@ class WeightsAndBiases:
             config=plain(settings),
             dir=folder,
             mode=self._mode(),
-            reinit="create_new",  # a program's own run is left alone
+            reinit="create_new",  # a program's own active run is not changed
             settings=self.wandb.Settings(silent=True, console="off"),
         )
         remembered.write_text(self.run.id)
@@ -53,7 +53,7 @@ class WeightsAndBiases:
 
     def end(self, run: Run | None) -> None:
         if run is None:
-            self.run.mark_preempting()  # so a run that does not succeed counts as one that goes on later
+            self.run.mark_preempting()  # so an unfinished run counts as one that will be resumed
             self.run.finish(exit_code=1)
             return
         self.run.summary.update({**totals(run), **words(run)})
@@ -68,7 +68,7 @@ class WeightsAndBiases:
 
     def _mode(self) -> str:
         mode = str(self.wandb.setup().settings.mode)
-        # looks for a key, and never asks for one
+        # reads a key, and never prompts for one
         return "offline" if mode == "online" and not self.wandb.login(prompt=False, verify=False) else mode
 
     def _remove_superseded(self) -> None:

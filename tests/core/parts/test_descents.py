@@ -249,7 +249,7 @@ class Other(Planner):
         ({"personal": ap.MixedModel()}, r"use it with descent=MixedDescent\(\)"),
         (
             {"planners": (ap.PersonalPhase(),), "descent": ap.MoreauDescent()},
-            "PersonalPhase and MoreauDescent both have learners keep 'personal'; use one",
+            "PersonalPhase and MoreauDescent both keep 'personal' at the learners; use one",
         ),
         ({"planners": (ap.PersonalPhase(),), "plan": Plan(steps=3)}, "PersonalPhase counts epochs"),
         ({"planners": (ap.PersonalPhase(), ap.HeadFirst())}, "HeadFirst comes behind PersonalPhase"),

@@ -1,4 +1,4 @@
-"""Who is let in: the study's list, and what operators have decided since."""
+"""Admission to a federation: the study's list, and the decisions of operators."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from archipel.federation.security.names import Identity
 
 
 class Admissions:
-    """Paused, withdrawn and readmitted learners; what is decided here outlives the process."""
+    """Paused, withdrawn and readmitted learners; decisions are stored on disk."""
 
     def __init__(self, log: EventLog, terms: Terms) -> None:
         self._log = log
@@ -16,10 +16,10 @@ class Admissions:
         self.paused: set[str] = set(log.fact("paused", []))
         self.withdrawn: set[str] = set(log.fact("withdrawn", []))
         self.readmitted: set[str] = set(log.fact("readmitted", []))
-        """May join once with other counts than before."""
+        """Learners that may join once with other counts than before."""
 
     def objection(self, who: Identity) -> str | None:
-        """Return why a caller may not come in, or None."""
+        """Return why a caller may not connect, or None."""
         if who.kind == "operator":
             listed = who.name in self._terms.operators
             return None if listed else f"{who.name} is not on the study's list of operators."

@@ -1,4 +1,4 @@
-"""Answers of learners: updates are checked, and on disk before their senders are told that they are safe."""
+"""Answers of learners: updates are checked and written to disk before they are acknowledged."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ VERDICTS = {"kept": pb.Receipt.KEPT, "late": pb.Receipt.LATE}
 LATE_ANSWERS = 100
 """Late answers a minute that are written to the journal, for each learner."""
 UNASKED = 600
-"""Answers a minute to tasks that a learner does not have, or has no longer."""
+"""Answers a minute to tasks that a learner does not have, or no longer has."""
 LARGEST = 2**63 - 1
-"""The largest number that a journal can hold."""
+"""The largest integer that the journal can store."""
 
 
 class Answers:
@@ -79,15 +79,15 @@ class Answers:
         self._late, self._unasked = Quota(LATE_ANSWERS), Quota(UNASKED)
 
     async def stored(self, name: str, parcel: pb.Parcel) -> pb.Offset:
-        """Tell where to resume an upload that broke off."""
+        """Return where to resume an interrupted upload."""
         return pb.Offset(offset=self._large.stored(name, parcel))
 
     async def reply(self, name: str, portion: Portion) -> pb.Receipt:
-        """Take an answer in one message."""
+        """Receive an answer in one message."""
         return await self._receive(name, *self._split(portion, _nothing_more()))
 
     async def answer(self, name: str, portions: AsyncIterator[Portion]) -> pb.Receipt:
-        """Take an answer in many pieces."""
+        """Receive an answer in many pieces."""
         receipt = await self._receive(name, *self._split(await self._next(portions), portions))
         await self._read_to_end(portions)
         return receipt
@@ -128,10 +128,10 @@ class Answers:
                 case "failed":
                     event = Failed(command.task, f"crashed: {head.failed[:500]}", traffic)
                 case "scored":
-                    raise InvalidUpdate("an opinion in answer to a training task")
+                    raise InvalidUpdate("an evaluation in answer to a training task")
                 case _:
                     raise InvalidUpdate("an answer without a result to a training task")
-        except KeyError:  # the model it stands on is gone: it was answered, maybe by this very answer in another call
+        except KeyError:  # the task's model is gone: the task was answered, maybe by this answer in another call
             return await self._unexpected(session.name, head)
         except InvalidUpdate as error:
             log.warning(
@@ -141,7 +141,7 @@ class Answers:
             event = Failed(command.task, f"{REFUSED}{error}", traffic)
         seconds = 0.0 if out is None else self._log.now - out.since
         if not isinstance(event, Trained) and session.count_failure(head.task, self._log.now, seconds):
-            self._log.post(Left(session.name))  # before its task fails: a learner that has left gets no new one
+            self._log.post(Left(session.name))  # before its task fails: a learner that has left gets no new task
         note = _note(session.name, head)
         self._backlog.add(bool(body))
         try:
@@ -158,7 +158,7 @@ class Answers:
         return self._receipt(taken)
 
     def _without_numbers(self, session: LearnerSession, command: Train, head: pb.Head) -> Trained:
-        """Check an update that is added up in a secure sum: its numbers stay with the learner until then."""
+        """Check an update for a secure sum: its numbers stay with the learner until the sum."""
         layers = tuple(layer.name for layer in head.trained.layers)
         if head.size or any(layer.sha256 for layer in head.trained.layers):
             raise InvalidUpdate("numbers or hashes of numbers, and the study adds updates up in secure sums")
@@ -182,7 +182,7 @@ class Answers:
     ) -> tuple[Trained, Delivery, Buffer]:
         """Check an update and write it to a file; raise `InvalidUpdate` with what is wrong with it.
 
-        A small one that came whole is returned instead, to be encoded with its journal entry.
+        A small update in one message is returned instead, to be written with its journal entry.
         """
         plan, metrics = command.plan, self._metrics(session, command, head)
         models, bodies = self._log.durable.models, self._bodies
@@ -208,10 +208,10 @@ class Answers:
         if not self._unasked.admit(name, self._log.now):
             raise RetryLater(f"{name} has answered {UNASKED} tasks in a minute that it does not have.")
         if head.WhichOneof("result") in ("scored", "sum"):
-            return pb.Receipt(verdict=pb.Receipt.LATE)  # opinions are not in the journal one by one
+            return pb.Receipt(verdict=pb.Receipt.LATE)  # evaluations are not in the journal one by one
         owner = await self._log.in_writer(lambda: self._log.durable.journal.handed_to(head.task))
         if owner == name and head.task in self._log.durable.out:
-            raise RetryLater(f"Task {head.task} is being handed out: come again.")
+            raise RetryLater(f"Task {head.task} is being handed out; try again.")
         if owner != name:
             self._meters.refusals.labels("unknown task").inc()
             self._log.note_refusal(name, task=head.task, reason="unknown task")
@@ -256,14 +256,14 @@ class Answers:
         except StopAsyncIteration:
             return None
         except TimeoutError:
-            raise RetryLater(f"Nothing came for {seconds:g} s.") from None
+            raise RetryLater(f"No data arrived for {seconds:g} s.") from None
 
     async def _read_to_end(self, portions: AsyncIterator[Portion]) -> None:
-        """Read what is left: a receipt sent before the caller's end of stream may be lost (grpc issue 36066)."""
+        """Read the rest: a receipt sent before the caller's end of stream may be lost (grpc issue 36066)."""
         whole = self._bodies.size(self._layout.indices(None))
         for _ in range(whole // CHUNK + 2):
             if await self._next(portions) is None:
-                return  # a caller that never ends is answered without
+                return  # do not wait for a caller that never ends its stream
 
 
 async def _nothing_more() -> AsyncIterator[Portion]:
@@ -272,10 +272,10 @@ async def _nothing_more() -> AsyncIterator[Portion]:
 
 
 async def _whole(pieces: AsyncIterator[Buffer], size: int) -> Buffer:
-    """Return a body of so many bytes."""
+    """Return a body of this many bytes."""
     body: Buffer = b""
     async for piece in pieces:
-        body = piece if not body else b"".join((body, piece))  # most come in one: no copy
+        body = piece if not body else b"".join((body, piece))  # most come in one piece, which needs no copy
         if len(body) > size:
             raise InvalidUpdate(TOO_MUCH.format(size))
     if len(body) < size:

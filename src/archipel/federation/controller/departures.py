@@ -1,4 +1,4 @@
-"""What the controller is told when a learner is gone, or rests."""
+"""Events for learners that are gone, or that rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Departures:
         self._evaluations = evaluations
 
     def failed(self, session: LearnerSession, task: int, reason: str, now: float, seconds: float) -> Iterator[Event]:
-        """Yield that a task came to nothing after so many seconds; before, that its learner has left if it rests now.
+        """Yield the failure of a task after so many seconds; before it, that its learner has left, if it rests now.
 
         Post each event before asking for the next.
         """
@@ -29,7 +29,7 @@ class Departures:
         yield Failed(task, reason, self._outbox.traffic(task))
 
     def events(self, session: LearnerSession, reason: str) -> Iterator[Event]:
-        """Yield that a learner has left, then its failed tasks: told in the other order, it would get new ones.
+        """Yield that a learner has left, then its failed tasks: in the other order it would get new ones.
 
         Post each event before asking for the next.
         """

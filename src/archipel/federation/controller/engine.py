@@ -1,7 +1,7 @@
 """The engine of a real federation: carries the controller's commands to learners, and brings their events back.
 
 Threads:
-    the event loop   calls of learners, deadlines, who is there; it checks small updates and passes on models in memory
+    the event loop   calls of learners, deadlines and presence; it checks small updates and passes on models in memory
     the writer       one thread that writes the journal and calls the controller, batch after batch (`event_log`)
     the workers      threads that write, hash, check and read models, and one that evaluates at home (`workers`)
 
@@ -60,11 +60,11 @@ from archipel.federation.storage.durable_controller import DurableController
 from archipel.federation.wire.body import Bodies
 
 TICK = 0.1
-"""Seconds between two looks at the clock."""
+"""Seconds between two checks of the clock."""
 LARGE_PIECES, PIECE_SECONDS = 8, 0.05
 """Pieces of models on their way down or up, since each is in memory several times over; a slow one stops counting."""
 CROWDED = 64
-"""Updates in memory from which on no further orders leave."""
+"""Updates in memory above which no further orders are sent."""
 
 log = logging.getLogger("archipel.federation")
 
@@ -89,7 +89,7 @@ class Federation:
 
         study: hashes that a learner's must equal. layout: hash of the layers. features: the shape of an example, where
         features are standardised by everybody's statistics. revoked: certificates that no longer count. sums: how
-        updates are added up, if that is done securely.
+        updates are added up in secure sums, if they are.
         """
         self.revoked = revoked or RevocationList()
         self.durable = durable
@@ -142,7 +142,7 @@ class Federation:
         return orders, answers
 
     def _name(self) -> str:
-        """Return what tells this federation from others, also of the same study; drawn once."""
+        """Return the random name of this federation, which distinguishes it from others of the same study."""
         name: str = self.log.fact("federation", "") or secrets.token_hex(8)
         with self.durable.journal.write():
             self.durable.journal.store_fact("federation", json.dumps(name))
@@ -150,19 +150,19 @@ class Federation:
 
     @property
     def stopped(self) -> str | None:
-        """Why the run is over; None while it goes on."""
+        """Why the run is over; None while it is running."""
         return self.log.stopped
 
     @property
     def everybody_knows(self) -> bool:
-        """Whether all learners that are there were told of the end, and have fetched what they wanted."""
+        """Whether all present learners know of the end, and have fetched the last model if they wanted it."""
         there = [member.name for member in self.log.state.members.values() if member.active]
         return all(self.sessions[name].told_end and not self.sessions[name].fetching for name in there)
 
     # -------------------------------------------------------------------------------------------------------- running
 
     async def run(self) -> None:
-        """Go on until the controller stops the run; later callers are answered until `close`."""
+        """Run until the controller stops the run; later callers are answered until `close`."""
         await self.open()
         tasks = {self.workers.start(work) for work in (self._pump(), self._watch(), self._wait_for_the_end())}
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -173,29 +173,29 @@ class Federation:
         await self.log.finished.wait()
 
     async def close(self) -> None:
-        """Write what is left, and end all threads."""
+        """Write everything to disk, and end all threads."""
         await self.workers.cancel()
         await self.log.close()
         self.workers.close()
 
     async def open(self) -> None:
-        """Get ready for calls; nobody may call before."""
+        """Prepare for calls; must be called before the server starts."""
         if not self._open:
             self._open = True
             await self.joining.load()
             self._resume()
 
     def _resume(self) -> None:
-        """Go on with the tasks that were out when the last process ended."""
+        """Resume the tasks that were open when the last process ended."""
         members = self.log.state.members
         for session in self.sessions.values():
             session.seen = self.log.now
         for name in members.keys() - self.sessions.keys():
-            # no longer on the list: it is not let in, and counts as silent
+            # no longer on the list: it is not admitted, and counts as silent
             self.sessions[name] = LearnerSession(name, seen=-math.inf)
         for name in (*self.admissions.paused, *self.admissions.withdrawn):
             if name in members and members[name].active:  # the process ended between the decision and the event
-                self.log.post(Left(name))  # before any task that fails: a learner that has left gets no new one
+                self.log.post(Left(name))  # before any task that fails: a learner that has left gets no new task
         for task, out in list(self.durable.out.items()):
             self._carry_out(out.command)
             if out.cancelled:
@@ -213,7 +213,7 @@ class Federation:
                     self.outbox.close(event.task)
                 if isinstance(event, Failed | Evaluated):
                     self.evaluations.close(event.task)
-            # questions first: they are about the learners as they are now, before their private layers train on
+            # questions first: they are about the learners before their private layers train further
             for command in sorted(commands, key=lambda command: not isinstance(command, Evaluate)):
                 self._carry_out(command)
             if events:
@@ -247,18 +247,18 @@ class Federation:
     # ------------------------------------------------------------------------------------------------------ the clock
 
     async def _watch(self) -> None:
-        """Post what is due, and forgive learners the time in which this process stood still."""
+        """Post due events; time in which this process was suspended does not count against learners."""
         looked, told, silent = self.log.now, list[PendingEvent](), list[str]()
         while True:
             await asyncio.sleep(TICK)
             stalled = self.log.now - looked - TICK
             looked = self.log.now
-            if stalled > 10 * TICK:  # while this process stood still it could not hear anybody
-                log.warning("this process stood still", extra={"seconds": round(stalled, 1)})
+            if stalled > 10 * TICK:  # a suspended process receives nothing
+                log.warning("this process was suspended", extra={"seconds": round(stalled, 1)})
                 for session in self.sessions.values():
                     session.seen += stalled
             self.log.note_repeats()
-            # what is due is posted once: the next look waits until the controller has handled it
+            # each due event is posted once: the next check waits until the controller has handled it
             silent += self.sums.close_due()
             if all(pending.handled.done() for pending in told):
                 silent += self.evaluations.silent()
@@ -266,12 +266,12 @@ class Federation:
                 silent = []
 
     def _due(self, now: float, silent: Sequence[str]) -> Iterator[Event]:
-        """Yield what is due; now: when stalls were last forgiven, for there may have been another since.
+        """Yield due events; now: when the last suspension was accounted for, since there may have been another.
 
         silent: learners that an update, or a sum, has waited for in vain.
         """
         if self.stopped is not None:
-            return  # nobody is missed after the end
+            return  # learners may leave after the end
         terms, most = self.terms, self.deadline.seconds
         for session in (self.sessions[name] for name in silent):
             if session.count_wait(now, terms.opinion_deadline):
@@ -286,7 +286,7 @@ class Federation:
                 yield from self.departures.failed(session, task, reason, now, now - out.since)
         for session in [session for session in self.sessions.values() if now - session.seen > terms.silence]:
             member = self.log.state.members.get(session.name)
-            # a paused learner may have a task open, and be gone for good
+            # a paused learner may have an open task, and never come back
             if member is not None and (member.active or session.orders):
                 log.warning("a learner is silent", extra={"learner": session.name, "seconds": terms.silence})
                 yield from self.departures.events(session, f"lost: no heartbeat in {terms.silence:g} s")

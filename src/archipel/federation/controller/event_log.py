@@ -1,7 +1,7 @@
-"""Events on their way into the journal and to the controller, in batches, and the clock that stamps them.
+"""The log of events for the journal and the controller, in batches, and the clock that stamps them.
 
-Law: journal, then handle, then send. An event's sender is told that it is safe when it is on disk; the commands that
-follow from it leave when the digests of new versions are on disk too.
+Law: journal, then handle, then send. An event is acknowledged when it is on disk; the commands that
+follow from it are sent when the digests of new versions are on disk too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from archipel.federation.storage.stored_models import Delivery
 T = TypeVar("T")
 
 REFUSALS = 20
-"""Refusals a minute that are in the audit one by one, for each caller."""
+"""Refusals a minute that get a row each in the audit, for each caller."""
 
 
 @dataclass(eq=False)
@@ -37,7 +37,7 @@ class PendingEvent:
     taken: asyncio.Future[Taken]
     """Done when it is on disk."""
     handled: asyncio.Future[None]
-    """Done when the controller has been told."""
+    """Done when the controller has handled it."""
 
 
 class EventLog:
@@ -46,7 +46,7 @@ class EventLog:
     def __init__(self, durable: DurableController) -> None:
         self.durable = durable
         self.finished = asyncio.Event()
-        """Set when the controller has stopped the run, and everything of it is on disk."""
+        """Set when the controller has stopped the run and everything is on disk."""
         self._pending: list[PendingEvent] = []
         self._notes: list[Note] = []
         self._refusals = Quota(REFUSALS, told=True)
@@ -57,7 +57,7 @@ class EventLog:
 
     @property
     def now(self) -> float:
-        """Seconds that the federation has been running; the time it was down does not count."""
+        """Seconds that the federation has been running, without the time in which no process ran."""
         return self._before + time.monotonic() - self._opened
 
     @property
@@ -67,7 +67,7 @@ class EventLog:
 
     @property
     def stopped(self) -> str | None:
-        """Why the run is over; None while it goes on."""
+        """Why the run is over; None while it is running."""
         return self.durable.replay.stopped
 
     # ------------------------------------------------------------------------------------------------------ appending
@@ -97,7 +97,7 @@ class EventLog:
     def note_refusal(self, who: str, whose: str = "", **detail: object) -> bool:
         """Add a row on a refusal; return False if it is only counted, since the caller had many lately.
 
-        whose: what the caller is known by, if that is not `who`.
+        whose: the caller's identity for the quota, if that is not `who`.
         """
         admitted = self._refusals.admit(whose or who, self.now)
         if admitted:
@@ -110,7 +110,7 @@ class EventLog:
             self.note(who, "refused", more=more, reason="repeated")
 
     async def next_batch(self) -> tuple[list[Event], list[Command]]:
-        """Write what was appended, have it handled; return the events and the commands to carry out."""
+        """Write the appended events and have them handled; return them and the commands to carry out."""
         await self._bell.wait()
         self._bell.clear()
         pending, self._pending = self._pending, []
@@ -126,7 +126,7 @@ class EventLog:
         return [one.entry.event for one in pending], commands
 
     def wake(self) -> None:
-        """Make the next batch, even an empty one, come at once."""
+        """Start the next batch at once, even an empty one."""
         self._bell.set()
 
     async def close(self) -> None:
@@ -138,7 +138,7 @@ class EventLog:
     # ---------------------------------------------------------------------------------------------------------- facts
 
     def fact(self, name: str, otherwise: Any) -> Any:
-        """Return a stored fact; only the writer's thread may ask once batches are written."""
+        """Return a stored fact; once batches are written, only the writer's thread may call this."""
         found = self.durable.journal.fact(name)
         return otherwise if found is None else json.loads(found)
 

@@ -46,10 +46,10 @@ class Joining:
         layout: str,
         features: Sequence[int] | None,
     ) -> None:
-        """Take what a learner's must equal.
+        """Take the values that a learner's must equal.
 
         name: of this federation. study: hashes of its sections. layout: hashes of the layers and of the frozen weights.
-        features: the shape of an example, where features are standardised by everybody's statistics.
+        features: the shape of an example, where features are standardised by statistics over all learners.
         """
         self._log = event_log
         self._sessions = sessions
@@ -62,25 +62,25 @@ class Joining:
         self._layout = layout
         self._features = features
         self._told: dict[str, Moments] = {}
-        """Moments of those who wait for the others'."""
+        """Moments of the learners that wait for the others'."""
         self._everybodys: Moments | None = None
         self._one_at_a_time = asyncio.Lock()
         self._joins, self._steps = Quota(JOINS), Quota(STEPS)
 
     @property
     def most_bytes(self) -> int:
-        """Bytes that the message of a Join may have: some hashes, and two float64 for each feature."""
+        """Return the largest size of a Join message: some hashes, and two float64 for each feature."""
         return FEW + 16 * math.prod(self._features or (0,))
 
     async def load(self) -> None:
-        """Load everybody's statistics, if an earlier process has combined them."""
+        """Load the combined statistics, if an earlier process has stored them."""
         stored = await self._log.in_writer(lambda: self._log.fact("moments", None))
         if stored is not None and self._features is not None:
             self._status.capped_moments(await self._log.in_writer(lambda: self._log.fact("capped", [])))
             self._adopt(self._checked(pb.Moments.FromString(bytes.fromhex(stored))))
 
     async def join(self, name: str, hello: pb.Hello) -> pb.Welcome:
-        """Check a learner, and tell the controller that it is there."""
+        """Check a learner, and tell the controller that it has joined."""
         self._compare(name, hello)
         session, listed, terms = self._sessions[name], self._terms.learners[name], self._terms
         session.seen = self._log.now
@@ -152,7 +152,7 @@ class Joining:
         )
         if mine == theirs_layers and frozen != theirs_frozen:
             raise Rejected(
-                f"The frozen weights of {name} are not the controller's: their SHA-256 is "
+                f"The frozen weights of {name} differ from the controller's: their SHA-256 is "
                 f"{theirs_frozen[:16] or 'missing'}, here it is {frozen[:16] or 'missing'}. Give both sides the same "
                 "base network."
             )
@@ -164,7 +164,7 @@ class Joining:
         if hello.federation not in ("", self._name):
             raise Rejected(
                 f"The folder of {name} holds answers and private layers of another federation. Give the learner "
-                "another folder with --state; or, if they are not needed any more, remove it."
+                "another folder with --state; or remove that one, if it is no longer needed."
             )
         self._check_counts(name, hello)
 
@@ -174,7 +174,7 @@ class Joining:
             told, most = getattr(hello, what), getattr(self._terms.limits, what)
             if told > most:
                 raise Rejected(
-                    f"{name} says it has {told} examples ({what}); at most {most} are allowed. If it has, raise "
+                    f"{name} claims {told} examples ({what}); at most {most} are allowed. If that is true, raise "
                     f"federation.limits.{what} in the controller's study."
                 )
         member = self._log.state.members.get(name)
@@ -184,8 +184,9 @@ class Joining:
         told = (hello.examples if hello.HasField("examples") else None, hello.validation, hello.test)
         if told != before:
             raise Rejected(
-                f"{name} says it has {_counts(told)}; when it first joined it had {_counts(before)}, and that decides "
-                "what its updates count. If its data have changed, an operator lets it in anew: archipel operator "
+                f"{name} claims {_counts(told)}; when it first joined it had {_counts(before)}, and these counts "
+                "decide "
+                "its weight. If its data have changed, an operator must readmit it: archipel operator "
                 f"withdraw {name}, then readmit {name}."
             )
 
@@ -197,7 +198,7 @@ class Joining:
         return told != (member.examples, member.validation, member.test)
 
     async def _gather(self, name: str, hello: pb.Hello) -> str | None:
-        """Combine everybody's statistics once enough have sent theirs; until then return what is waited for."""
+        """Combine all learners' statistics once enough have sent theirs; until then return what is missing."""
         assert self._features is not None
         if self._everybodys is not None:
             return None
@@ -218,13 +219,13 @@ class Joining:
         terms = self._terms
         training = [who for who in sorted(self._told) if terms.learners[who].role == "train"]
         if len(training) < terms.wait_for:
-            return f"{len(training)} of {terms.wait_for} learners have told the moments of their features"
+            return f"{len(training)} of {terms.wait_for} learners have sent the moments of their features"
         together, cut = self._combined(training)
         try:
             everybodys = self._checked(together)
         except InvalidUpdate as error:  # checked before it is stored for good
             del self._told[name]
-            raise Rejected(f"The moments of {name} do not go together with the others': {error}.") from None
+            raise Rejected(f"The moments of {name} do not fit those of the others: {error}.") from None
         self._log.note("controller", "combined moments", learners=training, count=together.count)
         for who in cut:
             self._status.warn_of_share(Capped(who, "moments", terms.limits.most_share))
@@ -234,7 +235,7 @@ class Joining:
         return None
 
     def _combined(self, learners: Sequence[str]) -> tuple[pb.Moments, list[str]]:
-        """Return everybody's moments, nobody's above the largest share allowed, and whose were cut to it."""
+        """Return the combined moments, each learner limited to the largest share allowed, and who was limited."""
         told = [self._told[who] for who in learners]
         counts = [one.count for one in told]
         within = [max(1, int(count)) for count in cap(counts, self._terms.limits.most_share)]
@@ -243,7 +244,7 @@ class Joining:
         return messages.encode_moments(combine(parts)), cut
 
     def _checked(self, together: pb.Moments) -> Moments:
-        """Return everybody's moments; rounding may exceed a little what a single learner's may be."""
+        """Return the combined moments, checked; rounding may exceed the bounds of a single learner a little."""
         assert self._features is not None
         return messages.decode_moments(together, self._features, largest=2 * messages.LARGEST)
 
@@ -264,5 +265,6 @@ def _fewer(moments: Moments, count: int) -> Moments:
 def _counts(told: tuple[int | None, int, int]) -> str:
     examples, validation, test = told
     return (
-        f"{'an untold number of' if examples is None else examples} examples, {validation} to validate, {test} to test"
+        f"{'an undisclosed number of' if examples is None else examples} examples, {validation} to validate, "
+        f"{test} to test"
     )

@@ -1,7 +1,7 @@
-"""The keeper: a process that has imported all that a controller needs, and forks the controller proper.
+"""The keeper: a process that has imported everything a controller needs, and forks the controller.
 
-A controller that is killed is back without Python's imports, which take most of two seconds. The keeper reads nothing
-of the federation, and has neither threads nor gRPC when it forks: a fork would find them half done.
+A killed controller restarts without Python's imports, which take almost two seconds. The keeper reads nothing of
+the federation, and has neither threads nor gRPC when it forks: they would not survive a fork.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from archipel.federation.controller.release_memory import release_startup_code, trim_heap
 
 TRIES, WITHIN = 5, 60.0
-"""A controller that is killed so many times within so many seconds is not started again."""
+"""A controller that is killed this many times within this many seconds is not restarted."""
 
 STOPPED = 130
 """The exit code of a controller that was asked to end."""
@@ -27,7 +27,7 @@ ASKED = frozenset({signal.SIGINT, signal.SIGTERM})
 HEARD = ASKED | {signal.SIGCHLD}
 
 PR_SET_PDEATHSIG, PR_SET_NAME = 1, 15
-"""What Linux' prctl calls them."""
+"""Constants of Linux' prctl."""
 
 log = logging.getLogger("archipel.federation")
 
@@ -39,19 +39,19 @@ class Life:
     restarts: int = 0
     """Controllers that were killed before it."""
     since: float | None = None
-    """When the last of them was, by this machine's monotonic clock."""
+    """When the last of them was killed, by this machine's monotonic clock."""
 
 
 def keep(journal: Path) -> Life:
-    """Go on as the controller, in a new process, and in another one whenever it is killed.
+    """Fork a process for the controller, and another one whenever it is killed.
 
-    It returns in the controller's process only. The process that called it stays behind as the keeper, and ends when
+    This returns only in the controller's process. The process that called it stays behind as the keeper, and ends when
     the controller ends by itself, with its exit code.
     """
-    if sys.platform != "linux":  # nothing would end a controller whose keeper is gone
+    if sys.platform != "linux":  # nothing would end a controller without its keeper
         return Life()
     trim_heap()
-    gc.freeze()  # modules stay: to look through them would touch, and so copy, what is shared
+    gc.freeze()  # modules stay: garbage collection would touch, and so copy, the shared pages
     sys.stdout.flush()
     sys.stderr.flush()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -60,7 +60,7 @@ def keep(journal: Path) -> Life:
     while True:
         try:
             pid = os.fork()
-        except OSError as error:  # for want of memory, maybe: with 1, systemd tries again later
+        except OSError as error:  # maybe memory is short: after exit code 1, systemd tries again later
             log.error(
                 f"the controller cannot be started: {error}. Nothing is lost; run the same command again to continue."
             )
@@ -83,21 +83,21 @@ def keep(journal: Path) -> Life:
             raise SystemExit(STOPPED)
         if len(killed) >= TRIES and killed[-1] - killed[-TRIES] < WITHIN:
             log.error(
-                f"{words}, as it was {TRIES} times within {WITHIN:g} s: it is not started again. The log before this "
-                f"line, or the kernel's, may say why. {journal} is whole: when the cause is gone, the same command "
-                "goes on.",
+                f"{words}, the {TRIES}th time within {WITHIN:g} s: it is not restarted. The log before this "
+                f"line, or the kernel's, may say why. {journal} is intact: remove the cause and run the same command "
+                "again to continue.",
                 extra={"pid": pid},
             )
             raise SystemExit(1)
-        log.warning(f"{words}; it is started again", extra={"pid": pid, "restarts": len(killed)})
+        log.warning(f"{words}; restarting it", extra={"pid": pid, "restarts": len(killed)})
 
 
 def _end_with(keeper: int) -> None:
-    """Have this process killed when its keeper ends: the next keeper's controller could not have the folder."""
+    """Have this process killed when its keeper ends; else the next controller could not lock the folder."""
     library = ctypes.CDLL(None)
     library.prctl(PR_SET_NAME, b"archipel")
     library.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != keeper:  # it ended before it was asked to say so
+    if os.getppid() != keeper:  # it ended before the request
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -111,7 +111,7 @@ def _wait_for(pid: int) -> tuple[int, bool]:
         heard = signal.sigwaitinfo(HEARD)
         if heard.si_signo in ASKED:
             asked = True
-            if heard.si_code <= 0:  # from a process; what a terminal says, it says to the controller too
+            if heard.si_code <= 0:  # from a process; a terminal sends its signals to the controller too
                 os.kill(pid, heard.si_signo)
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:

@@ -1,4 +1,4 @@
-"""Limits on what callers may do, and have in memory, at the same time."""
+"""Limits on concurrent calls of callers, and on their memory."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from contextlib import asynccontextmanager
 from archipel.federation.security.names import Identity
 
 MOST_CALLS = 100
-"""Calls that one caller may have open: as many as one connection may, so that an honest one is never refused."""
+"""Calls that one caller may have open: as many as one connection, so that an honest caller is never refused."""
 
 CALLS_A_MINUTE, FAILURES_A_MINUTE = 6_000, 300
-"""Calls that bring no update, and calls that fail, after which each further one of that caller is held back."""
+"""Calls without an update, and failed calls, after which further ones of that caller are delayed."""
 PAUSE, MOST_PAUSED = 1.0, 1000
-"""Seconds that it is held back, so that a loop takes little of the controller's time; and how many calls are held back
-at once, since each takes memory."""
+"""Seconds of the delay, so that a loop takes little of the controller's time; and how many calls are delayed at once,
+since each takes memory."""
 
 MOST_CALLERS = 10_000
-"""Callers that a quota tells apart."""
+"""Callers that a quota distinguishes."""
 
 
 class Limiter:
     """Limit concurrency; callers take turns, and a slot is released after a timeout.
 
-    A caller that waits with a hundred calls gets a slot as often as one that waits with a single call, and a slow one
-    does not hold up the others.
+    A caller with a hundred waiting calls gets a slot as often as one with a single call, and a slow caller does not
+    delay the others.
     """
 
     def __init__(self, count: int, seconds: float) -> None:
@@ -45,7 +45,7 @@ class Limiter:
             try:
                 await granted
             except asyncio.CancelledError:
-                if not granted.cancelled():  # granted just before the caller gave up
+                if not granted.cancelled():  # the slot was granted just before the caller gave up
                     self._release()
                 raise
         return Slot(self._release, self._seconds)
@@ -60,7 +60,7 @@ class Limiter:
             held.release()
 
     def _release(self) -> None:
-        """Grant the slot to the next caller, which then goes to the end of the line."""
+        """Grant the slot to the next caller, which then moves to the end of the queue."""
         while self._waiting:
             caller = next(iter(self._waiting))
             calls = self._waiting.pop(caller)
@@ -86,7 +86,7 @@ class Slot:
         self._timer.cancel()
 
     def release(self) -> None:
-        """Give it back; a second time does nothing."""
+        """Release it; a second call does nothing."""
         self._timer.cancel()
         if not self._released:
             self._released = True
@@ -97,13 +97,13 @@ class Backlog:
     """Count small updates that are in memory and not yet on disk."""
 
     def __init__(self, most: int) -> None:
-        """Take the number of updates from which on no further orders leave: they would only bring more updates."""
+        """Take the number of updates above which no further orders are sent: they would only bring more updates."""
         self._most = most
         self._count = 0
         self._room = asyncio.Event()
 
     def add(self, more: int) -> None:
-        """Count so many more, or fewer."""
+        """Count more updates, or fewer."""
         self._count += more
         if self._count < self._most:
             self._room.set()
@@ -121,7 +121,7 @@ class TooManyCalls(Exception):
 
 
 class Quota:
-    """Allow so many of something a minute to each caller, and count the rest."""
+    """Allow each caller a number of something a minute, and count the excess."""
 
     def __init__(self, most: int, seconds: float = 60.0, *, told: bool = False) -> None:
         """told: somebody asks with `ended` who exceeded the quota, so that a minute is not forgotten before."""
@@ -134,7 +134,7 @@ class Quota:
     def admit(self, caller: str, now: float) -> bool:
         """Count one more; return whether it is within the quota."""
         if caller not in self._windows and len(self._windows) >= MOST_CALLERS:
-            caller = "others"  # whoever has many addresses must not fill the memory
+            caller = "others"  # a caller with many addresses must not fill the memory
         began, count = self._windows.get(caller, (now, 0))
         if self._renews and now - began >= self._seconds:
             began, count = now, 0
@@ -142,7 +142,7 @@ class Quota:
         return count < self._most
 
     def ended(self, now: float) -> list[tuple[str, int]]:
-        """End the minutes that are over; return who exceeded its quota in them, and by how many."""
+        """End the minutes that are over; return who exceeded the quota in them, and by how many."""
         over = {who: count for who, (began, count) in self._windows.items() if now - began >= self._seconds}
         for who in over:
             del self._windows[who]
@@ -155,13 +155,13 @@ class Calls:
     def __init__(self) -> None:
         self._open: defaultdict[Identity, set[asyncio.Task[object]]] = defaultdict(set)
         self._ended: dict[asyncio.Task[object], str] = {}
-        """Calls that were ended here, and why."""
+        """Calls that were ended here, with the reason."""
         self._listening: dict[Identity, asyncio.Task[object]] = {}
         self._made, self._failed = Quota(CALLS_A_MINUTE), Quota(FAILURES_A_MINUTE)
         self._paused = 0
 
     async def pace(self, caller: Identity, now: float, *, failed: bool = False) -> None:
-        """Count a call, and hold it back if its caller has made many lately."""
+        """Count a call, and delay it if its caller has made many lately."""
         if (self._failed if failed else self._made).admit(str(caller), now) or self._paused >= MOST_PAUSED:
             return
         self._paused += 1
@@ -179,10 +179,10 @@ class Calls:
         call.add_done_callback(mine.discard)
 
     def listen(self, caller: Identity) -> None:
-        """Make the current call the only one through which the caller is told things; end the one before."""
+        """Make the current call the only one that sends the caller messages; end the previous one."""
         before, call = self._listening.get(caller), current_call()
         if before is not None and before is not call and not before.done():
-            self._end(before, "Another call of this caller listens.")
+            self._end(before, "Replaced by another call of this caller.")
         self._listening[caller] = call
 
     def drop(self, caller: Identity) -> None:

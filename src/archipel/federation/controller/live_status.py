@@ -1,4 +1,4 @@
-"""What a controller tells its live page once a second: what is not in the journal."""
+"""The status that a controller sends to its live page once a second: what is not in the journal."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from archipel.federation.security.names import Identity
 EVERY = 1.0
 """Seconds between two statuses."""
 VIEWER = Identity("operator", "live")
-"""Sees what operators see."""
+"""The page sees what operators see."""
 
 
 async def tell_page(federation: Federation, tell: Callable[[dict[str, Any]], None], title: str, reach: str) -> None:
-    """Tell the page how the federation is doing, until this is cancelled.
+    """Send the page the status of the federation, until this is cancelled.
 
     title: the study's. reach: options with which a command on this machine reaches the controller.
     """

@@ -1,4 +1,4 @@
-"""What Prometheus is told of a controller."""
+"""The metrics of a controller for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ class Meters:
         self.registry = CollectorRegistry()
         self.version = Gauge("archipel_version", "Version of the community model", registry=self.registry)
         self.score = Gauge("archipel_score", "Last score of the community model", registry=self.registry)
-        self.learners = Gauge("archipel_learners", "Learners that are there", registry=self.registry)
-        self.tasks = Gauge("archipel_tasks_out", "Tasks that are out", ["kind"], registry=self.registry)
+        self.learners = Gauge("archipel_learners", "Learners present", registry=self.registry)
+        self.tasks = Gauge("archipel_tasks_out", "Open tasks", ["kind"], registry=self.registry)
         self.latency = Histogram(
             "archipel_update_seconds",
             "From an update's first byte to its receipt",
@@ -28,7 +28,7 @@ class Meters:
         self.refusals = Counter("archipel_refusals", "Calls and answers refused", ["why"], registry=self.registry)
         self.capped = Gauge(
             "archipel_capped_learners",
-            "Learners that claim more than anybody's share",
+            "Learners that claim more than the largest share allowed",
             ["what"],
             registry=self.registry,
         )
@@ -40,7 +40,7 @@ class Meters:
         )
         self.bytes = Counter("archipel_bytes", "Bytes of models on the wire", ["way"], registry=self.registry)
         self.restarts = Counter(
-            "archipel_restarts", "Times that the controller was killed and started again", registry=self.registry
+            "archipel_restarts", "Times that the controller was killed and restarted", registry=self.registry
         )
 
     def serve(self, host: str, port: int) -> None:

@@ -1,4 +1,4 @@
-"""What operators, and learners for themselves, may change while a federation runs."""
+"""Actions of operators, and of learners for themselves, while a federation runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Operators:
         self._wishes = Quota(WISHES)
 
     async def steer(self, who: Identity, wish: pb.Wish) -> pb.Done:
-        """Carry out a wish, and say what was done."""
+        """Carry out a request, and return what was done."""
         name = wish.learner or who.name
         if who.kind != "operator" and name != who.name:
             raise Rejected(f"{who.name} may pause, resume and withdraw itself, not {name}.")
@@ -71,7 +71,7 @@ class Operators:
     async def _roll_back(self, who: Identity, version: int) -> pb.Done:
         """Make an earlier version the current one."""
         if who.kind != "operator":
-            raise Rejected(f"{who.name} is a {who.kind}; an operator rolls the model back.")
+            raise Rejected(f"{who.name} is a {who.kind}; only an operator may roll the model back.")
         if self._log.stopped is not None:
             raise Rejected(f"The run is over ({self._log.stopped}): there is nothing to roll back.")
         models = self._log.durable.models
@@ -96,7 +96,7 @@ class Operators:
                 admissions.paused.add(name)
                 return [Left(name)]  # the task that it has open may still be answered
             case "resume":
-                admissions.paused.discard(name)  # its next heartbeat makes it join again
+                admissions.paused.discard(name)  # after its next heartbeat it joins again
                 return ()
             case "withdraw":
                 admissions.withdrawn.add(name)
@@ -105,10 +105,10 @@ class Operators:
                 return self._departures.events(session, "withdrawn")
             case "readmit":
                 if who.kind != "operator":
-                    raise Rejected(f"{who.name} is a {who.kind}; an operator readmits learners.")
+                    raise Rejected(f"{who.name} is a {who.kind}; only an operator may readmit learners.")
                 if name not in admissions.withdrawn:
-                    raise Rejected(f"{name} has not been withdrawn: there is nothing to readmit.")
+                    raise Rejected(f"{name} has not been withdrawn, so it need not be readmitted.")
                 admissions.withdrawn.discard(name)
                 admissions.readmitted.add(name)
                 return ()
-        raise Rejected(f"There is no action {action[:100]!r}; there are pause, resume, withdraw, readmit and rollback.")
+        raise Rejected(f"There is no action {action[:100]!r}; use pause, resume, withdraw, readmit or rollback.")

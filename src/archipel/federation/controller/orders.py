@@ -1,7 +1,6 @@
-"""What goes down to learners: orders through their open Listen call, and the models that they fetch.
+"""Messages to learners: orders through their open Listen call, and the models that they fetch.
 
-A model goes down layer by layer, and only the layers that a learner does not have: small ones travel inside the order,
-large ones are fetched.
+Only the layers that a learner lacks are sent: small ones inside the order, large ones are fetched.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from archipel.federation.wire.pieces import encode_piece
 ENCLOSED = 1 << 18
 """Bytes of layers that travel inside the order."""
 AT_A_TIME = 32
-"""Orders being sent: a thousand at once would take as much memory, and bring a thousand answers at once."""
+"""Orders that are sent at once: a thousand would take much memory, and bring a thousand answers at once."""
 LONGEST = 1.0
-"""Seconds after which an order no longer counts among them: a learner that does not read must not hold up others."""
+"""Seconds after which an order no longer counts among them: a learner that does not read must not delay others."""
 REMEMBERED = 8
 """Enclosed models that are kept: a round's orders share one."""
 NO_MORE: tuple[int, bytes | None] = (0, None)
@@ -63,7 +62,7 @@ class Orders:
         self._layout = bodies.layout
         self._models = log.durable.models
         self._enclosed: dict[tuple[str, tuple[int, ...]], pb.Enclosed] = {}
-        """By model and layers: those that learners were sent last."""
+        """The bodies sent last, by model and layers."""
         self._sending = Limiter(AT_A_TIME, LONGEST)
 
     # ------------------------------------------------------------------------------------------------------ listening
@@ -86,7 +85,8 @@ class Orders:
                 async with self._sending.slot(name):
                     await self._backlog.drained()
                     order = await self._order(session, what, task)
-                    said_stop = said_stop or what == "stop"  # set before: a learner may hang up as soon as it reads it
+                    # set before sending: a learner may hang up as soon as it has read it
+                    said_stop = said_stop or what == "stop"
                     if order is not None:
                         yield order
                     del order  # it may hold a model: keep none while waiting for the next notice
@@ -100,7 +100,7 @@ class Orders:
         session.tell("leave", 0)
         queue: asyncio.Queue[tuple[Notice, int]] = asyncio.Queue()
         session.queue = queue
-        session.told_end = False  # a learner that calls again wants to be told again
+        session.told_end = False  # a learner that calls again needs all notices again
         session.seen = self._log.now
         session.holds = set()
         for task in sorted(session.orders):
@@ -191,11 +191,11 @@ class Orders:
         session = self._sessions[name]
         unknown = [layer for layer in want.layers if not self._layout.knows(layer)]
         if unknown or len(set(want.layers)) != len(want.layers):
-            raise Rejected(f"There is no layer {unknown[0][:100]!r}." if unknown else "A layer is wanted twice.")
+            raise Rejected(f"There is no layer {unknown[0][:100]!r}." if unknown else "A layer is requested twice.")
         command = session.orders.get(want.task)
         over = want.task == LAST_MODEL and self._log.finished.is_set()
         if isinstance(command, AddUp) or (command is None and not over):
-            raise Missing(f"Task {want.task} is not one of {name}'s, or no longer.")
+            raise Missing(f"Task {want.task} is not a task of {name}, or is closed.")
         model = self._log.state.model.name if command is None else command.model.name
         if want.shift:
             model = command.plan.shift if isinstance(command, Train) and command.plan.shift is not None else ""
@@ -209,7 +209,7 @@ class Orders:
             async with session.fetches:
                 while True:
                     async with self._large_pieces.slot(name):
-                        if self._models.in_memory(model):  # no disk to wait for
+                        if self._models.in_memory(model):  # nothing is read from disk
                             size, piece = next(pieces, NO_MORE)
                         else:
                             size, piece = await self._workers.run(lambda: next(pieces, NO_MORE))

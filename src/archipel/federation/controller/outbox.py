@@ -1,4 +1,4 @@
-"""The outbox: which learner has which task open, and what it still has to be told of it."""
+"""The outbox: the open tasks of each learner, and the notices that it has still to get."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from archipel.federation.controller.sessions import LearnerSession, Notice
 LAST_MODEL = -(1 << 62)
 """The task under which a learner may fetch the last version when the run is over."""
 ENOUGH = 2
-"""Learners whose times give a median."""
+"""Learners needed for a median."""
 PATIENCE = 10.0
-"""Medians that a task may take."""
+"""The deadline, in medians."""
 SHORTEST, LONGEST = 60.0, 86_400.0
-"""Seconds that a task may take at least, and at most; the latter also while too few have answered."""
+"""The smallest and the largest deadline in seconds; the latter also while too few have answered."""
 
 
 class TaskDeadline:
-    """The seconds after which a training task is given up: a mute learner must not hold up a round for a day."""
+    """The seconds after which a training task is given up: a silent learner must not delay a round for a day."""
 
     def __init__(self, fixed: float | None) -> None:
         """Take the study's own deadline, or None to follow what learners' last tasks have taken."""
         self._fixed = fixed
         self._last: dict[str, float] = {}
-        """By learner, so that one that answers often has no more say."""
+        """By learner, so that one that answers often does not count more."""
 
     def record(self, learner: str, seconds: float) -> None:
-        """Note how long a task took that brought an update."""
+        """Record how long a successful task took."""
         self._last[learner] = seconds
 
     @property
@@ -68,7 +68,7 @@ class Outbox:
             session.tell(what, task)
 
     def close(self, task: int) -> None:
-        """Take an answered task off everybody's list."""
+        """Remove an answered task from all learners."""
         for session in self._holders.pop(task, ()):
             session.orders.pop(task, None)
             session.given.pop(task, None)

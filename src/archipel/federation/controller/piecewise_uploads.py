@@ -1,4 +1,4 @@
-"""Updates that arrive in many pieces: one file each, resumed where a call broke off."""
+"""Updates that arrive in many pieces: one file each, resumed where a call was interrupted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from archipel.federation.wire.body import InvalidUpdate
 
 
 class PiecewiseUploads:
-    """Take in large updates."""
+    """Receive large updates."""
 
     def __init__(self, log: EventLog, workers: ThreadPools, large_pieces: Limiter) -> None:
         self._log = log
@@ -29,23 +29,23 @@ class PiecewiseUploads:
         self._uploading: set[str] = set()
         """Learners whose update is arriving."""
         self._unfinished: dict[str, str] = {}
-        """The upload of each learner that broke off last: nobody may fill the disk with beginnings."""
+        """The last interrupted upload of each learner; only one each, so that nobody can fill the disk."""
         for path in sorted(self._blobs.unfinished.iterdir(), key=lambda path: path.stat().st_mtime):
             self._supersede(path.name.rsplit(".", 2)[0], path.name)
 
     def stored(self, learner: str, parcel: pb.Parcel) -> int:
-        """Return how many bytes of an upload that broke off are here."""
+        """Return how many bytes of an interrupted upload are stored."""
         path = self._blobs.unfinished / _label(learner, parcel.task, parcel.sha256)
         return path.stat().st_size if path.exists() else 0
 
     async def take(
         self, session: LearnerSession, head: pb.Head, check: UpdateCheck, pieces: AsyncIterator[Buffer]
     ) -> Delivery:
-        """Write an update's pieces into a file as they come; one upload of a learner at a time."""
+        """Write an update's pieces into a file as they arrive; one upload per learner at a time."""
         expected = check.expected
         label = _label(session.name, head.task, head.sha256)
         if session.name in self._uploading:
-            raise RetryLater("Another call is bringing an update.")
+            raise RetryLater("Another call is sending an update.")
         self._uploading.add(session.name)
         self._supersede(session.name, label)
         self._blobs.pin(expected.name)
@@ -90,7 +90,7 @@ class PiecewiseUploads:
             if slot is not None:
                 slot.release()
             if taking is not None:
-                await asyncio.gather(taking, return_exceptions=True)  # until then its file is in use
+                await asyncio.gather(taking, return_exceptions=True)  # until this returns its file is in use
 
     def _supersede(self, learner: str, label: str) -> None:
         """Remove the learner's unfinished upload before this one."""

@@ -1,4 +1,4 @@
-"""Return memory to the system that a controller does not need.
+"""Return unused memory of a controller to the system.
 
 Measured with 1,000 learners (`benchmarks.federation.throughput`): the peak is 383 MB of 400 allowed, and would be about
 470 MB with the code pages of the start, and 17 MB more at the end with the holes that closed connections leave.
@@ -15,9 +15,9 @@ from pathlib import Path
 
 GLIBC = sys.platform == "linux" and "glibc" in platform.libc_ver()
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-"""What glibc's mallopt calls them."""
+"""Constants of glibc's mallopt."""
 APART = (1 << 20) + (1 << 14)
-"""Bytes from which on memory is mapped apart. Pieces of models are just below: for each mapping the system would
+"""Bytes above which memory is mapped separately. Pieces of models are just below: for each mapping the system would
 have to clear new pages."""
 
 MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
@@ -26,7 +26,7 @@ CODE = re.compile(r" r-xp .* /")
 
 
 def limit_heap() -> None:
-    """Have freed memory go back to the system at once.
+    """Have freed memory returned to the system at once.
 
     A thousand connections leave holes in the heap that add up to as much as they use.
     """

@@ -1,8 +1,8 @@
 """Secure sums in a federation: route what learners send each other, journal it, and add up masked numbers.
 
 Law: journal, then handle, then send. Every message of a learner and every end of a phase is a row on the disk before it
-counts, in the order in which it counts. After a crash the rows are told to a new collector, which is where the last one
-was: it asks the same learners the same again.
+counts, in the order in which it counts. After a crash the rows are replayed in a new collector, which then asks the
+same learners the same again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from archipel.privacy.secure_sum.sum_collector import SumCollector
 from archipel.privacy.secure_sum.sum_messages import PHASES, SecureSumRefused
 
 GONE, CLOSED = "gone", "closed"
-"""Kinds of rows beside the phases: a learner does not go on; a phase is over."""
+"""Kinds of rows beside the phases: a learner has left the sum; a phase is over."""
 UNASKED = 600
 """Answers a minute of a learner that is not waited for."""
 
@@ -48,7 +48,7 @@ log = logging.getLogger("archipel.federation")
 
 @dataclass(frozen=True)
 class SumRules:
-    """How the study's sums are made."""
+    """The settings of the study's secure sums."""
 
     sums: SecureSum
     equally: bool
@@ -60,7 +60,7 @@ class SumRules:
 
 @dataclass
 class OpenSum:
-    """A sum that is out."""
+    """An open sum."""
 
     command: AddUp
     collector: SumCollector
@@ -90,7 +90,7 @@ class SecureRounds:
         self._log, self._sessions, self._workers, self._large = event_log, sessions, workers, large
         self._rules, self._federation, self._deadline = rules, federation, deadline
         self.active = rules is not None
-        """Whether the study adds up updates so."""
+        """Whether the study has secure sums."""
         self._durable: DurableController = event_log.durable
         self._open: dict[int, OpenSum] = {}
         self._rows: list[tuple[SumRow, asyncio.Future[str]]] = []
@@ -100,7 +100,7 @@ class SecureRounds:
     # ------------------------------------------------------------------------------------------------------ beginning
 
     async def begin(self, command: AddUp) -> None:
-        """Begin a sum, or take up one of an earlier process."""
+        """Begin a sum, or continue one of an earlier process."""
         rules = self._rules
         assert rules is not None, "a study without secure sums adds nothing up"
         layout = self._durable.layout
@@ -127,7 +127,7 @@ class SecureRounds:
         return rows
 
     def _tell(self, found: OpenSum) -> None:
-        """Tell those who are waited for what is asked of them."""
+        """Send requests to the learners that the phase waits for."""
         found.due = self._log.now + self._deadline
         if found.collector.phase == "over":
             return
@@ -135,7 +135,7 @@ class SecureRounds:
             self._sessions[learner].tell("do", found.command.task)
 
     def order(self, learner: str, command: AddUp) -> pb.Order | None:
-        """Return what a learner is asked now; None if it is not waited for."""
+        """Return the request for a learner; None if the phase does not wait for it."""
         found = self._open.get(command.task)
         if found is None or found.collector.phase == "over" or learner not in found.collector.waiting:
             return None
@@ -161,7 +161,7 @@ class SecureRounds:
     async def receive(
         self, session: LearnerSession, command: AddUp, head: pb.Head, pieces: AsyncIterator[Buffer]
     ) -> pb.Receipt:
-        """Take a learner's answer to a phase; it is on disk when this returns."""
+        """Receive a learner's answer to a phase; it is on disk when this returns."""
         found, name = self._open.get(command.task), session.name
         if found is None:
             return pb.Receipt(verdict=pb.Receipt.LATE)
@@ -227,7 +227,7 @@ class SecureRounds:
         return delivery.blob, len(answer).to_bytes(8, "little") + answer
 
     async def _write(self, row: SumRow) -> str:
-        """Journal a row and have it counted; return why it does not count, or nothing."""
+        """Journal a row and apply it; return why it does not count, or an empty text."""
         done: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._rows.append((row, done))
         if not self._writing:
@@ -236,7 +236,7 @@ class SecureRounds:
         return await done
 
     async def _write_rows(self) -> None:
-        """Write rows as they come, many at a time, and count them in their order."""
+        """Write rows as they come, many at a time, and apply them in order."""
         try:
             while self._rows:
                 rows, self._rows = self._rows, []
@@ -300,7 +300,7 @@ class SecureRounds:
     # -------------------------------------------------------------------------------------------------- phase by phase
 
     def gone(self, learner: str, task: int) -> None:
-        """Wait no longer for a learner that has left."""
+        """Stop waiting for a learner that has left."""
         found = self._open.get(task)
         if found is not None and learner in found.collector.waiting:
             self._workers.start(self._leave(SumRow(task, learner, GONE, b"", "")))
@@ -353,7 +353,7 @@ class SecureRounds:
         self._log.post(Failed(found.command.task, reason))
 
     async def _finish(self, found: OpenSum) -> None:
-        """Add up, take the masks off, and tell the controller of the mean."""
+        """Add up, remove the masks, and give the controller the mean."""
         command = found.command
         try:
             delivery, weight, liars = await self._workers.run(lambda: self._mean(found))
@@ -405,7 +405,7 @@ class SecureRounds:
         return row.content[8 + int.from_bytes(row.content[:8], "little") :]
 
     async def close(self, task: int) -> None:
-        """Forget a sum that was answered, and what is on the disk of it."""
+        """Drop an answered sum and its rows on disk."""
         found = self._open.pop(task, None)
         if found is None:
             return
@@ -419,7 +419,7 @@ class SecureRounds:
 
 
 class MaskedCheck:
-    """Looks at masked numbers as they come: they are any numbers, so only their hash tells if they are whole."""
+    """Checks masked numbers as they arrive: any numbers are valid, so only their hash can show damage."""
 
     def __init__(self, expected: Expected) -> None:
         self.expected = expected
@@ -431,7 +431,7 @@ class MaskedCheck:
         self._digest.update(data)
 
     def passed(self) -> int:
-        """Return where the numbers begin; raise `InvalidUpdate` if they are not those that were announced."""
+        """Return where the numbers begin; raise `InvalidUpdate` if their hash is not the announced one."""
         if self._digest.hexdigest() != self.expected.name:
             raise InvalidUpdate("the SHA-256 of the masked numbers is not the one that was announced")
         return 0

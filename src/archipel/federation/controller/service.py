@@ -1,4 +1,4 @@
-"""The engine behind gRPC: calls in, answers out, errors as status codes.
+"""The gRPC service of the engine: calls in, answers out, errors as status codes.
 
 Every method takes a stream, also those that are sent one message: then nothing of a message is read before the caller
 was admitted (`gate.Gate`), counted (`Calls`) and, where memory is scarce, given a slot (`Limiter`). On the wire
@@ -38,31 +38,31 @@ CODES: dict[type[Exception], grpc.StatusCode] = {
     DecodeError: grpc.StatusCode.INVALID_ARGUMENT,
 }
 BLAMELESS = (RetryLater, TooManyCalls, TimeoutError)
-"""Not in the audit: the caller may have done nothing wrong."""
+"""Errors that are not in the audit: the caller may have done nothing wrong."""
 
 THRIFT: list[tuple[str, Any]] = [
     # what a learner may send before it is read: the rest of an update waits with the learner, not here
     ("grpc.http2.lookahead_bytes", 4096),
-    # otherwise a connection that has carried an update keeps 64 KiB to read the next one into
+    # otherwise each connection keeps a buffer of 64 KiB after an update
     ("grpc.experimental.tcp_max_read_buffer_size", 8192),
 ]
-"""So that a thousand connections fit into little memory."""
+"""Options that keep the memory of a thousand connections small."""
 GUARDS: list[tuple[str, Any]] = [
-    ("grpc.server_handshake_timeout_ms", 10_000),  # a connection that says nothing is closed
+    ("grpc.server_handshake_timeout_ms", 10_000),  # a silent connection is closed
     ("grpc.max_concurrent_streams", MOST_CALLS),
 ]
 SMALL_UPDATES = 64
-"""Updates of one message that may be on their way in, up to the disk."""
+"""Updates of one message that may be received at a time, until they are on disk."""
 ARRIVAL = 0.2
-"""Seconds after which one that has not arrived, as on a slow line, no longer counts among them."""
+"""Seconds after which one that is still arriving, as over a slow connection, no longer counts among them."""
 READING = 15.0
-"""Seconds in which a message must have come, once it is waited for."""
+"""Timeout in seconds for the next message of a caller."""
 WRITING = 60.0
-"""Seconds in which a caller must have taken a message."""
+"""Timeout in seconds for a caller to read a message."""
 HANDLING = 60.0
-"""Seconds that an answer may take, beside the time for reading."""
+"""Timeout in seconds for an answer, without the time for reading."""
 BRING_UPDATES = ("Reply", "Answer", "Fetch")
-"""Calls that a learner makes once or so for each order; how many of the others it makes is its own affair."""
+"""Calls that a learner makes about once for each order; the others are counted against its quota."""
 SMALL = 1 << 16
 """Bytes of a message that carries neither a model nor statistics of features."""
 
@@ -70,7 +70,7 @@ SMALL = 1 << 16
 async def serve(
     federation: Federation, address: str, credentials: grpc.ServerCredentials | None
 ) -> tuple[grpc.aio.Server, int]:
-    """Listen at an address, which without credentials must be loopback; return the server and its port."""
+    """Listen on an address, which without credentials must be loopback; return the server and its port."""
 
     def certified(who: Identity, expires: datetime) -> None:
         federation.status.record_certificate(str(who), expires)
@@ -95,14 +95,14 @@ async def serve(
             port = server.add_secure_port(address, credentials)
     except RuntimeError:
         raise OSError(
-            f"Cannot listen at {address}: is another process listening there, or is it no address of this machine?"
+            f"Cannot listen on {address}: is another process listening there, or is it not an address of this machine?"
         ) from None
     await server.start()
     return server, port
 
 
 class Portions:
-    """An answer as it comes: gRPC's own iterator would keep each message until the next one is asked for."""
+    """The messages of an answer: gRPC's own iterator would keep each one until the next is requested."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -118,7 +118,7 @@ class Portions:
 
 
 class Service:
-    """The methods of the wire."""
+    """The methods of the gRPC service."""
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
@@ -148,7 +148,7 @@ class Service:
         return grpc.method_handlers_generic_handler(NAME, made)
 
     def _guarded(self, name: str, method: Callable[[Any], Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-        """Count a call, and tell the caller what was wrong with it."""
+        """Count a call, and turn errors into status codes."""
 
         async def call(_: object, context: Any) -> T:
             caller = CALLER.get()
@@ -162,7 +162,7 @@ class Service:
                 if reason is None:
                     raise  # the caller hung up
                 current_call().uncancel()
-                async with asyncio.timeout(WRITING):  # a caller that reads nothing does not read this either
+                async with asyncio.timeout(WRITING):  # a caller that reads nothing would not read this either
                     await context.abort(grpc.StatusCode.ABORTED, reason)
                 raise
             except tuple(CODES) as error:
@@ -193,7 +193,7 @@ class Service:
         slot = await self._small_updates.acquire(name)
         try:
             portion = decode_portion(await _read(context, 4 * CHUNK))
-            slot.keep()  # it has come, and is in memory until it is on the disk
+            slot.keep()  # the message has arrived, and is in memory until it is on disk
             async with asyncio.timeout(HANDLING):
                 return encoded(await self._federation.answers.reply(name, portion))
         finally:
@@ -225,8 +225,8 @@ async def _read(context: Any, most: int) -> bytes:
 
 
 async def _send(context: Any, messages: AsyncGenerator[bytes]) -> None:
-    """Send messages one by one; while the next one is waited for, none is in memory."""
-    async with aclosing(messages):  # otherwise it would hold what it holds until the garbage collector comes
+    """Send messages one by one; none is kept in memory while waiting for the next."""
+    async with aclosing(messages):  # otherwise its memory would stay until the next garbage collection
         async for message in messages:
             async with asyncio.timeout(WRITING):
                 await context.write(message)

@@ -10,22 +10,22 @@ from typing import Literal, TypeAlias
 from archipel.core.types import AddUp, Evaluate, Train
 
 Notice: TypeAlias = Literal["do", "finish", "cancel", "stop", "leave"]
-"""What a learner is told of a task; "leave" ends its Listen call."""
+"""The kinds of notices about a task; "leave" ends the Listen call."""
 
 SHORTEST_REST, LONGEST_REST = 0.5, 300.0
-"""Seconds that a learner rests after failures that cost nobody time."""
+"""Seconds that a learner rests after failures that cost no time."""
 WAITED_FOR = 0.2
 """Share of the time that others may have waited for a learner in vain, beside the first time."""
 FETCHES = 4
-"""Models that one learner is sent at a time; its further calls wait, so that unread models fill no memory."""
+"""Models that are sent to one learner at a time; its further calls wait, so that unread models do not fill memory."""
 
 FETCHED = 20
-"""Times its model's size that a learner may fetch for a task: lines break, and a loop has no end."""
+"""How often a learner may fetch a task's model: connections break, but a loop must end."""
 
 
 @dataclass(eq=False)
 class LearnerSession:
-    """One learner, as long as this process runs."""
+    """The session of one learner while this process runs."""
 
     name: str
     seen: float = 0.0
@@ -37,7 +37,7 @@ class LearnerSession:
     holds: set[str] = field(default_factory=set)
     """Digests of the layers that it received last and that it sent last."""
     private: set[str] = field(default_factory=set)
-    """Layers that it has its own of."""
+    """Its private layers."""
     given: dict[int, dict[str, int]] = field(default_factory=dict)
     """Bytes of each layer sent for a task."""
     fetching: int = 0
@@ -56,7 +56,7 @@ class LearnerSession:
     waited_at: float = -math.inf
     """When that was counted."""
     told_end: bool = False
-    """It knows that the run is over."""
+    """Whether it knows that the run is over."""
 
     def count_success(self) -> None:
         """Note that a training task brought an update."""
@@ -72,7 +72,7 @@ class LearnerSession:
             return False
         self.failed = task
         self.failures += 1
-        if self.failures < 2:  # a single failure can happen to anybody
+        if self.failures < 2:  # a single failure does not count
             return False
         rest = max(SHORTEST_REST, seconds) * 2.0 ** min(self.failures, 20)
         self.rests_until = now + min(rest, max(LONGEST_REST, 10 * seconds))

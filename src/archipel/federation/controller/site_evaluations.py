@@ -1,7 +1,7 @@
-"""Questions: a model is evaluated at many sites at once, and one event tells the results of all.
+"""Questions: a model is evaluated at many sites at once, and one event reports all results.
 
-Answers are journalled when all are in: until then a crash costs asking again. A site that is gone, or late, costs one
-answer.
+Answers are journalled when all have arrived: after an earlier crash the sites are asked again. A site that is gone or
+late costs one answer.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class SiteEvaluations:
         raise InvalidUpdate("an answer without a result to a question")
 
     def take(self, task: int, site: str, result: Result | None) -> None:
-        """Note what a site found, None for nothing; the first answer counts."""
+        """Store a site's result, or None for a failure; the first answer counts."""
         question = self._open.get(task)
         if question is None or site in question.found:
             return
@@ -125,7 +125,7 @@ class SiteEvaluations:
         return [self._tell(question) for question in list(self._open.values()) if question.due <= now]
 
     def close(self, task: int) -> None:
-        """Forget a question that was answered."""
+        """Drop an answered question."""
         self._open.pop(task, None)
 
     def _tell(self, question: OpenQuestion) -> PendingEvent:

@@ -1,4 +1,4 @@
-"""How the federation is doing: for operators, for Prometheus and for the log."""
+"""The status of the federation: for operators, for Prometheus and for the log."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ log = logging.getLogger("archipel.federation")
 LAST = 10
 """Versions whose shares are shown."""
 OUTLIER = 3.0
-"""A learner whose last update moved the model this many times more, or less, than the median is pointed out."""
+"""A learner whose last update moved the model this many times more, or less, than the median gets a warning."""
 
 
 class StatusBoard:
-    """Collect what people are told of a running federation."""
+    """Collect the status of a running federation."""
 
     def __init__(
         self, event_log: EventLog, sessions: Mapping[str, LearnerSession], admissions: Admissions, meters: Meters
@@ -48,7 +48,7 @@ class StatusBoard:
         self._certificates: dict[str, datetime] = {}
         """When the certificates of the controller and of callers expire."""
         self._capped_moments: tuple[str, ...] = ()
-        """Learners whose moments were cut to the largest share allowed."""
+        """Learners whose moments were limited to the largest share allowed."""
         self.record_scores(event_log.durable.last_scores())
 
     def record_scores(self, scores: Scores | None) -> None:
@@ -74,19 +74,19 @@ class StatusBoard:
     def warn_of_share(self, capped: Capped) -> None:
         """Warn of a learner that claims more than the largest share allowed."""
         log.warning(
-            "a learner claims more than the largest share allowed and is cut to it: check its counts",
+            "a learner claims more than the largest share allowed and is limited to it: check its counts",
             extra={"learner": capped.learner, "what": capped.what, "most_share": capped.most_share},
         )
         self._log.note(capped.learner, "capped", of=capped.what, most_share=capped.most_share)
 
     def capped_moments(self, learners: Sequence[str]) -> None:
-        """Note whose moments were cut."""
+        """Note whose moments were limited."""
         self._capped_moments = tuple(learners)
         if learners:
             self._meters.capped.labels("moments").set(len(learners))
 
     def turned_away(self, turned: Turned) -> bool:
-        """Count a caller that the gate did not let through; return whether it is in the audit with a row of its own."""
+        """Count a caller that the gate rejected; return whether it got a row of its own in the audit."""
         self._meters.refusals.labels("caller").inc()
         peer = turned.peer
         about = {"caller": str(peer.identity), "serial": peer.serial, "address": peer.address}
@@ -94,7 +94,7 @@ class StatusBoard:
         host = peer.address.rpartition(":")[0]
         noted = self._log.note_refusal(who, host, reason=turned.reason, serial=peer.serial, address=peer.address)
         if noted:
-            log.warning("a caller was turned away", extra={"reason": turned.reason, **about})
+            log.warning("a caller was rejected", extra={"reason": turned.reason, **about})
         return noted
 
     def refused(self, who: str, call: str, reason: str) -> None:
@@ -148,7 +148,7 @@ class StatusBoard:
         return None if told is None else {"spent": told.epsilon, "delta": told.delta, "noise": told.noise}
 
     def _spent(self) -> dict[str, Spent]:
-        """Return what learners have told of their own accounts."""
+        """Return the accounts that learners have reported."""
         account = self._log.state.memory.get("privacy")
         return account.latest if isinstance(account, ExampleSpending) else {}
 

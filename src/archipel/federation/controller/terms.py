@@ -1,4 +1,4 @@
-"""The settings of a federation, and the errors that a caller is told."""
+"""The settings of a federation, and the errors that callers get."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from archipel.federation.wire.messages import MOST
 
 
 class Rejected(Exception):
-    """A call that cannot be answered as it was made; the message goes to the caller."""
+    """A call with an invalid request; the message goes to the caller."""
 
 
 class Missing(Exception):
-    """A call for something that does not exist, or no longer."""
+    """A call for something that does not exist, or no longer exists."""
 
 
 class RetryLater(Exception):
-    """A call that may be repeated in a moment."""
+    """A call that may be repeated soon."""
 
 
 @dataclass(frozen=True)

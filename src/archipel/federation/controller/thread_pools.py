@@ -1,4 +1,4 @@
-"""Threads for what would hold up the event loop: writing, hashing and reading models, and evaluating them at home."""
+"""Threads for work that would block the event loop: writing, hashing, reading and evaluating models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ThreadPools:
         self._background: set[asyncio.Task[None]] = set()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run something in a thread; a cancelled caller leaves when it is done, since its files are still in use."""
+        """Run something in a thread; a cancelled caller waits until it is done, since its files are still in use."""
         done = asyncio.get_running_loop().run_in_executor(self._models, work)
         try:
             return await asyncio.shield(done)

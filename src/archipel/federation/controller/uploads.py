@@ -1,4 +1,4 @@
-"""Taking in an update: piece by piece onto the disk, and looked at before anybody relies on it."""
+"""Receiving an update: it is written to disk piece by piece, and checked before it is used."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from archipel.federation.storage.stored_models import Delivery, StoredModels
 from archipel.federation.wire.body import HEADER, WIDTH, Bodies, InvalidUpdate, fingerprint
 
 SMALL = 1 << 18
-"""Bytes of a body that is taken in as a whole, and brought to the disk together with others."""
+"""Largest body that is received as a whole, and written to disk together with others."""
 TOO_MUCH = "more than the {:,} bytes that were announced"
-BROKEN_OFF = "The answer broke off after {:,} of {:,} bytes: bring the rest."
+BROKEN_OFF = "The answer was interrupted after {:,} of {:,} bytes: send the rest."
 DAMAGED = "the body's header and the hashes of its layers do not give the SHA-256 that was announced: it was damaged"
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What an update should be, from its task and its own announcement."""
+    """The expected update, from its task and its own announcement."""
 
     base: str
     """The model that the task carried."""
@@ -48,7 +48,7 @@ def announced(
     size: int,
     name: str,
 ) -> Expected:
-    """Look at what a learner says it will send, before a byte of it is taken."""
+    """Check a learner's announcement, before a byte of its update is read."""
     missing, more = [name for name in asked if name not in digests], [name for name in digests if name not in asked]
     if missing:
         raise InvalidUpdate(f"layer {missing[0]!r} is missing; the plan asks for {', '.join(asked)}")
@@ -79,10 +79,12 @@ class Upload:
         if offset == 0:
             self.parcel.begin_anew()
         elif offset != self.parcel.size:
-            raise RetryLater(f"Data from byte {offset:,} on, and {self.parcel.size:,} are here: begin there.")
+            raise RetryLater(
+                f"The data begin at byte {offset:,}, but {self.parcel.size:,} bytes are stored: begin there."
+            )
 
     def take(self, data: Buffer) -> None:
-        """Look at the next piece, and keep it."""
+        """Check the next piece, and store it."""
         if self.parcel.size + len(data) > self.expected.size:
             raise InvalidUpdate(TOO_MUCH.format(self.expected.size))
         with self._beginning_on_trial():
@@ -91,42 +93,42 @@ class Upload:
             self.check.check(data)
 
     def finish(self) -> Delivery:
-        """Write all of it to disk; raise `InvalidUpdate` with what is wrong, `RetryLater` if the rest is to come."""
+        """Write all of it to disk; raise `InvalidUpdate` with what is wrong, `RetryLater` if the rest is missing."""
         with self._beginning_on_trial():
             return self._finish()
 
     @contextmanager
     def _beginning_on_trial(self) -> Iterator[None]:
-        """Drop the beginning of an upload that broke off: it may be damaged if the machine went down."""
+        """Drop the beginning of an interrupted upload if it is damaged, as after a power failure."""
         try:
             yield
         except InvalidUpdate as bad:
             if not self.resumed:
                 raise
             self.parcel.discard()
-            raise RetryLater(f"What came before was damaged ({bad}): begin at byte 0.") from None
+            raise RetryLater(f"The stored beginning was damaged ({bad}): begin at byte 0.") from None
 
     def _check_beginning(self) -> None:
-        """Check what an earlier call has brought."""
+        """Check what an earlier call has stored."""
         if self.resumed and not self.check.seen:
             for block in self.parcel.blocks():
                 self.check.check(block)
 
     def _finish(self) -> Delivery:
         expected = self.expected
-        self._check_beginning()  # all of it, if that call was broken off behind its last byte
+        self._check_beginning()  # that may be all of it, if the call was interrupted after its last byte
         if not expected.inside:
             self.parcel.discard()
             return Delivery("", 0, (), dict(expected.digests))
         if self.parcel.size != expected.size:
-            # a line that broke looks like a caller who has said everything
+            # an interrupted connection looks like a finished caller
             raise RetryLater(BROKEN_OFF.format(self.parcel.size, expected.size))
         start = self.check.passed()
         self.parcel.finish(expected.name)
         return Delivery(expected.name, start, expected.inside, dict(expected.digests))
 
     def put_aside(self) -> None:
-        """Keep what a broken call has brought for the next one."""
+        """Keep the beginning for the next call."""
         self.parcel.close()
 
     def discard(self) -> None:
@@ -134,7 +136,7 @@ class Upload:
 
 
 def received(body: Buffer, check: UpdateCheck) -> Delivery:
-    """Check a small update that came whole; it is written to disk together with others."""
+    """Check a small update in one message; it is written to disk together with others."""
     expected = check.expected
     if not expected.inside:
         return Delivery("", 0, (), dict(expected.digests))
@@ -143,27 +145,27 @@ def received(body: Buffer, check: UpdateCheck) -> Delivery:
 
 
 class UpdateCheck:
-    """Looks at a body as it comes, piece by piece: nothing has to be read again."""
+    """Checks a body as it arrives, piece by piece: nothing has to be read again."""
 
     def __init__(self, expected: Expected, bodies: Bodies, models: StoredModels, bound: float | None) -> None:
         """`bound`: how far the update may move the model."""
         self.expected = expected
         self.seen = 0
-        """Bytes that were looked at."""
+        """Bytes that were checked."""
         self._bodies = bodies
         self._models = models
         self._bound = bound
         self._squares = 0.0
         self._beginning = bytearray()
-        """Until the header is whole; afterwards bytes of a number that has not come whole."""
+        """Bytes of an incomplete header, afterwards of an incomplete number."""
         self._begins = b""
-        """The header, as it came."""
+        """The header, as it was received."""
         self._start: int | None = None
-        """Where the numbers begin."""
+        """Offset of the numbers."""
         self._layers = iter(expected.inside)
         self._layer: Layer | None = None
         self._place = 0
-        """Of the next number, in the vector."""
+        """Index of the next number in the vector."""
         self._digest = hashlib.sha256()
 
     def check(self, data: Buffer) -> None:
@@ -183,7 +185,7 @@ class UpdateCheck:
     def passed(self) -> int:
         """Where in the body its numbers begin; raises `InvalidUpdate` if something was wrong with them."""
         self._close_layer()
-        for place in self._layers:  # those at the end that are empty: no number of them has come
+        for place in self._layers:  # empty layers at the end have no numbers
             self._layer, self._digest = self._bodies.layout.layers[place], hashlib.sha256()
             self._close_layer()
         if self._bound is not None and math.sqrt(self._squares) > self._bound:
@@ -198,7 +200,7 @@ class UpdateCheck:
         return self._start
 
     def _header(self, view: memoryview) -> memoryview:
-        """Read on in the header; what is left behind it."""
+        """Read the header further; return the data behind it."""
         if self._beginning:
             view = memoryview(bytes(self._beginning) + view)
         length = int.from_bytes(view[:WIDTH], "little")
@@ -245,4 +247,4 @@ class UpdateCheck:
     def _close_layer(self) -> None:
         layer = self._layer
         if layer is not None and self._digest.hexdigest() != self.expected.digests[layer.name]:
-            raise InvalidUpdate(f"the SHA-256 of layer {layer.name!r} is not the one that was announced")
+            raise InvalidUpdate(f"the SHA-256 of layer {layer.name!r} is not the announced one")

@@ -39,22 +39,22 @@ from archipel.simulation.cluster.requests import (
 )
 
 WATCH = "watch"
-"""The concurrency group of methods that are answered beside a training."""
+"""The concurrency group of methods that are answered during training."""
 LARGE = 1 << 12
-"""Bytes above which a tensor travels beside an answer."""
+"""Bytes above which a tensor is sent separately from an answer."""
 
 
 M = TypeVar("M", bound=Callable[..., Any])
 
 
 def beside_work(method: M) -> M:
-    """Have Ray answer a method in a thread of its own; what `ray.method` does, where Ray may not be installed."""
+    """Have Ray answer a method in a thread of its own, as `ray.method` does, without importing Ray."""
     method.__ray_concurrency_group__ = WATCH  # type: ignore[attr-defined]
     return method
 
 
 def answers(count: int) -> Callable[[M], M]:
-    """Have Ray make so many references of what a method returns."""
+    """Have Ray make this many references of a method's results."""
 
     def decorate(method: M) -> M:
         method.__ray_num_returns__ = count  # type: ignore[attr-defined]
@@ -64,10 +64,10 @@ def answers(count: int) -> Callable[[M], M]:
 
 
 class NodeActor:
-    """What an actor of every kind answers beside its work."""
+    """The methods that every kind of actor answers besides its work."""
 
     def inspect(self) -> tuple[str, int, Fingerprint]:
-        """Return the name of the node, the number of this process, and what their bits depend on."""
+        """Return the name of the node, the number of this process, and the fingerprint of its software."""
         return node_name(), os.getpid(), fingerprint()
 
     @beside_work

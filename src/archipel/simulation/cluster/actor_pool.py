@@ -28,13 +28,13 @@ SILENT = 3.0
 """Seconds without an answer to a ping after which an actor is lost."""
 PING_EVERY = 1.0
 LOOK_EVERY = 0.25
-"""Seconds between two looks at all actors; with the two above, a loss is noticed within five seconds."""
+"""Seconds between two checks of all actors; with the two above, a loss is noticed within five seconds."""
 STARTING = 30.0
-"""Seconds in which an actor may be expected to start; after that nobody reckons with it, but it may still come."""
+"""Seconds in which an actor is expected to start; it may also start later."""
 
 
 class ActorStage(Enum):
-    """How far an actor is."""
+    """The stage of an actor."""
 
     INSPECTING = auto()
     STARTING = auto()
@@ -48,21 +48,21 @@ class PooledActor:
 
     handle: Any
     asked: float
-    """When it was asked for."""
+    """When it was requested."""
     stage: ActorStage = ActorStage.INSPECTING
     node: str = ""
     process: int = 0
     different: str = ""
     """How it differs from this machine, where that is allowed."""
     pinged: bool = False
-    """A ping is out."""
+    """Whether a ping is unanswered."""
     silence: float = 0.0
     """Seconds since that was sent, as far as this process was watching."""
     last_ping: float = 0.0
     work: list[Any] = field(default_factory=list)
-    """What it was given and has not answered."""
+    """Tasks that it has not answered."""
     results: list[Any] = field(default_factory=list)
-    """What it has answered, and what is only with its node."""
+    """Tasks that it has answered, whose results are only on its node."""
     learners: dict[int, object] = field(default_factory=dict)
     """Learners whose examples it has, by identity,"""
     parts: dict[int, object] = field(default_factory=dict)
@@ -88,12 +88,12 @@ class ActorPool:
         self.cluster = cluster
         self.actors: list[PooledActor] = []
         self.gone: str | None = None
-        """Why the whole cluster is lost."""
+        """Why the whole cluster is lost; empty if it is not."""
         self._start = tuple(start)
         self._heard = heard
         self._news: SimpleQueue[tuple[_Awaited, Future[Any]]] = SimpleQueue()
         self._lost: list[PooledActor] = []
-        """Actors that were lost and not told of yet."""
+        """Actors that were lost and not reported yet."""
         self.differences: dict[str, None] = {}
         """Of nodes that were allowed to differ, in the order in which they were found."""
         self._began = self._last_tick = time.monotonic()
@@ -136,7 +136,7 @@ class ActorPool:
                 self._handle(*self._news.get_nowait())
 
     def tick(self) -> list[PooledActor]:
-        """Look at all actors and at the cluster if it is time; return the actors lost since the last call."""
+        """Check all actors and the cluster if it is time; return the actors lost since the last call."""
         now = time.monotonic()
         if now - self._last_tick >= LOOK_EVERY:
             # a pause of this process says nothing about the others
@@ -145,7 +145,7 @@ class ActorPool:
             for actor in self.ready:
                 self._check_ping(actor, now, passed)
             if self._head.lost(SILENT):
-                self.gone = "its head node does not answer any more"
+                self.gone = "its head node no longer answers"
                 for actor in list(self.actors):
                     self.lose(actor)
         lost, self._lost = self._lost, []
@@ -228,7 +228,7 @@ class ActorPool:
         awaited.failed(told)
 
     def _told(self, actor: PooledActor, error: BaseException) -> ClusterError:
-        """Return what went wrong on an actor, for a user."""
+        """Return an actor's error as a sentence for users."""
         errors, node = self.ray.exceptions, actor.node or "of the cluster"
         if isinstance(error, errors.OutOfMemoryError):
             return ClusterError(
@@ -241,7 +241,7 @@ class ActorPool:
 
 @dataclass(frozen=True)
 class _Awaited:
-    """Who is to handle a reply."""
+    """The handlers of a reply."""
 
     actor: PooledActor
     handle: Callable[[Any], None]

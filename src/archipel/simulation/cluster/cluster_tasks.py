@@ -41,7 +41,7 @@ _FREED: dict[int, Tensor] = {}
 
 
 class Stage(Enum):
-    """How far a task is."""
+    """The stage of a task."""
 
     WAITING = auto()
     OUT = auto()
@@ -54,14 +54,14 @@ class Stage(Enum):
     DONE = auto()
     """Its results are in this process."""
     DROPPED = auto()
-    """Nobody waits for it."""
+    """It is no longer needed."""
 
 
 class ClusterTask(ABC):
     """Work for one actor at a time."""
 
     def __init__(self, placed: PlacedModels, inner: Executor, cost: float, size: int = 0) -> None:
-        """cost: examples to compute, by which work is placed. size: parameters of the models that come of it."""
+        """cost: examples to compute, by which work is placed. size: parameters of the resulting models."""
         self.placed = placed
         self.inner = inner
         self.cost = cost

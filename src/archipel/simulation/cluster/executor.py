@@ -1,8 +1,8 @@
 """An executor whose jobs are computed on a Ray cluster, to the bits of the executor that works inside each actor.
 
-The inner executor divides jobs into stacks, from the jobs alone; a task carries some stacks to an actor. What an
-actor does not answer is given to another one, and computed in this process if there is none: no result depends on where
-it was computed.
+The inner executor divides jobs into stacks, from the jobs alone; a task carries some stacks to an actor. A task
+of a lost actor is given to another one, or computed in this process if there is none: no result depends on where it was
+computed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NUMBERS = 1 << 22
 FETCHED = 1 << 26
 """Parameters of trained models that are fetched before they are needed; the others stay with their nodes."""
 LOOK = 0.25
-"""Longest wait between two looks at the pool, in seconds."""
+"""Longest wait between two checks of the pool, in seconds."""
 
 
 class ClusterExecutor:
@@ -79,7 +79,7 @@ class ClusterExecutor:
         return AT_ONCE * max(1, len(self.pool.actors)) if self.one_by_one else 0
 
     def running(self) -> AbstractContextManager[None]:
-        """Prepare torch as the inner executor does; refuse to go on without a cluster between two calls."""
+        """Prepare torch as the inner executor does; raise if the cluster was lost since the last call."""
         if self.pool.gone:
             raise ClusterLost(
                 f"cluster {self.pool.cluster.address!r} is lost: {self.pool.gone}. Resume the run when the cluster is "
@@ -150,7 +150,7 @@ class ClusterExecutor:
                 self.pool.wait(LOOK)
 
     def look(self) -> None:
-        """Look at the pool: give the work of lost actors to others, and waiting work to those who are free."""
+        """Check the pool: give the work of lost actors to others, and waiting work to free actors."""
         for actor in self.pool.tick():
             self._take_back(actor)
         if self.pool.differences:

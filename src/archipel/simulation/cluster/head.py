@@ -12,7 +12,7 @@ from typing import Any
 from archipel.simulation.cluster.connection import Cluster, head_listens
 
 LOOK_EVERY = 1.0
-"""Seconds between two looks at the free resources of the cluster."""
+"""Seconds between two checks of the free resources of the cluster."""
 
 
 class Head:
@@ -23,7 +23,7 @@ class Head:
         self.ray = ray
         self.cluster = cluster
         self.started = deque(started)
-        """Handles of actors that nobody has taken up yet."""
+        """Handles of actors that the pool has not taken yet."""
         self.to_stop: deque[Any] = deque()
         self.may_start = True
         self._start = start

@@ -1,4 +1,4 @@
-"""Find out whether a cluster accepts this machine's token; Ray itself would try for half a minute and not say why."""
+"""Find out whether a cluster accepts this machine's token; Ray itself retries for half a minute without saying why."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def refuses_token(address: str) -> bool:
     """Return whether the head at an address asks for a token, and for another one than this machine has."""
     try:
         import grpc
-    except ImportError:  # without it Ray itself reports what it can
+    except ImportError:  # without grpc, Ray itself reports the error
         return False
     call = HARMLESS_CALLS[address.startswith("ray://")]
     mine = token()

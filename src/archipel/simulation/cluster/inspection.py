@@ -1,4 +1,4 @@
-"""Look at every node of a cluster: what it has, and whether it would compute the same bits."""
+"""Inspect every node of a cluster: its resources, and whether it would compute the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what was asked for and what there was when memory is exhausted."""
+"""Describe a failed allocation: the requested and the available memory."""
 
 from __future__ import annotations
 
