@@ -29,10 +29,10 @@ def race(
             yield entry, repeat, lap(entry, workload, rounds)
 
 
-def lap(entry: Entry, workload: str, rounds: int | None = None) -> dict[str, Any]:
+def lap(entry: Entry, workload: str, rounds: int | None = None, root: Path = ROOT) -> dict[str, Any]:
     """One run of one contender: what it says of itself, and `whole` and `peak_mb` as seen from outside.
 
-    A lap that went wrong has `failed` instead.
+    A lap that went wrong has `failed` instead. root: where the source is; another one is installed there in `site`.
     """
     command = [str(entry.python()), "-m", f"benchmarks.contenders.{entry.script}", "--workload", workload]
     command += [] if rounds is None else ["--rounds", str(rounds)]
@@ -40,8 +40,8 @@ def lap(entry: Entry, workload: str, rounds: int | None = None) -> dict[str, Any
     spawned = time.monotonic()
     process = subprocess.Popen(
         command,
-        cwd=ROOT,
-        env={**os.environ, SPAWNED: repr(spawned)},
+        cwd=root,
+        env={**os.environ, SPAWNED: repr(spawned)} | ({} if root == ROOT else {"PYTHONPATH": str(root / "site")}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
