@@ -329,7 +329,8 @@ class Engine:
         name, before = f"s{task}", self.version
         self.controller.models.write(name, torch.full((LAYOUT.size,), float(task)))
         self.tell(Summed(task, name, tuple(asked.tasks[place] for place in there), weight, Traffic(36, 36, len(there))))
-        refused = how == "wrong sum" or len(there) < 3 or task in self.cancelled
+        needed = max(3, math.ceil(0.7 * (len(asked.tasks) + len(asked.absent))))
+        refused = how == "wrong sum" or len(there) < needed or task in self.cancelled
         if refused:
             assert self.refused >= set(asked.tasks)
         assert self.version == before + (not refused)
