@@ -16,6 +16,7 @@ import pytest
 from scipy import stats
 
 from archipel.federation.learner.agent import Agent
+from archipel.federation.learner.local_state import StateFolder
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.runs.load import load_run
 from tests.federation.in_one_process import Held, agent, hold, study
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 PHASES = ("advertise", "share", "mask", "confirm", "reveal")
 KILLED = PHASES if os.environ.get("ARCHIPEL_CHAOS") else ("share", "reveal")
-"""Phases in which the controller is killed; all of them take a minute."""
+"""Phases in which the controller or a learner is killed; all of them take a minute each."""
 METHOD = {"name": "fedavg", "privacy": "SecureSum(threshold=0.7)"}
 
 
@@ -120,6 +121,47 @@ def test_a_learner_that_is_mute_from_a_phase_on_is_missed_by_nobody(phase: str, 
     assert held.run is not None
     (commit,) = [commit for _, commit in held.run.commits]
     assert set(commit.learners) == {"00", "01", "02", *(["03"] if phase in ("confirm", "reveal") else [])}
+
+
+def test_a_learner_is_killed_in_every_phase_and_is_in_every_sum(tmp_path: Path, papers: Path) -> None:
+    """A round for each phase; the learner is a process that is killed with SIGKILL and started again."""
+    raw_ = raw(ending={"rounds": len(KILLED)})
+    raw_["federation"]["operators"] = []
+    (tmp_path / "study.json").write_text(json.dumps(raw_))
+    killed: list[str] = []
+
+    async def meanwhile(held: Held) -> None:
+        sums, port = held.federation.sums, held.agents["00"].link.address.rpartition(":")[2]
+        arguments = ["learner", str(tmp_path / "study.json"), "--controller", f"localhost:{port}", "--json-log"]
+        arguments += ["--tls", str(papers / "03"), "--state", str(tmp_path / "03")]
+        process = Process([*COMMAND, *arguments], tmp_path / "03.log")
+        last = -1
+
+        def asked(phase: str) -> bool:
+            return any(
+                found.collector.phase == phase and task > last and "03" in found.command.learners
+                for task, found in sums._open.items()
+            )
+
+        try:
+            for phase in KILLED:
+                await reached(partial(asked, phase), f"the phase {phase}")
+                last = max(sums._open)
+                await asyncio.to_thread(process.kill)
+                killed.append(phase)
+                process = Process([*COMMAND, *arguments], tmp_path / "03.log")
+            await reached(lambda: held.federation.stopped is not None, "the end of the run")
+            assert await asyncio.to_thread(process.wait, LIMIT) == 0, process.last_words()
+        finally:
+            if not process.ended:
+                process.kill()
+
+    held = hold(raw_, tmp_path, meanwhile, absent=("03",), papers=papers)
+    assert killed == list(KILLED)
+    assert held.run is not None
+    assert [set(commit.learners) for _, commit in held.run.commits] == [{"00", "01", "02", "03"}] * len(KILLED)
+    memory = StateFolder(tmp_path / "03").memory
+    assert memory.sums == len(KILLED), "told again, it went on with the same round"
 
 
 def test_what_is_on_the_disk_opens_no_update(tmp_path: Path, papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:

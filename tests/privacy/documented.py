@@ -15,7 +15,9 @@ from archipel.core.parts import Equally
 from archipel.core.parts.privacy import Privacy
 from archipel.privacy.secure_sum.graph import colluding, degree, share_threshold
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "noise-and-secure-sums.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "explanation" / "noise-and-secure-sums.md"
+HOW_TO = DOCS / "how-to" / "differential-privacy.md"
 
 
 def check_table(mechanism: Privacy, *, weighting: bool) -> None:
@@ -36,6 +38,12 @@ def check_table(mechanism: Privacy, *, weighting: bool) -> None:
             refused = str(error)
         assert bool(refused) == said.startswith("refused"), f"{name}: {refused}"
     assert set(algorithms.__all__) - told.keys() == {"local_only", "centralised"}
+
+
+def refused_rows() -> list[tuple[str, str]]:
+    """The table of docs/how-to/differential-privacy.md: a value that is given, and what is said."""
+    table = HOW_TO.read_text().split("| given | said |")[1].split("\n\n")[0]
+    return re.findall(r"^\| `(.*)` \| (.*) \|$", table, re.MULTILINE)
 
 
 def neighbour_rows(threshold: float = 0.75) -> Iterator[str]:

@@ -386,6 +386,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "clip": (lambda: LocalNoise(noise=1.0, clip=-1.0), "clip should be more than 0, got -1.0"),
     "batches": (lambda: LocalNoise(noise=1.0, batches="drawn"), "poisson"),  # type: ignore[arg-type]
     "tasks": (lambda: LocalNoise(epsilon=1.0, tasks=0), "tasks should be at least 1, got 0"),
+    "broken tasks": (lambda: LocalNoise(epsilon=1.0, tasks=1.5), "should be a whole number, got 1.5"),  # type: ignore[arg-type]
     "gradient norms": (lambda: noised(radfed_i()), "ByImportance"),
     "losses": (lambda: noised(oort()), "has learners tell their training loss, computed from the same examples"),
     "class counts": (lambda: noised(fedlc()), "how many there are of each class. Leave it out"),

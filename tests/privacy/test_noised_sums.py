@@ -21,7 +21,7 @@ from torch import nn
 from archipel import simulate
 from archipel.algorithms import fedavg, fedbuff, oort
 from archipel.core.algorithm import Algorithm
-from archipel.core.parts import Ending, Rounds, SecureSum
+from archipel.core.parts import CentralNoise, Ending, LocalNoise, Rounds, SecureSum
 from archipel.core.records import PrivacySpent
 from archipel.data import digits
 from archipel.federation.learner.local_state import StateFolder, Withheld
@@ -35,6 +35,7 @@ from archipel.privacy.secure_sum.quantiser import Quantiser
 from archipel.privacy.secure_sum.sum_messages import SecureSumRefused
 from archipel.simulation.fleet import Fleet, Group
 from tests.federation.test_masked_updates import Trusting
+from tests.privacy.documented import refused_rows
 
 # --------------------------------------------------------------------------------------------------------- the noise
 
@@ -209,3 +210,9 @@ def test_what_cannot_be_had_is_refused_in_one_sentence(case: str) -> None:
     attempt, sentence = REFUSED[case]
     with pytest.raises(ValueError, match=re.escape(sentence)):
         attempt()
+
+
+@pytest.mark.parametrize(("given_", "said"), refused_rows())
+def test_the_how_to_quotes_what_is_said_of_a_value(given_: str, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        eval(given_, {"CentralNoise": CentralNoise, "LocalNoise": LocalNoise, "SecureSum": SecureSum})

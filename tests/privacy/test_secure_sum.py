@@ -134,7 +134,16 @@ def test_learners_drop_out_and_rounds_below_the_threshold_make_no_version(island
 
 SECURE = SecureSum()
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "threshold": (lambda: SecureSum(threshold=0.5), "threshold should be above 2/3 and at most 1, got 0.5"),
+    "threshold": (
+        lambda: SecureSum(threshold=0.5),
+        "above 2/3 and at most 1, such as 0.75, got 0.5",
+    ),
+    "a whole share": (
+        lambda: SecureSum(threshold=2),
+        "above 2/3 and at most 1, such as 0.75, got 2",
+    ),
+    "broken bits": (lambda: SecureSum(bits=cast("Any", 32.0)), "bits should be 32 or 64, got 32.0"),
+    "a broken weight": (lambda: SecureSum(most_examples=cast("Any", 1.5)), "should be a whole number, got 1.5"),
     "clip": (lambda: SecureSum(clip=-1.0), "clip should be more than 0, got -1.0"),
     "bits": (lambda: SecureSum(bits=cast("Any", 16)), "bits should be 32 or 64, got 16"),
     "two learners": (lambda: SecureSum(at_least=2), "of two learners each would know the other's update"),

@@ -78,6 +78,7 @@ class LocalNoise(NoisePrivacy):
         one_of("LocalNoise", "batches", self.batches, ("poisson", "shuffled"))
         if self.tasks is not None:
             at_least(1, "LocalNoise", tasks=self.tasks)
+            require(isinstance(self.tasks, int), f"LocalNoise: tasks should be a whole number, got {self.tasks!r}.")
 
     def conflicts(self, algorithm: Composition) -> str | None:
         """Refuse what tells more of the examples than noised gradients do."""

@@ -72,13 +72,19 @@ class SecureSum(NoisePrivacy, SumInEngine):
         if self.noised:
             super().__post_init__()
         require(
-            isinstance(self.threshold, float) and 2 / 3 < self.threshold <= 1,
-            f"SecureSum: threshold should be above 2/3 and at most 1, got {self.threshold!r}.",
+            isinstance(self.threshold, float | int) and 2 / 3 < self.threshold <= 1,
+            f"SecureSum: threshold should be above 2/3 and at most 1, such as 0.75, got {self.threshold!r}.",
         )
         more_than(0, "SecureSum", clip=self.clip)
-        require(self.bits in (32, 64), f"SecureSum: bits should be 32 or 64, got {self.bits!r}.")
+        require(
+            isinstance(self.bits, int) and self.bits in (32, 64),
+            f"SecureSum: bits should be 32 or 64, got {self.bits!r}.",
+        )
         at_least(1, "SecureSum", most_examples=self.most_examples)
         at_least(3, "SecureSum", "of two learners each would know the other's update", at_least=self.at_least)
+        for name in ("most_examples", "at_least"):
+            value = getattr(self, name)
+            require(isinstance(value, int), f"SecureSum: {name} should be a whole number, got {value!r}.")
 
     @property
     def noised(self) -> bool:
