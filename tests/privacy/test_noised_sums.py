@@ -21,8 +21,10 @@ from torch import nn
 from archipel import simulate
 from archipel.algorithms import fedavg, fedbuff, oort
 from archipel.core.algorithm import Algorithm
+from archipel.core.controller import Controller
 from archipel.core.parts import CentralNoise, Ending, LocalNoise, Rounds, SecureSum
 from archipel.core.records import PrivacySpent
+from archipel.core.types import AddUp, Failed
 from archipel.data import digits
 from archipel.federation.learner.local_state import StateFolder, Withheld
 from archipel.federation.learner.masked_updates import MaskedUpdates, SumSettings
@@ -216,3 +218,13 @@ def test_what_cannot_be_had_is_refused_in_one_sentence(case: str) -> None:
 def test_the_how_to_quotes_what_is_said_of_a_value(given_: str, said: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         eval(given_, {"CentralNoise": CentralNoise, "LocalNoise": LocalNoise, "SecureSum": SecureSum})
+
+
+def test_sums_that_fail_may_have_been_opened_and_are_paid_for(islands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_controller: Controller, _wire: object, command: AddUp) -> Failed:
+        return Failed(command.task, "one of them is beyond the clip")
+
+    monkeypatch.setattr("archipel.simulation.simulator.add_up", fails)
+    run = simulate(noised(noise=2.0), islands, ending=Ending(epsilon=6.0))
+    assert not run.commits
+    assert "is spent at delta 1e-05, and another commit would exceed the budget of 6" in run.reason

@@ -143,7 +143,7 @@ class Simulator:
                 return self._leave(learner)
             case Returns(learner):
                 return self.availability.come_back(learner)
-            case Failed():
+            case Failed(task) if self.controller.state.sum is None or self.controller.state.sum.task != task:
                 return self.flights.fail(occurrence)
             case _:
                 return occurrence
