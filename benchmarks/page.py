@@ -1,6 +1,6 @@
 """Write what benchmarks/measured holds into docs/explanation: `python -m benchmarks.page`.
 
-The page on methods is generated as a whole, with its pictures. Of two others everything between two markers,
+The page on methods is generated as a whole, with its pictures. Of three others everything between two markers,
 `<!-- NAME -->` and `<!-- end -->`, is replaced. No figure is typed by hand, and a test compares the pages.
 """
 
@@ -16,13 +16,16 @@ from benchmarks.federation import table as federation
 from benchmarks.field import outcome as field
 from benchmarks.field.runs import stored
 from benchmarks.measures import spread
+from benchmarks.peers.table import table as peers
 from benchmarks.results import Sorted
 from benchmarks.targets import Verdict, aggregation, verdicts
 from benchmarks.zoo_networks import GOALS
 
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "benchmarks" / "measured"
-PAGES = tuple(ROOT / "docs" / "explanation" / name for name in ("performance.md", "reliability.md"))
+PAGES = tuple(
+    ROOT / "docs" / "explanation" / name for name in ("performance.md", "reliability.md", "methods-and-peers.md")
+)
 METHODS = ROOT / "docs" / "explanation" / "methods-compared.md"
 MARKED = re.compile(r"(<!-- (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 RATES = (("W2", "first second"), ("W2", "warm"), ("W1", "warm"), ("W3", "warm"))
@@ -42,7 +45,13 @@ def page(path: Path) -> str:
     """Return a page with the tables of the stored outcomes."""
 
     def filled(found: re.Match[str]) -> str:
-        made = {"federation": federation.table, "commits": long_run, "zoo": zoo, "adapters": adapters}.get(found[2])
+        made = {
+            "federation": federation.table,
+            "commits": long_run,
+            "zoo": zoo,
+            "adapters": adapters,
+            "peers": peers,
+        }.get(found[2])
         text = tables(found[2]) if made is None else made()
         return f"{found[1]}{text}\n{found[3]}"
 

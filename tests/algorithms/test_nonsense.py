@@ -63,6 +63,13 @@ def test_a_whole_number_is_a_number() -> None:
     assert ap.fedprox(mu=1, rate=1) == ap.fedprox(mu=1.0, rate=1.0)
 
 
+def test_a_tier_that_is_no_group_is_refused() -> None:
+    data, fleet = ap.data.digits().split(learners=4), ap.Fleet(fast=2, slow=2)
+    message = "ByTier: chances names 'slwo', and no learner is in such a group. Groups: fast, slow."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ap.simulate(ap.tifl({"fast": 0.7, "slwo": 0.3}), data, fleet=fleet)
+
+
 @pytest.mark.parametrize(
     "make", [lambda: ap.fedper(private=()), lambda: ap.fedbabu(frozen=()), lambda: ap.plu(deep=())]
 )

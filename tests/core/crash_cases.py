@@ -56,6 +56,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedbuff": {"buffer": 3, "beta": 0.3},
     "fedcm": {"epochs": 1, "fraction": 0.5},
     "feddyn": {"epochs": 1, "fraction": 0.5},
+    "fedntd": {"epochs": 1, "fraction": 0.5},
     "fedma": {"epochs": 1, "gamma": 20.0},
     "fedrep": {"head_epochs": 1, "fraction": 0.5},
     "hdafl": {"by_gradient_norm": True},

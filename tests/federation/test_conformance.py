@@ -50,7 +50,10 @@ SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "plu in rounds": {"name": "fedavg", "more_planners": ["PeriodicLayers(2, 1)"]},
     "qfedavg": {"name": "qfedavg"},
     "oort": {"name": "oort", "fraction": 0.7},
+    "power_of_choice": {"name": "power_of_choice", "fraction": 0.7, "candidates": 4},
     "feddyn": {"name": "feddyn", "fraction": 0.7, "epochs": 1},
+    "fedcm": {"name": "fedcm", "fraction": 0.7, "epochs": 1},
+    "fedlc": {"name": "fedlc", "tau": 0.5},
     "private heads with control variates": {
         "name": "hdafl",
         "fraction": 1.0,

@@ -138,6 +138,7 @@ def prepare(
     _check_settings(algorithm, data, fleet=fleet, ending=ending, evaluation=evaluation, loss=loss)
     data = data.pooled() if algorithm.pooled else data
     fleet = Fleet(fast=len(data.learners)) if fleet is None or algorithm.pooled else fleet
+    algorithm.selection.check_groups([group.name for group in fleet.groups])
     assigned = fleet.assign(data.sizes())
     data = with_flipped_labels(data, fleet.attacks(data.rows.names, assigned))
     context = context_of(data, model, loss, seed, device, algorithm)

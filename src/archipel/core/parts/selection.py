@@ -21,6 +21,9 @@ class Selection(Part):
         """Whether every learner reports on the initial model before anybody is picked."""
         return False
 
+    def check_groups(self, groups: Sequence[str]) -> None:
+        """Refuse groups of learners that the selection cannot work with."""
+
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
         """Pick learners; `draw` names the decision, and one draw picks the same learners for every method."""
         raise NotImplementedError

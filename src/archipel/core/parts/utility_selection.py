@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from archipel.core.checks import at_least, between, share
+from archipel.core.checks import at_least, between, require, share
 from archipel.core.parts.part import Needs
 from archipel.core.parts.selection import Selection
 from archipel.core.state import Update, View
@@ -137,6 +137,13 @@ class ByTier(Selection):
             at_least(1, "ByTier", credits=self.credits)
         for tier, chance in (self.chances or {}).items():
             at_least(0, f"ByTier: chances[{tier!r}]", chance=chance)
+
+    def check_groups(self, groups: Sequence[str]) -> None:
+        for tier in self.chances or ():
+            require(
+                tier in groups,
+                f"ByTier: chances names {tier!r}, and no learner is in such a group. Groups: {', '.join(groups)}.",
+            )
 
     def observe(self, view: View, update: Update) -> None:
         if self.chances is None:
