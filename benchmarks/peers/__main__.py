@@ -25,7 +25,7 @@ import torch
 import archipel as ap
 from archipel.data import Islands
 from benchmarks.environments.prepare import prepare
-from benchmarks.peers.methods import CORRECTED, METHODS, Method
+from benchmarks.peers.methods import CORRECTED, CORRECTED_FEDLAB, METHODS, Method
 from benchmarks.peers.problem import BATCH, HIDDEN, LEARNERS, NAMES, RATE, ROUNDS, SEEDS, Problem
 from benchmarks.peers.table import STORED
 
@@ -84,7 +84,7 @@ def ours(method: Method, seed: int) -> list[float]:
 
 def theirs(peer: str, methods: Iterable[Method], at: Path) -> dict[str, list[list[float]]]:
     """Return a peer's, of methods and seeds, all from one process."""
-    corrected, peer = peer == CORRECTED, peer.split(",")[0]
+    corrected, peer = peer.endswith("corrected"), peer.split(",")[0]
     asked = [(method, seed) for method in methods for seed in SEEDS]
     lines = (
         json.dumps(
@@ -124,7 +124,7 @@ def main() -> None:
     """Run what is asked for, and keep the rest."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("methods", nargs="*", metavar="METHOD")
-    asked.add_argument("--sides", nargs="*", default=("archipel", *PACKAGES, CORRECTED))
+    asked.add_argument("--sides", nargs="*", default=("archipel", *PACKAGES, CORRECTED, CORRECTED_FEDLAB))
     given = asked.parse_args()
     wanted = given.methods or [method.name for method in METHODS]
     known = {method.name: method for method in METHODS}

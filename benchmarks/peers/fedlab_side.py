@@ -58,6 +58,20 @@ class QFedAvgSerialTrainer(qFedAvgClientTrainer):
         return self.sent
 
 
+class MeanLossTrainer(QFedAvgSerialTrainer):
+    """The same with the mean loss of the received model, where FedLab adds up the losses of the batches."""
+
+    def train(self, model_parameters: torch.Tensor, train_loader: DataLoader[Any]) -> None:
+        self.set_model(model_parameters)
+        x, y = train_loader.dataset.tensors  # type: ignore[attr-defined]
+        with torch.no_grad():
+            loss = float(nn.functional.cross_entropy(self.model.eval()(x), y))
+        super().train(model_parameters, train_loader)
+        change = (model_parameters - self.model_parameters) / self.lr
+        self.delta = change * loss**self.q
+        self.hk = self.q * loss ** (self.q - 1) * change.norm() ** 2 + loss**self.q / self.lr
+
+
 class Pipeline(StandalonePipeline):
     """Accuracy on all own test parts together, round by round."""
 
@@ -84,12 +98,17 @@ def network(problem: Problem) -> nn.Module:
     return made
 
 
-def sides(method: str, given: dict[str, Any], problem: Problem) -> tuple[Any, Any]:
+def sides(method: str, given: dict[str, Any], problem: Problem, corrected: bool) -> tuple[Any, Any]:
     """Return FedLab's server and trainer of a method."""
     makers = {
         "fedavg": (WeightedHandler, FedAvgSerialClientTrainer, (), ()),
         "fedprox": (WeightedHandler, FedProxSerialClientTrainer, (), (given.get("mu"),)),
-        "qfedavg": (qFedAvgServerHandler, QFedAvgSerialTrainer, (), (given.get("q"),)),
+        "qfedavg": (
+            qFedAvgServerHandler,
+            MeanLossTrainer if corrected else QFedAvgSerialTrainer,
+            (),
+            (given.get("q"),),
+        ),
         "scaffold": (ScaffoldServerHandler, ScaffoldSerialClientTrainer, (1.0,), ()),
         "feddyn": (FedDynServerHandler, FedDynSerialClientTrainer, (given.get("alpha"),), (given.get("alpha"),)),
     }
@@ -111,7 +130,7 @@ def sides(method: str, given: dict[str, Any], problem: Problem) -> tuple[Any, An
 def run(problem: Problem, method: str, given: dict[str, Any], equally: bool, seed: int, corrected: bool) -> list[float]:
     """Run a method with a seed; FedLab decides by the method whether learners count the same."""
     torch.manual_seed(seed)
-    pipeline = Pipeline(*sides(method, given, problem), problem)
+    pipeline = Pipeline(*sides(method, given, problem, corrected), problem)
     pipeline.main()
     return pipeline.accuracies
 

@@ -7,6 +7,8 @@ from typing import Any
 
 CORRECTED = "fluke, corrected"
 """fluke's methods with the changes of fluke_corrected.py."""
+CORRECTED_FEDLAB = "fedlab, corrected"
+"""FedLab's q-FedAvg with the loss of the received model."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ METHODS = (
     Method("fedprox", ("fluke", "fedlab"), {"mu": 0.5}),
     Method("fedavgm", ("fluke", CORRECTED), {"beta": 0.6}),
     Method("fednova", ("fluke", CORRECTED), {"momentum": 0.5}),
-    Method("qfedavg", ("fedlab",), {"q": 1.0}, equally=True),
+    Method("qfedavg", ("fedlab", CORRECTED_FEDLAB), {"q": 1.0}, equally=True),
     Method("scaffold", ("fluke", "fedlab"), {}, equally=True),
     Method("feddyn", ("fluke", CORRECTED, "fedlab"), {"alpha": 0.1}, equally=True),
     Method("fedadam", ("fluke", CORRECTED), {"eta": 0.03, "tau": 1e-2}),

@@ -10,7 +10,7 @@ import pytest
 
 import archipel as ap
 from benchmarks.peers import __main__ as command
-from benchmarks.peers.methods import CORRECTED, METHODS, Method
+from benchmarks.peers.methods import CORRECTED, CORRECTED_FEDLAB, METHODS, Method
 from benchmarks.peers.problem import BATCH, LEARNERS, NAMES, ROUNDS, SEEDS, Problem
 from benchmarks.peers.table import STORED, compare, lines
 
@@ -39,7 +39,7 @@ def test_every_method_is_made_with_all_learners(method: Method) -> None:
     assert isinstance(made.protocol, ap.Rounds)
     assert made.protocol.fraction == 1.0
     assert made.weighting == (ap.Equally() if method.equally else ap.ByExamples())
-    assert set(method.peers) <= {*command.PACKAGES, CORRECTED}
+    assert set(method.peers) <= {*command.PACKAGES, CORRECTED, CORRECTED_FEDLAB}
 
 
 def test_curves_are_compared_by_the_deviation_of_seeds() -> None:
