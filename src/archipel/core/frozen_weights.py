@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -76,8 +76,25 @@ def _adapter(module: nn.Module) -> tuple[str, str]:
 
 
 def copied(module: M) -> M:
-    """Return a copy of a network that shares the frozen parameters with it."""
-    return copy.deepcopy(module, {id(parameter): parameter for parameter in frozen_parameters(module).values()})
+    """Return a copy of a network that shares the frozen parameters with it; hooks of the others are copied too."""
+    made = copy.deepcopy(module, {id(parameter): parameter for parameter in frozen_parameters(module).values()})
+    for parameter, own in zip(module.parameters(), made.parameters(), strict=True):
+        if own is not parameter:
+            for hook in (parameter._backward_hooks or {}).values():
+                own.register_hook(hook)
+            for hook in (_after_backward(parameter) or {}).values():
+                own.register_post_accumulate_grad_hook(hook)
+    return made
+
+
+def has_hooks(parameter: nn.Parameter) -> bool:
+    """Return whether somebody listens to the gradient of a parameter, and may change it."""
+    return bool(parameter._backward_hooks or _after_backward(parameter))
+
+
+def _after_backward(parameter: nn.Parameter) -> dict[int, Callable[[Tensor], None]] | None:
+    hooks: dict[int, Callable[[Tensor], None]] | None = parameter._post_accumulate_grad_hooks
+    return hooks
 
 
 def taken_apart(module: M) -> tuple[M, list[NDArray[np.uint8]]]:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from archipel.core.binding import Binding
-from archipel.core.frozen_weights import copied
+from archipel.core.frozen_weights import copied, has_hooks
 from archipel.core.layout import Layout
 from archipel.core.types import Plan
 from archipel.executors.arithmetic import SMALL, multiplications
+from archipel.executors.padding import padding_counts
 from archipel.executors.recording import UnrecordableError
 from archipel.executors.stacked_networks import UNTRIED, Mapped, TrainedParts, classifier_parts, network
 from archipel.executors.stacked_steps import ELEMENTWISE, Places, StackedSgd
@@ -61,6 +62,8 @@ def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
         return f"its mini-batches are computed in {plan.accumulate} pieces"
     if plan.optimiser not in ELEMENTWISE:
         return f"{plan.optimiser} does not change every number by its own gradient alone"
+    if any(map(has_hooks, context.module.parameters())):
+        return "a parameter of it has a hook"
     if any(map(_has_rules, context.module.modules())):
         return "an embedding has rules of its own (max_norm, scale_grad_by_freq or sparse)"
     count = multiplications(context)
@@ -73,11 +76,11 @@ def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
     except UnrecordableError as error:
         return str(error)
     if made.trial == UNTRIED:
-        made.trial = _tried(context, made)
+        made.trial = _tried(context, made, plan.batch)
     return made.trial
 
 
-def _tried(context: TrainingContext, made: Mapped) -> str | None:
+def _tried(context: TrainingContext, made: Mapped, batch: int) -> str | None:
     """Try to step learners of a network as one, in the way that suits it; return why they cannot be, or None."""
     if _draws_elsewhere(context):
         return "it draws random numbers from Python's or numpy's generator, which a seed of the run does not reach"
@@ -87,7 +90,11 @@ def _tried(context: TrainingContext, made: Mapped) -> str | None:
     if reason == IN_PLACE:
         made.own_tensors = True
         reason = _trial(context, made) and IN_PLACE
-    if reason is not None and reason.endswith(DIFFERENT):
+    if reason is None:
+        depends = not made.whole and padding_counts(context, made, batch)
+    else:
+        depends = reason.endswith(DIFFERENT)
+    if depends:
         made.whole = True
         reason = _trial(context, made)
     return reason
