@@ -87,7 +87,7 @@ def test_an_error_that_is_told_is_not_tried_again(tmp_path: Path) -> None:
         process = stage.controller()
         assert process.wait(LIMIT) == 2
     assert "is in use by another process" in process.said
-    assert "started again" not in process.said
+    assert "restarting it" not in process.said
 
 
 @pytest.mark.parametrize(("whom", "number"), [("keeper", signal.SIGTERM), ("controller", signal.SIGINT)])

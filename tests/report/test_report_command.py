@@ -313,16 +313,16 @@ def test_nothing_but_a_report_is_replaced(saved: Path, tmp_path: Path) -> None:
         command(saved, "--out", saved)
     mine = tmp_path / "paper"
     (mine / "figures").mkdir(parents=True)
-    with pytest.raises(ValueError, match="something else"):
+    with pytest.raises(ValueError, match="is not a report"):
         command(saved, "--out", mine)
     (mine / "index.html").write_text("<h1>My own page</h1>")
-    with pytest.raises(ValueError, match="something else"):
+    with pytest.raises(ValueError, match="is not a report"):
         command(saved, "--out", mine)
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="something else"):
+    with pytest.raises(ValueError, match="is not a report"):
         command(saved, "--out", tmp_path / "file")
     (tmp_path / "cycle").symlink_to("cycle")
-    with pytest.raises(ValueError, match="something else"):
+    with pytest.raises(ValueError, match="is not a report"):
         command(saved, "--out", tmp_path / "cycle")
     assert (saved / "fedavg" / "0" / "run.json").exists()
     assert (mine / "index.html").read_text() == "<h1>My own page</h1>"

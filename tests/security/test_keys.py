@@ -496,7 +496,7 @@ def test_the_command_refuses_a_revoked_certificate_and_drops_it_while_it_runs(tm
     until(turned_away, "the revoked learner to be turned away")
     other = ["--controller", f"localhost:{stage.port}", "--tls", ca / stage.setting.names[1]]
     assert "version 0" in said("status", *other)
-    told = json.loads(next(line for line in process.last_life().splitlines() if "turned away" in line))
+    told = json.loads(next(line for line in process.last_life().splitlines() if "a caller was rejected" in line))
     assert told["serial"] == serial_in(ca, victim)
     assert told["caller"] == f"learner/{victim}"
     process.kill()
