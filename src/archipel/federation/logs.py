@@ -1,4 +1,4 @@
-"""What a federation's processes say as they go: one line an event, for people or for programs."""
+"""Logs of a federation's processes: one line per event, as text or as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two processes of a federation, from their first breath to their last."""
+"""Run the two kinds of processes of a federation, from start to end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from archipel.federation.learner.link import Link
 from archipel.federation.logs import printable
 
 LINGER = 30.0
-"""Seconds that a controller stays to tell learners that the run is over."""
+"""Seconds that a finished controller stays to tell learners that the run is over."""
 
 SWITCH = 0.0005
 """Seconds after which a thread that can go on gets its turn. gRPC does its work in the event loop's thread, and a hand
@@ -37,7 +37,7 @@ log = logging.getLogger("archipel.federation")
 
 
 class Broken(Exception):
-    """A controller that had begun cannot go on; the words of its cause."""
+    """A running controller has failed; the message states the cause."""
 
 
 def run_controller(

@@ -1,7 +1,7 @@
-"""A learner's process: joins, does what it is told, and gives its answers until they are safe.
+"""A learner's process: it joins, carries out orders, and sends its answers until they are acknowledged.
 
-Who runs where: the event loop listens and talks; one thread trains, another tries models, each with a network of its
-own. An order that comes twice is done once.
+Threads: the event loop sends and receives; one thread trains, another evaluates models, each with its own network. A
+repeated order is carried out once.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from archipel.learner.probes import score
 from archipel.learner.training import report
 
 GOODBYE = 60.0
-"""Seconds in which the last model has to come."""
+"""Timeout in seconds for the last model."""
 
 MODELS, MOST_ERRANDS = 8, 10_000
 """Models in memory for training tasks, questions, and sums, at a time; and orders that are waiting or carried out."""
 LONGEST = 1000
-"""Characters of the controller's words that are shown."""
+"""Characters of the controller's messages that are shown."""
 
 log = logging.getLogger("archipel.learner")
 
 
 @dataclass
 class Training:
-    """The task it is at."""
+    """The current training task."""
 
     order: pb.Train
     plan: Plan
@@ -77,7 +77,7 @@ class Agent:
     signatures: Signatures | None = None
     """Of the learner's certificate; needed for secure sums."""
     ended: str | None = None
-    """Why the run was over."""
+    """Why the run ended."""
     last_model: Tensor | None = None
     """The model that this learner uses at the end: the last version with its own layers in it, or one of its own."""
     training: Training | None = None
@@ -92,7 +92,7 @@ class Agent:
         self.bodies = Bodies(self.island.work.layout)
         self.island.learner.private, self.island.learner.kept = self.memory.private, self.memory.kept
         self._trainer = ThreadPoolExecutor(1, "trainer")
-        self._threads = torch.get_num_threads()  # a new thread of Python would ask for as many as there are now
+        self._threads = torch.get_num_threads()  # new threads inherit the number of threads that is set now
         self.trainer = LocalTrainer(self.island, self._threads)
         self._evaluator = ThreadPoolExecutor(1, "evaluator")
         self._bench = self._a_bench()
@@ -109,13 +109,13 @@ class Agent:
         self._settling: set[int] = set()  # tasks whose answers are on their way
 
     def _a_bench(self) -> TrainingContext:
-        """Return a network for scoring models, while the other one trains."""
+        """Return a second network, for evaluating models during training."""
         return replace(self.island.work, module=copied(self.island.work.module))
 
     # ------------------------------------------------------------------------------------------------------- running
 
     async def run(self) -> None:
-        """Take part until the run is over; raises `TurnedAway` if the controller does not want this learner."""
+        """Take part until the run is over; raise `TurnedAway` if the controller rejects this learner."""
         beats = asyncio.create_task(self._beats())
         try:
             while self.ended is None:
@@ -164,7 +164,7 @@ class Agent:
         log.info("joined", extra={"controller": self.link.address})
 
     def _standardise(self, said: pb.Moments) -> None:
-        """Go by everybody's statistics, once and for all: a controller that chose others could look closer."""
+        """Adopt the combined statistics once and for all: other ones later could reveal more about the data."""
         island = self.island
         assert island.moments is not None
         assert island.standardise is not None
@@ -179,7 +179,7 @@ class Agent:
         self._bench = self._a_bench()
 
     async def _listen(self) -> None:
-        """Hear orders until the line is dead."""
+        """Receive orders until the connection is lost."""
         self._lost.clear()
         lost = asyncio.create_task(self._lost.wait())
         orders = self.link.listen()
@@ -259,7 +259,7 @@ class Agent:
         task.add_done_callback(self._errands.discard)
 
     async def _give(self, head: pb.Head, *body: Buffer) -> pb.Receipt:
-        """Send an answer until the controller has it, and note it in the learner's own record."""
+        """Send an answer until the controller has it, and add it to the learner's own record."""
         receipt = await self.link.answer(head, *body)
         self.record.answer(head, receipt)
         return receipt
@@ -351,7 +351,7 @@ class Agent:
         return owed
 
     async def _settle(self, owed: Owed) -> None:
-        """Give an answer until the controller has it, or does not want it."""
+        """Send an answer until the controller has it, or no longer wants it."""
         if owed.task in self._settling:  # it was asked for again meanwhile
             return
         self._settling.add(owed.task)

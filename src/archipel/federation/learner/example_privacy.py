@@ -1,4 +1,4 @@
-"""A learner's own side of local noise: its secret and its account are in its state folder, and it asks nobody."""
+"""A learner's side of local noise; its secret and its account are in its own state folder."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ExamplePrivacy:
         reason = self._budget.refusal(plan)
         if reason is not None:
             raise Refusal(reason)
-        # a task that is asked for again after its answer has left is another one, whatever its number
+        # a task that is repeated after its answer was sent is a new one, whatever its number
         return self._budget.of_task(plan, f"{self._memory.federation} {task} {self._memory.trained}")
 
     def charged(self, metrics: Metrics, plan: Plan, epochs: int) -> Metrics:

@@ -1,6 +1,6 @@
-"""A learner's line to its controller: calls that are made again until they are answered, or refused for good.
+"""A learner's connection to its controller: calls are repeated until they are answered or finally refused.
 
-It knows nothing of training: whoever holds it decides what to say.
+It knows nothing of training.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ FOR_GOOD = {
     grpc.StatusCode.UNIMPLEMENTED,
     grpc.StatusCode.NOT_FOUND,
 }
-"""Answers that another try would not change."""
+"""Status codes that a retry would not change."""
 PATIENCE = 60.0
 """Seconds that one call may take beside the bytes it moves."""
 SLOWEST = 50_000
-"""Bytes a second that a line should manage at least."""
+"""Slowest connection that is expected, in bytes a second."""
 RECONNECTS = [
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class TurnedAway(Exception):
-    """The controller does not want this learner, or this call of it, and says why."""
+    """The controller has rejected this learner, or this call, with a reason."""
 
     def __init__(self, code: grpc.StatusCode, reason: str) -> None:
         super().__init__(printable(reason[:1000]))
@@ -124,7 +124,7 @@ class Link:
             async for order in call:
                 yield order
         finally:
-            call.cancel()  # who stops listening says so
+            call.cancel()  # cancel the call when the caller stops listening
 
     # ----------------------------------------------------------------------------------------------------- models
 
@@ -194,7 +194,7 @@ class Link:
             raise _told(error) from None
 
     async def _again(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call until there is an answer."""
+        """Repeat a call until there is an answer."""
         pause = 0.1
         while True:
             try:
@@ -216,7 +216,7 @@ def _told(error: grpc.aio.AioRpcError) -> TurnedAway:
 
 
 def _portions(head: pb.Head, body: Sequence[Buffer], offset: int) -> Iterator[pb.Portion | bytes]:
-    yield pb.Portion(head=head)  # the controller calls for the data when it has room for them
+    yield pb.Portion(head=head)  # the controller asks for the data when it has room for them
     for piece in _pieces(body, offset):
         yield encode_portion(*piece)
 

@@ -1,4 +1,4 @@
-"""A learner's own folder: its private layers, what it keeps and its last answers, safe from a sudden end.
+"""A learner's state folder: private layers, kept vectors and last answers, which survive a crash.
 
 What one training task leaves behind, its private layers, kept vectors and the answer that is owed, is written in one
 file at once: a learner that is asked for the same task again gives the same answer and has not trained twice.
@@ -47,12 +47,12 @@ class Withheld:
 
 @dataclass(slots=True)
 class Memory:
-    """What a learner must not forget."""
+    """The state of a learner that survives a crash."""
 
     sequence: int = 0
     """Answers it has given."""
     federation: str = ""
-    """To whom: tasks of another one have the same numbers."""
+    """The federation of these answers: tasks of another one have the same numbers."""
     trained: int = 0
     """Training tasks it has done."""
     keys: int = 0

@@ -1,4 +1,4 @@
-"""The answer to a training task: made once, on disk before it is sent, and sent until the controller has it."""
+"""The answer to a training task: made once, written to disk, then sent until the controller has it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be asked of a learner, derived from its own copy of the study; all else is refused by name.
+"""The policy of a learner, derived from its own copy of the study: anything else is refused with a reason.
 
 Law: nothing here is learned from the controller. A plan has to be one that the study's planners can make, a question
 one that the study's weighting or evaluation asks, and there are no more questions than the study's run needs.
@@ -44,7 +44,7 @@ ALIKE = (
 
 
 Probes: TypeAlias = Literal["validation", "test", "moments"]
-"""What a learner's operator may refuse to answer."""
+"""The questions that a learner's operator may refuse."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class SiteRules:
 
 
 class Refusal(ValueError):
-    """Something that the study does not ask for; its words tell nothing of the data."""
+    """A request that the study does not make; the message reveals nothing about the data."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class QuestionBudget:
 
 @dataclass(frozen=True)
 class Policy:
-    """What one learner does for its controller."""
+    """What one learner does for its controller, and nothing else."""
 
     names: tuple[str, ...]
     """The model's layers."""

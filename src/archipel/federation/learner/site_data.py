@@ -1,4 +1,4 @@
-"""What a learner brings to a federation."""
+"""A learner's data and network in a federation."""
 
 from __future__ import annotations
 

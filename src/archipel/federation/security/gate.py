@@ -1,4 +1,4 @@
-"""The gate of a controller: who is let through to a handler, and for how long.
+"""Access control of a controller: which callers reach a handler, and for how long.
 
 Rule 1: who calls stands in the certificate that TLS has checked, and nowhere else. Only in the insecure mode, which
 stays on one machine, a caller's word is taken for it.
@@ -45,7 +45,7 @@ CALLER: ContextVar[Identity] = ContextVar("CALLER")
 
 @dataclass(frozen=True)
 class Peer:
-    """The other end of a call."""
+    """The caller of a call."""
 
     identity: Identity | None
     """None if its certificate does not say who it is."""
@@ -57,7 +57,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Turned:
-    """A caller that was not let through."""
+    """A caller that was rejected."""
 
     peer: Peer
     reason: str

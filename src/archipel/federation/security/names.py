@@ -1,4 +1,4 @@
-"""Who is who: names, and the URIs that say them in certificates, such as archipel:learner/hospital-1."""
+"""Identities: names, and their URIs in certificates, such as archipel:learner/hospital-1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files named by what is in them: written once, whole or not at all, and never changed.
+"""Files named by the hash of their contents: written once and atomically, and never changed.
 
 The name is the SHA-256 of all bytes, or a hash of hashes that another one has compared with what came.
 
@@ -48,7 +48,7 @@ class Blobs:
         return self.path(digest).exists()
 
     def put(self, pieces: Sequence[Buffer]) -> str:
-        """Keep these bytes; the name they have from now on."""
+        """Store these bytes; return the name of the file."""
         found = hashlib.sha256()
         for piece in pieces:
             found.update(piece)
@@ -98,7 +98,7 @@ class Blobs:
                 del self._pins[digest]
 
     def collect(self, needed: Collection[str]) -> int:
-        """Remove the files that nobody needs any more; how many they were."""
+        """Remove the files that are no longer needed; return how many."""
         unneeded = self.digests() - set(needed)
         removed = 0
         for digest in unneeded:
@@ -144,7 +144,7 @@ class Parcel:
                     yield block
 
     def finish(self, name: str) -> None:
-        """Have it on the disk under its own name, which says what is in it."""
+        """Fsync it and rename it to the hash of its contents."""
         os.fsync(self._open())
         self.close()
         os.replace(self.path, self.blobs.path(name))

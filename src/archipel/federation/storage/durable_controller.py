@@ -1,4 +1,4 @@
-"""A controller that survives: events are on disk before it is told of them, and told again after a crash.
+"""A controller that survives crashes: events are written to disk before it handles them, and replayed afterwards.
 
     take    events are written down; whoever sent one may now be told that it is safe
     handle  the controller is told of what was taken, and says what to do
@@ -93,7 +93,7 @@ class Taken:
 
 @dataclass(slots=True)
 class Out:
-    """A task that is out."""
+    """An open task."""
 
     command: Train | Evaluate | AddUp
     since: float
@@ -111,7 +111,7 @@ CODEC = Codec(types, records, members, state, Delivery, Out, Alarm)
 
 
 class ReplayDiffers(Exception):
-    """Told the same events, the controller came to another model."""
+    """A replay of the same events has led to another model."""
 
 
 class CannotBeTold(Exception):
@@ -284,7 +284,7 @@ class DurableController:
         return commands
 
     def snapshot(self) -> None:
-        """Have on disk what a new process needs to go on from here."""
+        """Write to disk what a new process needs to continue from here."""
         assert not self._waiting, "what was taken is to be handled first"
         saved = self.replay.save()
         with self.journal.write():

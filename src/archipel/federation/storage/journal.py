@@ -1,4 +1,4 @@
-"""What happened, on disk, in the order it was taken in: SQLite in WAL mode with synchronous FULL.
+"""The journal: everything that happened, in order, in SQLite with WAL mode and synchronous FULL.
 
     events     what the controller was told, and by whom; written before it is told, removed behind a snapshot unless
                the run is to be replayed from its beginning
@@ -94,7 +94,7 @@ class SumRow:
 
 
 class AuditBroken(Exception):
-    """The audit is not as it was written."""
+    """The audit was changed after it was written."""
 
 
 class Journal:

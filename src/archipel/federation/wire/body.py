@@ -1,4 +1,4 @@
-"""Models on the wire: safetensors, with a header that is read with care and compared with what was agreed.
+"""Models on the wire: safetensors, whose header is parsed strictly and compared with the layout.
 
 Both sides know the layout, so the header of some layers is known before it comes. It is read all the same, for two
 reasons: what is wrong can be told by its name, and any program that knows safetensors can read what was sent.

@@ -1,4 +1,4 @@
-"""What both ends of a line have to agree on."""
+"""Settings of a connection that both ends must agree on."""
 
 from __future__ import annotations
 

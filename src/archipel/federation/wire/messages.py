@@ -1,4 +1,4 @@
-"""The words of the wire and the types of Archipel: each into the other, and nothing taken on trust."""
+"""Convert between protobuf messages and Archipel's types; every received value is checked."""
 
 from __future__ import annotations
 
