@@ -121,7 +121,7 @@ def test_a_controller_that_is_killed_again_and_again_is_given_up(endless: Stage,
         process.go_on()
     assert process.wait(LIMIT) == 1
     (told,) = (line for line in process.said.splitlines() if '"level": "error"' in line)
-    assert f"the controller was killed by signal {signal.SIGBUS:d} (Bus error), as it was 5 times within 60 s" in told
+    assert f"the controller was killed by signal {signal.SIGBUS:d} (Bus error), the 5th time within 60 s" in told
     assert str(endless.state / "journal.sqlite") in told
     assert process.said.count("restarting it") == TRIES - 1
 
