@@ -208,7 +208,7 @@ def test_a_federation_by_copy_and_paste(shell: Path) -> None:
     assert (folder / "state" / "run" / "report" / "index.html").exists()
     for seen in ("a learner has joined learner='north'", "the run is over"):
         assert seen in ran.stderr
-    for seen in ("fedavg: auc 0.", "Run: state/run", "The run is over: 20 local rounds made.", "as it was written"):
+    for seen in ("fedavg: auc 0.", "Run: state/run", "The run is over: 20 local rounds made.", "as recorded"):
         assert seen in ran.stdout
     for name in ("north", "south"):
         assert f"Model: learner-{name}/model.safetensors" in ran.stdout
