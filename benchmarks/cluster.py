@@ -144,7 +144,7 @@ def sleepers(parameters: int, seconds: float, learners: int, commits: int, **set
     """Return a stream of learners that sleep, one step each, ready to run."""
     data = ap.data.from_arrays(torch.ones(4 * learners, 1).numpy(), torch.arange(4 * learners).remainder(2).numpy())
     simulator = prepare(
-        ap.async_fedavg(batch=2),
+        ap.async_fedavg(batch=2, epochs=1),
         data.split(learners=learners, test=0.5),
         model=lambda: Sleeping(parameters, seconds),
         ending=ap.Ending(commits=commits),
