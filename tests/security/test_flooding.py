@@ -210,6 +210,33 @@ def test_a_second_listen_ends_the_first_even_if_that_is_never_read(tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_a_second_listen_ends_a_first_that_is_stuck_in_a_write(tmp_path: Path) -> None:
+    """It would not hear that it is to leave."""
+
+    async def go() -> None:
+        async with scene(endless(), tmp_path) as one:
+            begun = list[str]()
+
+            async def stuck(name: str) -> Any:
+                begun.append(name)
+                await asyncio.Event().wait()
+                yield b""
+
+            one.federation.orders.listen = stuck  # type: ignore[method-assign]
+            line = one.link(f"learner/{BAD}")
+            listen: Any = line.channel.unary_stream(f"/{NAME}/Listen")
+            first = listen(b"", metadata=metadata(f"learner/{BAD}"))
+            await one.until(lambda: len(begun) == 1)
+            second = listen(b"", metadata=metadata(f"learner/{BAD}"))
+            assert await asyncio.wait_for(first.code(), LIMIT) == grpc.StatusCode.ABORTED
+            assert "another call of this caller" in (await first.details() or "")
+            second.cancel()
+            await line.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.slow
 def test_callers_that_are_turned_away_are_in_the_audit_and_repeats_are_folded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
