@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -40,6 +40,25 @@ def test_sorted_names_are_a_sorted_list(begin: set[str], changes: list[str], blo
     assert 7 not in names  # type: ignore[comparison-overlap]
     with pytest.raises(IndexError, match=rf"name {len(expected)} of {len(expected)}"):
         names[len(expected)]
+
+
+def test_a_name_is_found_by_its_number_without_counting_all_blocks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(members, "BLOCK", 8)
+    names = SortedNames(f"{number:04}" for number in range(4000))
+    assert names[2000] == "2000"
+    monkeypatch.setattr(names, "_blocks", Untouched(names._blocks))
+    for number in range(1, 2000, 200):
+        names.remove(f"{number:04}")
+        assert (names[2000], names.number("2000")) == ("2001", 1999)
+        names.add(f"{number:04}")
+        assert (names[2000], names.number("2000")) == ("2000", 2000)
+
+
+class Untouched(list[list[str]]):
+    """A list that nobody walks over."""
+
+    def __iter__(self) -> Iterator[list[str]]:
+        raise AssertionError("all blocks are looked at")
 
 
 CHANGES = st.lists(

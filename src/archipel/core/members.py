@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import chain
 from typing import overload
 
 from archipel.core.types import Role
@@ -23,8 +23,8 @@ class SortedNames(Sequence[str]):
         self._lasts = [block[-1] for block in self._blocks]
         """The last name of each block."""
         self._count = len(ordered)
-        self._starts: list[int] = []
-        """Number of each block's first name; empty if it has to be counted again."""
+        self._sums: list[int] = []
+        """A Fenwick tree of the blocks' lengths, numbered from 1; empty if blocks have come or gone since."""
 
     def add(self, name: str) -> None:
         """Put a new name in its place."""
@@ -32,6 +32,7 @@ class SortedNames(Sequence[str]):
         if place < 0:
             self._blocks.append([])
             self._lasts.append(name)
+            self._sums = []
             place = 0
         block = self._blocks[place]
         insort(block, name)
@@ -39,10 +40,11 @@ class SortedNames(Sequence[str]):
             half = len(block) // 2
             self._blocks[place : place + 1] = [block[:half], block[half:]]
             self._lasts[place : place + 1] = [block[half - 1], block[-1]]
+            self._sums = []
         else:
             self._lasts[place] = block[-1]
+            self._grow(place, 1)
         self._count += 1
-        self._starts = []
 
     def remove(self, name: str) -> None:
         """Take out a name that is there."""
@@ -51,10 +53,11 @@ class SortedNames(Sequence[str]):
         del block[bisect_left(block, name)]
         if block:
             self._lasts[place] = block[-1]
+            self._grow(place, -1)
         else:
             del self._blocks[place], self._lasts[place]
+            self._sums = []
         self._count -= 1
-        self._starts = []
 
     def __len__(self) -> int:
         return self._count
@@ -83,21 +86,40 @@ class SortedNames(Sequence[str]):
         if not -self._count <= number < self._count:
             raise IndexError(f"name {number} of {self._count}")
         number %= self._count
-        starts = self._block_starts()
-        place = bisect_right(starts, number) - 1
-        return self._blocks[place][number - starts[place]]
+        sums, place = self._block_sums(), 0
+        step = 1 << (len(sums) - 1).bit_length()
+        while step := step >> 1:  # down the tree: past every part that ends before this name
+            if place + step < len(sums) and sums[place + step] <= number:
+                place += step
+                number -= sums[place]
+        return self._blocks[place][number]
 
     def number(self, name: str) -> int:
         """Return how many names come before this one, which need not be there."""
         place = bisect_left(self._lasts, name)
         if place == len(self._blocks):
             return self._count
-        return self._block_starts()[place] + bisect_left(self._blocks[place], name)
+        before, sums = bisect_left(self._blocks[place], name), self._block_sums()
+        while place:
+            before += sums[place]
+            place &= place - 1
+        return before
 
-    def _block_starts(self) -> list[int]:
-        if not self._starts:
-            self._starts = [0, *accumulate(map(len, self._blocks))][:-1]
-        return self._starts
+    def _block_sums(self) -> list[int]:
+        if not self._sums:
+            sums = self._sums = [0, *map(len, self._blocks)]
+            for place in range(1, len(sums)):
+                above = place + (place & -place)
+                if above < len(sums):
+                    sums[above] += sums[place]
+        return self._sums
+
+    def _grow(self, block: int, names: int) -> None:
+        """Note that a block holds so many more names."""
+        sums, place = self._sums, block + 1
+        while place < len(sums):
+            sums[place] += names
+            place += place & -place
 
 
 @dataclass(slots=True)

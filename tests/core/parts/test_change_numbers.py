@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -111,6 +112,21 @@ def test_q_fedavg_without_q_is_the_mean() -> None:
         bench.update("b", [4.0], metrics=Metrics(training_loss=9.0)),
     ]
     assert bench.commit(FairChange(0.0, 0.5), Replace(), updates, [1.0, 1.0]) == [3.0]
+
+
+def test_q_fedavg_adds_up_the_bounds_of_a_round_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, added = Bench(layout(w=1), [1.0]), list[int]()
+    updates = [bench.update(str(number), [2.0], metrics=Metrics(training_loss=1.0)) for number in range(20)]
+    plain = math.fsum
+
+    def fsum(numbers: Iterable[float]) -> float:
+        listed = list(numbers)
+        added.append(len(listed))
+        return plain(listed)
+
+    monkeypatch.setattr(math, "fsum", fsum)
+    FairChange().merge(bench.view(), updates, [(1.0,)] * 20)
+    assert sum(added) == 40, "a norm of one piece for each update, and once all updates"
 
 
 def test_q_fedavg_refuses_a_weight_for_each_layer() -> None:

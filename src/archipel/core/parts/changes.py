@@ -161,9 +161,9 @@ class FairChange(Merge):
             )
         counted = [(update, weight[0]) for update, weight in zip(updates, weights, strict=True) if weight[0] > 0]
         layers = tuple(sorted({layer for update, _ in counted for layer in update.layers}))
-        bounds = [p * self.bound(_loss(update), self._squared(view, update)) for update, p in counted]
+        bounds = math.fsum(p * self.bound(_loss(update), self._squared(view, update)) for update, p in counted)
         for update, p in counted:
-            c = p * math.pow(_loss(update), self.q) / self.rate / math.fsum(bounds)
+            c = p * math.pow(_loss(update), self.q) / self.rate / bounds
             for piece in view.layout.slices(update.layers):
                 merged[piece].add_(change_of(view, update, piece), alpha=c)
         return Proposal(merged, layers)

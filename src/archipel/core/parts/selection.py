@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from archipel.core.checks import one_of, require
+from archipel.core.parts.few_tries import draw_by_tries, draws_until_next_look
 from archipel.core.parts.part import Composition, Needs, Part
 from archipel.core.state import Update, View
 
@@ -86,22 +87,27 @@ class LatinSquare(Selection):
             order = view.generator(draw).permutation(len(everyone))
             memory.order, memory.turn = [everyone[i] for i in order], 0
         circle, apart = memory.order, max(1, len(memory.order) // max(count, 1))
-        free, chosen = set(candidates), list[str]()
+        chosen: dict[str, None] = {}
         for slot in range(min(count, len(candidates))):
             start = memory.turn + slot * apart
             turned = (circle[(start + step) % len(circle)] for step in range(len(circle)))
+            free = (name for name in turned if name not in chosen and name in candidates)
             # one who has joined since the order was drawn is picked when nobody of it is left
-            learner = next((name for name in turned if name in free), None) or min(free)
-            free.remove(learner)
-            chosen.append(learner)
+            learner = next(free, None) or min(name for name in candidates if name not in chosen)
+            chosen[learner] = None
         memory.turn += 1
-        return chosen
+        return list(chosen)
 
 
 @dataclass(slots=True)
 class ImportanceMemory:
     scores: dict[str, float] = field(default_factory=dict)
     """p_k of each learner that has reported."""
+    guess: float = 1.0
+    """The chance of one that has not; this and the next two are of the last look at all candidates."""
+    highest: float = 0.0
+    draws: int = 0
+    """Draws until all candidates are looked at again."""
 
 
 @dataclass(frozen=True)
@@ -148,15 +154,36 @@ class ByImportance(Selection):
                 f"ByImportance: learner {update.learner!r} reported no gradient norm with task {update.task}; "
                 "its plan asks for one, so its software is of another version."
             )
-        scores = view.memory(ImportanceMemory).scores
+        memory = view.memory(ImportanceMemory)
+        scores = memory.scores
         old = scores.get(update.learner)
-        scores[update.learner] = new if old is None else (1 - self.gamma) * old + self.gamma * new
+        score = new if old is None else (1 - self.gamma) * old + self.gamma * new
+        scores[update.learner] = score
+        memory.highest = max(memory.highest, score)
 
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
-        scores = view.memory(ImportanceMemory).scores
+        return self._few(view, candidates, count, draw) or self._of_all(view, candidates, count, draw)
+
+    def _few(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str] | None:
+        """Draw by the last look at all candidates; None if another one is due."""
+        memory = view.memory(ImportanceMemory)
+        if not memory.draws:
+            return None
+        memory.draws -= 1
+        scores, guess, highest = memory.scores, memory.guess, max(memory.highest, memory.guess)
+        chosen = draw_by_tries(
+            view.generator(draw), lambda i: scores.get(candidates[i], guess), highest, len(candidates), count
+        )
+        return None if chosen is None else [candidates[i] for i in chosen]
+
+    def _of_all(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
+        memory = view.memory(ImportanceMemory)
+        scores = memory.scores
         known = [scores[name] for name in sorted(scores)]
         guess = sum(known) / len(known) if known else 1.0
         chances = np.array([scores.get(name, guess) for name in candidates], dtype=np.float64)
+        memory.guess, memory.highest = guess, float(chances.max(initial=0))
+        memory.draws = draws_until_next_look(len(candidates), count)
         total = chances.sum()
         if not total > 0:  # all gradients have vanished: no one is more important
             chances, total = np.ones(len(candidates)), float(len(candidates))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from archipel.core.checks import at_least, between, require, share
+from archipel.core.parts.few_tries import PART, draw_by_tries, draws_until_next_look
 from archipel.core.parts.part import Needs
 from archipel.core.parts.selection import Selection
 from archipel.core.state import Update, View
@@ -22,6 +23,12 @@ from archipel.core.state import Update, View
 class LossMemory:
     losses: dict[str, float] = field(default_factory=dict)
     """The last training loss of each learner that has reported."""
+    guess: float = 1.0
+    """Examples of a learner that does not tell; this and the next two are of the last look at all candidates."""
+    most: float = 0.0
+    """Examples of the learner with most of them."""
+    draws: int = 0
+    """Draws until all candidates are looked at again."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +47,37 @@ class ByLoss(Selection):
         view.memory(LossMemory).losses[update.learner] = _reported(update.metrics.training_loss)
 
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
-        losses = view.memory(LossMemory).losses
-        drawn = race(view.generator(draw), _examples(view, candidates))[: max(self.candidates, count)]
+        losses, places = view.memory(LossMemory).losses, max(self.candidates, count)
+        drawn = self._few(view, candidates, places, draw) or self._of_all(view, candidates, places, draw)
         # who has never reported comes first; the draw decides between equals
-        ranked = sorted(drawn, key=lambda i: -losses.get(candidates[i], math.inf))
-        return [candidates[i] for i in ranked[:count]]
+        ranked = sorted(drawn, key=lambda name: -losses.get(name, math.inf))
+        return ranked[:count]
+
+    @staticmethod
+    def _few(view: View, candidates: Sequence[str], places: int, draw: str) -> list[str] | None:
+        """Draw by the last look at all candidates; None if another one is due."""
+        memory, members = view.memory(LossMemory), view.state.members
+        if not memory.draws:
+            return None
+        memory.draws -= 1
+
+        def examples(i: int) -> float:
+            told = members[candidates[i]].examples
+            return memory.guess if told is None else told
+
+        chosen = draw_by_tries(view.generator(draw), examples, memory.most, len(candidates), places)
+        return None if chosen is None else [candidates[i] for i in chosen]
+
+    @staticmethod
+    def _of_all(view: View, candidates: Sequence[str], places: int, draw: str) -> list[str]:
+        memory = view.memory(LossMemory)
+        told = [view.state.members[name].examples for name in candidates]
+        known = [examples for examples in told if examples is not None]
+        # one that does not tell has as many as the others in the mean
+        memory.guess = sum(known) / len(known) if known else 1.0
+        chances = [memory.guess if examples is None else float(examples) for examples in told]
+        memory.most, memory.draws = max(chances, default=0.0), draws_until_next_look(len(candidates), places)
+        return [candidates[i] for i in race(view.generator(draw), chances)[:places]]
 
 
 @dataclass(slots=True)
@@ -117,6 +150,11 @@ class TierMemory:
     """The last training loss of each learner that has reported."""
     used: dict[str, int] = field(default_factory=dict)
     """How often each tier was chosen."""
+    tiers: dict[str, int] = field(default_factory=dict)
+    """Learners of each tier at the last look at all candidates; the next two are of that look too."""
+    chances: dict[str, float] = field(default_factory=dict)
+    draws: int = 0
+    """Draws until all candidates are looked at again."""
 
 
 @dataclass(frozen=True)
@@ -150,19 +188,46 @@ class ByTier(Selection):
             view.memory(TierMemory).losses[update.learner] = _reported(update.metrics.training_loss)
 
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
+        chosen = self._few(view, candidates, count, draw)
+        if chosen is not None:
+            return chosen
         memory, generator = view.memory(TierMemory), view.generator(draw)
         tiers: dict[str, list[str]] = {}
         for name in candidates:
             tiers.setdefault(view.state.members[name].group, []).append(name)
-        names = sorted(tiers)
-        chances = [self.chance(memory, tier, tiers[tier]) for tier in names]
-        left = [self.credits is None or memory.used.get(tier, 0) < self.credits for tier in names]
-        if any(left):
-            chances = [chance if some else 0.0 for chance, some in zip(chances, left, strict=True)]
-        tier = names[race(generator, chances)[0]]
+        memory.tiers = {tier: len(members) for tier, members in tiers.items()}
+        memory.chances = {tier: self.chance(memory, tier, members) for tier, members in tiers.items()}
+        memory.draws = draws_until_next_look(len(candidates), count)
+        tier = self._tier(memory, generator)
         memory.used[tier] = memory.used.get(tier, 0) + 1
         members = tiers[tier]
         return [members[i] for i in generator.permutation(len(members))[:count]]
+
+    def _few(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str] | None:
+        """Draw by the last look at all candidates; None if another one is due."""
+        memory, members, generator = view.memory(TierMemory), view.state.members, view.generator(draw)
+        if not memory.draws:
+            return None
+        memory.draws -= 1
+        tier = self._tier(memory, generator)
+        if memory.tiers[tier] < PART * count:
+            return None  # so small a tier is rarely met
+        chosen = draw_by_tries(
+            generator, lambda i: float(members[candidates[i]].group == tier), 1.0, len(candidates), count
+        )
+        if chosen is None:
+            return None
+        memory.used[tier] = memory.used.get(tier, 0) + 1
+        return [candidates[i] for i in chosen]
+
+    def _tier(self, memory: TierMemory, generator: np.random.Generator) -> str:
+        """Draw a tier by its chance, among those with credits if any has some."""
+        names = sorted(memory.tiers)
+        chances = [memory.chances[tier] for tier in names]
+        left = [self.credits is None or memory.used.get(tier, 0) < self.credits for tier in names]
+        if any(left):
+            chances = [chance if some else 0.0 for chance, some in zip(chances, left, strict=True)]
+        return names[race(generator, chances)[0]]
 
     def chance(self, memory: TierMemory, tier: str, members: Sequence[str]) -> float:
         """Return a tier's chance; a learner that has not reported stands at the mean of those that have."""
@@ -180,14 +245,6 @@ def race(generator: np.random.Generator, chances: Sequence[float]) -> list[int]:
     arrivals = np.divide(times, given, out=np.full(len(given), np.inf), where=given > 0)
     order: list[int] = np.argsort(arrivals, kind="stable").tolist()
     return order
-
-
-def _examples(view: View, names: Sequence[str]) -> list[float]:
-    """Return the learners' examples; one that does not tell has as many as the others in the mean."""
-    told = [view.state.members[name].examples for name in names]
-    known = [examples for examples in told if examples is not None]
-    guess = sum(known) / len(known) if known else 1.0
-    return [guess if examples is None else float(examples) for examples in told]
 
 
 def _reported(loss: float | None) -> float:
