@@ -40,6 +40,8 @@ from benchmarks.workloads import WORKLOADS
 
 PARTS = ("workloads", "sleeping", "losses", "memory")
 HEALTH = {"period_ms": "1000", "timeout_ms": "1000", "failure_threshold": "3", "initial_delay_ms": "1000"}
+STORE = 400_000_000
+"""Bytes of each node's object store: the examples of W3 must fit into half of it."""
 
 
 @contextmanager
@@ -52,7 +54,8 @@ def machines(nodes: int, cpus: int = 1) -> Iterator[Any]:
 
     cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     try:
-        cluster.archipel_nodes = [cluster.add_node(num_cpus=cpus) for _ in range(nodes)]
+        store = {"object_store_memory": STORE}
+        cluster.archipel_nodes = [cluster.add_node(num_cpus=cpus, **store) for _ in range(nodes)]
         ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         yield cluster
     finally:
