@@ -81,7 +81,11 @@ class ByHand:
         command = [ray, "start", *options, "--num-cpus=1", "--object-store-memory=100000000", "--block"]
         with log.open("wb") as written:
             self.started.append(subprocess.Popen(command, env=self.variables, stdout=written, stderr=subprocess.STDOUT))
-        until(lambda: "Ray runtime started" in log.read_text(), log.read_text)
+        until(lambda: "Ray runtime started" in log.read_text() and self._takes_drivers(), log.read_text)
+
+    def _takes_drivers(self) -> bool:
+        """Return whether the head listens for drivers, which it does some time after it says that it has started."""
+        return not any(connection.connection_trouble("127.0.0.1", port, 1.0) for port in (self.port, self.client))
 
     def end(self) -> None:
         for process in reversed(self.started):

@@ -23,13 +23,16 @@ from tests.federation.in_one_process import hold, study
 
 ROOT = Path(archipel.__file__).parent
 MOST = 20
+BY_THE_CLOCK = ("_watch", "watch", "_beats")
+"""Functions that run beside the update, whenever they happen to be due."""
 
 
 class Walk:
     """Note the files of Archipel that are entered between a learner's reply and the commit's acknowledgement.
 
-    On the learner's side from the call that brings its update until the receipt is back; on the controller's until the
-    digest of the version that the update makes is in the journal too.
+    On the learner's side what the call that brings its update does until the receipt is back, and not the task that it
+    takes up meanwhile; on the controller's everything until the digest of the version that the update makes is in the
+    journal too.
     """
 
     def __init__(self) -> None:
@@ -41,15 +44,17 @@ class Walk:
     def __call__(self, frame: FrameType, event: str, _: Any) -> None:
         path = frame.f_code.co_filename
         ours = path.startswith(str(ROOT)) and not path.endswith("_pb2.py")
-        acknowledged = "receipt" not in self.open and "/federation/learner/" in path  # what it does then is its own
-        if self.open and event == "call" and ours and not acknowledged and not _by_the_clock(frame):
+        if not self.open or event != "call" or not ours:
+            return
+        learners = "/federation/learner/" in path or "commit" not in self.open
+        if _is_under(frame, "traced_answer") if learners else not _is_under(frame, *BY_THE_CLOCK):
             self.files[str(Path(path).relative_to(ROOT))] += 1
 
 
-def _by_the_clock(frame: FrameType | None) -> bool:
-    """Return whether a call comes from what runs by the clock beside the update, whenever that happens to be due."""
+def _is_under(frame: FrameType | None, *names: str) -> bool:
+    """Return whether a call comes from a function of one of these names."""
     while frame is not None:
-        if frame.f_code.co_name in ("_watch", "watch", "_beats"):
+        if frame.f_code.co_name in names:
             return True
         frame = frame.f_back
     return False

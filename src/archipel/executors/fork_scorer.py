@@ -116,7 +116,10 @@ class ForkScorer:
         question = self._out.popleft()
         if found is None:
             close_all(self.connections)
-            found = self.score_here(self._rows[question.row], question.parts, question.bins)
+            try:
+                found = self.score_here(self._rows[question.row], question.parts, question.bins)
+            except Exception as error:  # it is this question's, whichever question is waited for
+                question.error = error
         question.answer = found
 
     def serve(self, connection: Connection) -> None:
@@ -150,10 +153,14 @@ class ScoreRequest:
     length: int
     """Bytes of it in the pipe."""
     answer: ScoreTable | None = None
+    error: Exception | None = None
+    """What scoring raised in place of an answer."""
 
     def result(self) -> ScoreTable:
         """Wait for the answer."""
         while self.answer is None:
+            if self.error is not None:
+                raise self.error
             self.scorer.receive()
         return self.answer
 
