@@ -133,7 +133,9 @@ def test_only_ones_own_models_are_fetched(undisturbed: Left, tmp_path: Path) -> 
             return b"".join([piece async for piece in bad.link._fetch(want, metadata=bad.link._metadata)])
 
         for task in (order.task - 1, order.task + 100, 2**63 - 1, -(2**63), -(1 << 62)):
-            with pytest.raises(grpc.aio.AioRpcError, match=f"Task {task} is not a task of {BAD}, or is closed") as caught:
+            with pytest.raises(
+                grpc.aio.AioRpcError, match=f"Task {task} is not a task of {BAD}, or is closed"
+            ) as caught:
                 await fetch(task, names)
             assert code_of(caught) == grpc.StatusCode.NOT_FOUND
         for layers, reason in (

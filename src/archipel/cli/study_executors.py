@@ -19,6 +19,7 @@ ADVICE = {
     "reads a number out": "compute with tensors instead of .item(), float() or int()",
     "autograd.Function": "give the function setup_context() and generate_vmap_rule = True",
     "out of torch": "compute in torch instead of numpy",
+    "that is not saved": "save the buffer, which makes it a part of the model, or compute it in __init__()",
     "changes an attribute": "keep what the network counts in a buffer (register_buffer) and change it in place",
     "Python's or numpy's generator": "draw by torch.rand, torch.randn or bernoulli_, which use the run's seed",
     "comes out differently": "change buffers in place (copy_, mul_, add_) instead of assigning them",

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from archipel.core.layout import Layout, TensorSlot
+from archipel.core.unsaved_buffers import UnsavedBuffers
 
 
 class Binding:
@@ -20,6 +21,7 @@ class Binding:
         """Each tensor's slot in the vector, the module's dictionary that holds it, and its name there."""
         self._bound: dict[str, Tensor] = {}
         """The tensors that `bind` has put there, by name."""
+        self.unsaved = UnsavedBuffers(layout, module)
         for layer in layout.layers:
             for entry in layer.entries:
                 path, _, name = entry.name.rpartition(".")
@@ -30,9 +32,10 @@ class Binding:
         """Make the parameters views into this vector.
 
         Weights of convolutions are copies with the channels last, which convolutions on a CPU want; `collect` brings
-        them back.
+        them back. Buffers that are no part of the vector start from the values that they had first.
         """
         self.layout.check("Binding", vector)
+        self.unsaved.reset()
         for entry, tensors, name in self._tensors:
             tensor = entry.tensor(vector)
             if len(entry.shape) == 4:

@@ -14,6 +14,7 @@ from archipel.core.binding import Binding
 from archipel.core.frozen_weights import copied, has_hooks
 from archipel.core.layout import Layout
 from archipel.core.types import Plan
+from archipel.core.unsaved_buffers import UnsavedBuffers
 from archipel.executors.arithmetic import SMALL, multiplications
 from archipel.executors.padding import padding_counts
 from archipel.executors.recording import UnrecordableError
@@ -84,6 +85,9 @@ def _tried(context: TrainingContext, made: Mapped, batch: int) -> str | None:
     """Try to step learners of a network as one, in the way that suits it; return why they cannot be, or None."""
     if _draws_elsewhere(context):
         return "it draws random numbers from Python's or numpy's generator, which a seed of the run does not reach"
+    changed = _changed_buffer(context)
+    if changed:
+        return f"its forward pass changes a buffer, {changed}, that is not saved (persistent=False)"
     # a loss may leave negative targets out of its mean, and the examples of the trial may have none
     made.whole = not context.y.is_floating_point() and int(context.y.min()) < 0
     reason = _trial(context, made)
@@ -119,6 +123,15 @@ def _draws_elsewhere(context: TrainingContext) -> bool:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module(context.x[[0, -1]])
     return before != (getstate(), repr(np.random.get_state()))
+
+
+def _changed_buffer(context: TrainingContext) -> str:
+    """Return a buffer that is no part of the vector and changes in a forward pass; empty: there is none."""
+    module = copied(context.module).train()
+    unsaved = UnsavedBuffers(context.layout, module)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        module(context.x[[0, -1]])
+    return next(iter(unsaved.changed()), "")
 
 
 def _has_rules(part: nn.Module) -> bool:

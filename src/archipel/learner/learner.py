@@ -160,7 +160,7 @@ class Job:
     epochs: int = 0
     losses: list[float] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)
-    """What the optimiser remembers between two epochs."""
+    """What the optimiser remembers between two epochs, and the buffers that the network does not save."""
     validation: Scored | None = None
     """The model at its end on the learner's own validation part, where an execution has found it out on the way."""
     received: Tensor | None = None

@@ -21,6 +21,9 @@ from archipel.learner.probes import loss_moments, mean_loss, score, squared_grad
 from archipel.learner.tokens import targets_of
 from archipel.learner.training_point import LocalPoint
 
+UNSAVED = "unsaved buffers"
+"""What a job's memory calls the buffers that a network changes and does not save."""
+
 
 def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
     """Carry a job on by so many epochs, or to its end."""
@@ -58,8 +61,11 @@ def _advance_kept(work: TrainingContext, job: Job, plan: Plan, name: str, last: 
 
 def _advance_phase(work: TrainingContext, job: Job, plan: Plan, last: float, end: float, of: str = "") -> None:
     """Carry a job on to the end of its phase, or to this epoch if that comes first."""
+    unsaved = work.binding.unsaved
+    unsaved.reset()
     with _trainable(work.module, work, plan.trains) as parameters:
         steps = _Steps(work, job, plan, parameters, of) if parameters else None
+        unsaved.reset(job.memory.get(UNSAVED))
         while not job.done and job.epochs < last:
             if steps is not None:
                 _epoch(work, job, plan, steps)
@@ -71,7 +77,9 @@ def _advance_phase(work: TrainingContext, job: Job, plan: Plan, last: float, end
             work.binding.collect(job.vector)
             job.kept = steps.point.collected(work.layout, job.vector)
         if steps is not None and not job.done:
-            job.memory = steps.memory() if job.epochs < end else {}
+            changed = unsaved.changed()
+            kept = {UNSAVED: changed} if changed else {}
+            job.memory = steps.memory() | kept if job.epochs < end else {}
 
 
 def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metrics:
@@ -213,7 +221,7 @@ def _pieces(work: TrainingContext, vector: Tensor | None, parameters: list[nn.Pa
 
 def _remember(steps: torch.optim.Optimizer, memory: dict[str, dict[str, Tensor]]) -> None:
     saved = steps.state_dict()
-    saved["state"] = {int(i): dict(state) for i, state in memory.items()}
+    saved["state"] = {int(i): dict(state) for i, state in memory.items() if i != UNSAVED}
     steps.load_state_dict(saved)
 
 
