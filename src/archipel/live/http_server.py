@@ -22,13 +22,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from archipel.live.access import COOKIE, Access
+from archipel.live.callers import Callers
 from archipel.live.follower import Follower
 from archipel.live.page_file import live_page
 
-MOST_CALLERS = 64
-"""Connections at a time; further ones are closed."""
 PATIENCE = 30.0
-"""Seconds that a caller may take to say or to take something."""
+"""Seconds that a caller who was admitted may take to say or to take something."""
 PULSE = 10.0
 """Seconds without news after which a watcher is told that the server is there."""
 PACE = 0.03
@@ -61,7 +60,7 @@ class LiveServer(ThreadingHTTPServer):
         self.access = access
         self.page = live_page()
         self._context = context
-        self._slots = threading.BoundedSemaphore(MOST_CALLERS)
+        self.callers = Callers()
         super().__init__(address, LiveHandler)
 
     @property
@@ -74,7 +73,7 @@ class LiveServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer a caller in a thread, if there is a slot."""
-        if self._slots.acquire(blocking=False):
+        if self.callers.enter(request, client_address[0]):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
@@ -84,12 +83,19 @@ class LiveServer(ThreadingHTTPServer):
         request.settimeout(PATIENCE)
         try:
             if self._context is not None:
-                request = self._context.wrap_socket(request, server_side=True)
+                plain = request
+                request = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
+                self.callers.moved(plain, request)
+                request.do_handshake()
             super().process_request_thread(request, client_address)
         except OSError:  # no TLS, or the wrong one
             self.shutdown_request(request)
         finally:
-            self._slots.release()
+            self.callers.leave(request)
+
+    def service_actions(self) -> None:
+        """End the callers that have not said in time who they are; called twice a second."""
+        self.callers.end_late()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore callers that went away."""
@@ -111,14 +117,16 @@ class LiveHandler(BaseHTTPRequestHandler):
         if "token" in asked and access.opens(asked["token"]):
             secure = "; Secure" if isinstance(self.connection, ssl.SSLSocket) else ""
             cookie = f"{COOKIE}={asked['token']}; HttpOnly; SameSite=Strict; Path=/{secure}"
+            self.server.callers.admit(self.connection)
             self._answer(b"", "text/plain", HTTPStatus.SEE_OTHER, {"Location": "/", "Set-Cookie": cookie})
             return
         if not access.admits(self.headers, self._certificate()):
             needed = (
                 "Open the page at localhost." if access.loopback else "It takes an operator's certificate or a token."
             )
-            self._answer(needed.encode(), "text/plain", HTTPStatus.FORBIDDEN)
+            self._answer(needed.encode(), "text/plain", HTTPStatus.FORBIDDEN, {"Connection": "close"})
             return
+        self.server.callers.admit(self.connection)
         match url.path.strip("/").split("/"):
             case [""]:
                 page = self.server.page
