@@ -51,11 +51,12 @@ fuzz: $(READY)  ## Feed ten million changed inputs to the parsers, and 10,000 ra
 LOCK := $(VENV)/bin/uv pip compile --quiet --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	--python-version 3.11 --python-platform x86_64-manylinux_2_28 -c constraints.txt
 
-lock: $(READY)  ## Pin every package by its hashes: requirements.lock (all extras), deploy/requirements.lock
+lock: $(READY)  ## Pin every package by its hashes: requirements.lock (all extras), and the locks of deploy/
 	# mirrors and torch's own index are given by the environment: UV_INDEX, UV_FIND_LINKS, UV_INDEX_STRATEGY
 	$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt uv
 	$(LOCK) --all-extras -o requirements.lock pyproject.toml
 	echo 'setuptools>=77' | $(LOCK) --extra federation -o deploy/requirements.lock pyproject.toml -
+	$(VENV)/bin/python tools/extra_locks.py deploy/requirements.lock requirements.lock deploy/locks $(LOCK)
 
 sbom: $(READY)  ## Write what is installed as a CycloneDX bill of materials to build/sbom.json
 	$(RUN) pip install --quiet --disable-pip-version-check -c constraints.txt cyclonedx-bom

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LOCKS = (ROOT / "requirements.lock", ROOT / "deploy" / "requirements.lock")
+EXTRA_LOCKS = tuple(sorted((ROOT / "deploy" / "locks").glob("*.lock")))
 PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+) \\\n((?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n?)+)", re.MULTILINE)
 
 pytestmark = pytest.mark.skipif(not LOCKS[0].exists(), reason="not in a checkout of the source")
@@ -23,7 +25,7 @@ def pins(path: Path) -> dict[str, str]:
     return {normal(name): version for name, version, _ in PIN.findall(path.read_text())}
 
 
-@pytest.mark.parametrize("path", LOCKS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", [*LOCKS, *EXTRA_LOCKS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_line_is_a_version_with_hashes(path: Path) -> None:
     text = path.read_text()
     assert PIN.sub("", text).strip() == ""
@@ -48,6 +50,32 @@ def test_the_lock_has_the_tested_versions(path: Path) -> None:
     assert not differ, "run `make lock`"
 
 
+def test_every_extra_that_an_image_may_have_has_a_lock_of_its_own() -> None:
+    """With the lock of `federation` it holds all that the extra names, in the versions of all extras together."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {path.stem for path in EXTRA_LOCKS} == extras.keys() - {"federation", "test", "dev", "docs"}
+    every, there = pins(LOCKS[0]), pins(LOCKS[1])
+    for path in EXTRA_LOCKS:
+        own = pins(path)
+        assert own.items() <= every.items(), "run `make lock`"
+        assert not own.keys() & there.keys()
+        assert {normal(name) for name in extras[path.stem]} <= own.keys() | there.keys()
+
+
+@pytest.mark.parametrize(
+    ("extras", "read"),
+    [("", ""), ("ray", "-r locks/ray.lock"), ("plots,ray", "-r locks/plots.lock -r locks/ray.lock")],
+)
+def test_the_container_installs_the_extras_that_it_is_given(extras: str, read: str) -> None:
+    text = (ROOT / "deploy" / "Dockerfile").read_text()
+    (locks,) = re.findall(r"--require-hashes .*?-r requirements\.lock (\$\(.*\))$", text, re.MULTILINE | re.DOTALL)
+    said = subprocess.run(["sh", "-c", f"echo {locks}"], env={"EXTRAS": extras}, capture_output=True, check=True)
+    assert said.stdout.decode().strip() == read
+    assert text.index("FROM ") < text.index("\nARG EXTRAS=\n") < text.index("$EXTRAS"), "each stage has its own"
+    assert "COPY deploy/locks locks\n" in text
+    assert "!deploy/locks\n" in (ROOT / "deploy" / "Dockerfile.dockerignore").read_text()
+
+
 def test_the_container_installs_by_hashes_alone() -> None:
     text = (ROOT / "deploy" / "Dockerfile").read_text()
     installs = re.findall(r"pip install ([^&]*?)(?:&&|\n(?!\s))", text.replace("\\\n", ""))
@@ -59,7 +87,7 @@ def test_the_containers_base_is_named_by_its_digest() -> None:
     """`FROM name@` without a digest is refused by every builder."""
     text = (ROOT / "deploy" / "Dockerfile").read_text()
     assert re.findall(r"^FROM (.*)$", text, re.MULTILINE) == ["python:3.11-slim@${DIGEST}"]
-    assert re.findall(r"^ARG (.*)$", text, re.MULTILINE) == ["DIGEST"], "no default, which could be a tag"
+    assert re.findall(r"^ARG (.*)$", text, re.MULTILINE) == ["DIGEST", "EXTRAS="], "no default, which could be a tag"
 
 
 @pytest.mark.parametrize("unit", ["archipel-controller.service", "archipel-learner@.service"])
