@@ -75,7 +75,7 @@ def test_a_site_narrows_the_budget_and_refuses_what_it_does_not_pay_for() -> Non
     again = ExamplePrivacy(island.budget, memory, len(island.learner.train))  # killed, and started again
     with pytest.raises(Refusal):
         again.noise(plan, 0)
-    with pytest.raises(ValueError, match=r"allows its examples epsilon 3.0, and fedavg adds no noise to gradients"):
+    with pytest.raises(ValueError, match=r"allows its examples epsilon 3.0, and learners of fedavg add no noise"):
         take_part(study_of(study()), "00", rules=SiteRules(max_epsilon=3.0))
     with pytest.raises(ValueError, match=r"for this learner, with \d+ examples, a task costs epsilon"):
         take_part(study_of(noised()), "00", rules=SiteRules(max_epsilon=0.1))

@@ -26,8 +26,10 @@ from archipel.core.parts import CentralNoise, Ending, LocalNoise, Rounds, Secure
 from archipel.core.records import PrivacySpent
 from archipel.core.types import AddUp, Failed
 from archipel.data import digits
-from archipel.federation.learner.local_state import StateFolder, Withheld
+from archipel.federation.learner.example_privacy import ExamplePrivacy
+from archipel.federation.learner.local_state import Memory, StateFolder, Withheld
 from archipel.federation.learner.masked_updates import MaskedUpdates, SumSettings
+from archipel.federation.learner.policy import Refusal, SiteRules
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import sum_steps
 from archipel.privacy.accounting import Draws, epsilon
@@ -36,6 +38,9 @@ from archipel.privacy.secure_sum.graph import degree, share_threshold, smallest_
 from archipel.privacy.secure_sum.quantiser import Quantiser
 from archipel.privacy.secure_sum.sum_messages import SecureSumRefused
 from archipel.simulation.fleet import Fleet, Group
+from archipel.study.files import study_of
+from archipel.study.local_site import take_part, try_out
+from tests.federation.in_one_process import study
 from tests.federation.test_masked_updates import Trusting
 from tests.privacy.documented import refused_rows
 
@@ -170,6 +175,33 @@ def test_a_learner_refuses_more_sums_than_its_own_budget_pays_for(tmp_path: Path
     with pytest.raises(SecureSumRefused, match="does not pay for sum 3 of this learner"):
         ask(3)
     assert StateFolder(tmp_path).memory.sums == 2, "a learner that is started again has not forgotten"
+
+
+def test_a_site_narrows_the_budget_of_sums_and_is_not_trained_in_vain() -> None:
+    raw = study(
+        algorithms=[{"name": "fedavg", "equally": True, "privacy": "SecureSum(noise=3.0, clip=0.5)"}],
+        ending={"rounds": 50},
+    )
+    both, paid = (epsilon("summed", 3.0, (Draws(1, 1, sums),), 1e-5) for sums in (2, 1))
+    island, narrowed = take_part(study_of(raw), "00", rules=SiteRules(max_epsilon=both))
+    assert island.sums is not None
+    assert island.sums.budget == both
+    assert any(f"a budget of epsilon {both:g} pays for 2 sums" in line for line in try_out(narrowed, island))
+    memory, plan = Memory(), island.policy.plans[0]
+    privacy = ExamplePrivacy(island.budget, memory, len(island.learner.train), island.sums)
+    memory.sums = 1
+    assert privacy.noise(plan, 0) is None, "nothing is added to gradients"
+    memory.sums = 2
+    with pytest.raises(Refusal, match="does not pay for sum 3 of this learner"):
+        privacy.noise(plan, 1)
+    with pytest.raises(ValueError, match=rf"with noise 3 costs epsilon {paid:.3g}, and this learner's budget is 0.1"):
+        take_part(study_of(raw), "00", rules=SiteRules(max_epsilon=0.1))
+    raw["algorithms"][0]["privacy"] = "SecureSum()"
+    with pytest.raises(ValueError, match=r"allows its examples epsilon 9\.0, and learners of fedavg add no noise"):
+        take_part(study_of(raw), "00", rules=SiteRules(max_epsilon=9.0))
+    raw["algorithms"][0]["privacy"] = "CentralNoise(noise=3.0)"
+    with pytest.raises(ValueError, match="learners of fedavg add no noise"):  # it relies on the controller
+        take_part(study_of(raw), "00", rules=SiteRules(max_epsilon=9.0))
 
 
 NOISE: dict[str, Any] = {"noise": 1.0}

@@ -71,8 +71,8 @@ def take_part(
     policy = Policy.of(algorithm, work.layout, evaluation, ending, listed, rules)
     policy.check_site(len(learner.train) or len(learner.test))
     budget = BudgetTerms.of(algorithm, work.layout, ending, rules.max_epsilon)
-    _check_budget(algorithm, work, learner, budget, rules)
-    execution, sums = study.simulation.execution, _sums(algorithm, ending)
+    execution, sums = study.simulation.execution, _sums(algorithm, ending, rules.max_epsilon)
+    _check_budget(algorithm, work, learner, budget, sums, rules)
     if not everybodys:
         return LocalSite(work, learner, policy, seed, execution=execution, sums=sums, budget=budget), study
     x = data.x
@@ -83,25 +83,39 @@ def take_part(
     return LocalSite(work, learner, policy, seed, moments(x, part.train), standardise, execution, sums), study
 
 
-def _sums(algorithm: Algorithm, ending: Ending) -> SumSettings | None:
-    """Return what the study says of secure sums, if it has them."""
+def _sums(algorithm: Algorithm, ending: Ending, most: float | None) -> SumSettings | None:
+    """Return what the study says of secure sums, if it has them; most: epsilon that the site allows at most."""
     settings = algorithm.privacy
     if not isinstance(settings, SecureSum):
         return None
-    given = [one for one in (settings.epsilon, ending.epsilon) if one is not None]
+    noise = settings.noise_of(ending)
+    given = [one for one in (settings.epsilon, ending.epsilon, most if noise else None) if one is not None]
     budget = min(given, default=math.inf)
-    return SumSettings(settings, isinstance(algorithm.weighting, Equally), settings.noise_of(ending), budget)
+    return SumSettings(settings, isinstance(algorithm.weighting, Equally), noise, budget)
 
 
 def _check_budget(
-    algorithm: Algorithm, work: TrainingContext, learner: Learner, budget: BudgetTerms | None, rules: SiteRules
+    algorithm: Algorithm,
+    work: TrainingContext,
+    learner: Learner,
+    budget: BudgetTerms | None,
+    sums: SumSettings | None,
+    rules: SiteRules,
 ) -> None:
     """Check that the study has the noise that the site file demands, and that the budget pays for a task."""
+    noised = sums if sums is not None and sums.noise else None
     require(
-        rules.max_epsilon is None or budget is not None,
-        f"This site allows its examples epsilon {rules.max_epsilon}, and {algorithm.name} adds no noise to gradients. "
-        'Ask for a study with privacy = "LocalNoise(...)", or leave max_epsilon out of the site file.',
+        rules.max_epsilon is None or budget is not None or noised is not None,
+        f"This site allows its examples epsilon {rules.max_epsilon}, and learners of {algorithm.name} add no noise. "
+        'Ask for a study with privacy = "LocalNoise(...)" or "SecureSum(noise=..., ...)", or leave max_epsilon out of '
+        "the site file.",
     )
+    if noised is not None:
+        require(
+            noised.refusal(1) is None,
+            f"A single sum with noise {noised.noise:g} costs epsilon {noised.cost(1):.3g}, and this learner's budget "
+            f"is {noised.budget:g}. Ask for more noise, or raise max_epsilon in the site file.",
+        )
     if budget is not None and len(learner.train):
         algorithm.check_network(work.module, work.layout, work.x[learner.train[:TRIED]])
         check_budget(ExampleBudget(budget, len(learner.train), ExampleAccount()), "this learner")
@@ -177,6 +191,8 @@ def try_out(study: Study, island: LocalSite, threads: int = 1) -> list[str]:
         budget = ExampleBudget(island.budget, len(learner.train), ExampleAccount())
         noise = budget.of_task(plan, "dry run")
         told.append(f"privacy: noise {budget.noise:.3g} x clip in every step; {_paid(budget, island.budget.plans[0])}")
+    if island.sums is not None and island.sums.noise:
+        told.append(f"privacy: noise {island.sums.noise:.3g} x clip in every sum; {_sums_paid(island.sums)}")
     job = Job.begin(learner, work.layout, work.layout.vector(work.module), plan, noise=noise)
     before = score(work, job.vector, learner.train).loss
     advance(work, job)
@@ -206,6 +222,20 @@ def _paid(budget: ExampleBudget, plan: Plan) -> str:
     if math.isinf(epsilon):
         return "no budget limits it"
     return f"a budget of epsilon {epsilon:g} pays for {budget.tasks_paid(plan)} tasks"
+
+
+def _sums_paid(sums: SumSettings) -> str:
+    """Say how far a budget goes."""
+    if math.isinf(sums.budget):
+        return "no budget limits it"
+    paid = 1
+    while sums.refusal(2 * paid) is None:
+        paid *= 2
+    first, last = paid, 2 * paid  # the first is paid for, and the last is not
+    while last - first > 1:
+        middle = (first + last) // 2
+        first, last = (middle, last) if sums.refusal(middle) is None else (first, middle)
+    return f"a budget of epsilon {sums.budget:g} pays for {first} sums"
 
 
 def save_model(island: LocalSite, model: Tensor, path: Path) -> None:

@@ -32,8 +32,8 @@ class SiteTable(StudyTable):
     refuse: tuple[Probes, ...] = ()
     """Questions that are not answered, as with `--refuse`."""
     max_epsilon: Annotated[float, Field(gt=0)] | None = None
-    """Largest epsilon of any example in the whole run; the study has to use LocalNoise. Where the noise
-    follows from the budget it is raised, else the learner rests earlier."""
+    """Largest epsilon of any example in the whole run; the study has to use LocalNoise, or SecureSum with noise. Where
+    LocalNoise's noise follows from the budget it is raised, else the learner takes part in fewer tasks."""
     code: dict[str, Sha256] | None = None
     """Code files beside the study that may run, each with its SHA-256, as `sha256sum` prints it. Other code is refused,
     `--allow-code` or not; an empty table refuses all. Default: as without a site file."""

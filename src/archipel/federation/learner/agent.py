@@ -101,11 +101,11 @@ class Agent:
         self._lost = asyncio.Event()  # the controller has taken it for gone
         self._questions = Questions(self.island.policy, self.memory)
         self._keys = TaskKeys(self.island.seed, self.island.learner.name, self.memory)
+        examples = len(self.island.learner.train)
         self.sums: MaskedUpdates | None = None
         if (settings := self.island.sums) is not None:
-            own = (self.island.learner.name, self.folder, settings, len(self.island.learner.train))
-            self.sums = MaskedUpdates(*own, self.signatures)
-        self._examples = ExamplePrivacy(self.island.budget, self.memory, len(self.island.learner.train))
+            self.sums = MaskedUpdates(self.island.learner.name, self.folder, settings, examples, self.signatures)
+        self._examples = ExamplePrivacy(self.island.budget, self.memory, examples, self.island.sums)
         self._settling: set[int] = set()  # tasks whose answers are on their way
 
     def _a_bench(self) -> TrainingContext:

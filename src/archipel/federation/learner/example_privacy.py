@@ -1,4 +1,4 @@
-"""A learner's side of local noise; its secret and its account are in its own state folder."""
+"""A learner's own budgets: of noise in its gradients and in its secure sums; accounts are in its own state folder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from archipel.core.types import Metrics, Plan
 from archipel.federation.learner.local_state import Memory
+from archipel.federation.learner.masked_updates import SumSettings
 from archipel.federation.learner.policy import Refusal
 from archipel.learner.example_budget import BudgetTerms, ExampleAccount, ExampleBudget, StepNoise
 
@@ -13,16 +14,21 @@ from archipel.learner.example_budget import BudgetTerms, ExampleAccount, Example
 class ExamplePrivacy:
     """Gives every task its noise and enters it in the account, as the learner's own copy of the study says."""
 
-    def __init__(self, terms: BudgetTerms | None, memory: Memory, examples: int) -> None:
-        """terms: None where the study adds no noise to gradients."""
-        self._memory = memory
+    def __init__(
+        self, terms: BudgetTerms | None, memory: Memory, examples: int, sums: SumSettings | None = None
+    ) -> None:
+        """terms: None where the study adds no noise to gradients; sums: None where it has no secure sums."""
+        self._memory, self._sums = memory, sums
         self._budget: ExampleBudget | None = None
         if terms is not None:
             memory.examples = memory.examples or ExampleAccount()
             self._budget = ExampleBudget(terms, examples, memory.examples)
 
     def noise(self, plan: Plan, task: int) -> StepNoise | None:
-        """Return what a task's gradients are noised with; refuse one that the budget does not pay for."""
+        """Return what a task's gradients are noised with; refuse one that a budget does not pay for."""
+        reason = None if self._sums is None else self._sums.refusal(self._memory.sums + 1)
+        if reason is not None:
+            raise Refusal(reason)
         if self._budget is None:
             return None
         reason = self._budget.refusal(plan)

@@ -54,6 +54,16 @@ class SumSettings:
     budget: float = math.inf
     """Epsilon that this learner's sums never exceed."""
 
+    def refusal(self, sums: int) -> str | None:
+        """Return why a learner takes no part in its sum of this number, or None."""
+        if math.isinf(self.budget) or self.cost(sums) <= self.budget:
+            return None
+        return f"the privacy budget of {self.budget:g} does not pay for sum {sums} of this learner"
+
+    def cost(self, sums: int) -> float:
+        """Return epsilon of so many sums."""
+        return epsilon("summed", self.noise, (Draws(1, 1, sums),), self.sums.delta)
+
 
 def reply_in_sum(sums: MaskedUpdates | None, step: pb.SumStep, sequence: int) -> tuple[pb.Head, memoryview]:
     """Return a learner's answer to a phase, or why there is none, and the masked numbers."""
@@ -135,7 +145,9 @@ class MaskedUpdates:
             raise SecureSumRefused(f"{self._name}: it has no update of task {step.training} with these layers.")
         if withheld.sum is not None:
             raise SecureSumRefused(f"{self._name}: the update of task {step.training} was in round {withheld.sum}.")
-        self._check_budget(memory.sums + 1)
+        reason = self._settings.refusal(memory.sums + 1)  # a controller's word is not relied on
+        if reason is not None:
+            raise SecureSumRefused(f"{self._name}: {reason}.")
         memory.last_sum = withheld.sum = step.task
         memory.sums += 1
         self._folder.save()
@@ -143,16 +155,6 @@ class MaskedUpdates:
         self._answers = {}
         self._open()
         self._note(step.phase, request)
-
-    def _check_budget(self, sums: int) -> None:
-        """Refuse a sum that the own budget does not pay for: a controller's word is not relied on."""
-        settings = self._settings
-        if math.isinf(settings.budget):
-            return
-        if epsilon("summed", settings.noise, (Draws(1, 1, sums),), settings.sums.delta) > settings.budget:
-            raise SecureSumRefused(
-                f"{self._name}: the privacy budget of {settings.budget:g} does not pay for sum {sums} of this learner."
-            )
 
     def _open(self) -> None:
         self._learner = MaskingLearner(
