@@ -307,9 +307,9 @@ def test_an_unknown_layer_is_told_the_known_ones() -> None:
 
 
 def test_a_module_without_parameters() -> None:
-    with pytest.raises(ValueError, match="Layout: ReLU has no parameters that train; give a module"):
+    with pytest.raises(ValueError, match="Layout: ReLU has no trainable parameters; give a module"):
         Layout.of(nn.ReLU())
-    with pytest.raises(ValueError, match="has no parameters"):
+    with pytest.raises(ValueError, match="has no trainable parameters"):
         Layout.of(nn.BatchNorm1d(3, affine=False))  # statistics alone cannot be trained
 
 

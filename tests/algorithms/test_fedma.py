@@ -437,17 +437,17 @@ def test_clipping_measures_from_what_a_learner_started_from() -> None:
     ("change", "message"),
     [
         ({"protocol": Stream()}, r"MatchedMean needs all learners at the same layer; use Rounds\(\), not Stream"),
-        ({"server": Replace(0.5)}, r"in which Replace\(rate=0.5\) cannot compare a model with the one before"),
-        ({"server": ap.Adam()}, "cannot compare a model with the one before"),
-        ({"planners": ()}, r"settles one layer a round; add LayerByLayer\(\)"),
+        ({"server": Replace(0.5)}, r"so Replace\(rate=0.5\) cannot compare a model with the previous one"),
+        ({"server": ap.Adam()}, "cannot compare a model with the previous one"),
+        ({"planners": ()}, r"fixes one layer a round; add LayerByLayer\(\)"),
         (
             {"planners": (ap.LayerByLayer(), PrivateLayers("head"))},
-            "LayerByLayer says which layers train and travel, and so does PrivateLayers",
+            "LayerByLayer and PrivateLayers.* both choose which layers train and are sent",
         ),
-        ({"plan": ap.Plan(private=("head",))}, "and so does the plan"),
+        ({"plan": ap.Plan(private=("head",))}, "LayerByLayer and the plan both choose"),
         (
             {"merge": ap.Mean()},
-            r"LayerByLayer needs a merge that settles layers in turn; use MatchedMean\(\), not Mean",
+            r"LayerByLayer needs a merge that fixes layers in turn; use MatchedMean\(\), not Mean",
         ),
     ],
 )

@@ -75,5 +75,5 @@ def test_a_tier_that_is_no_group_is_refused() -> None:
 )
 def test_layers_that_name_nothing_are_refused(make: Any) -> None:
     data = ap.data.digits().split(learners=3)
-    with pytest.raises(ValueError, match=r"no layer is named\. Layers of this model: fc1, head\."):
+    with pytest.raises(ValueError, match=r"no layer is given\. Layers of this model: fc1, head\."):
         ap.simulate(make(), data, ending=ap.Ending(rounds=1))

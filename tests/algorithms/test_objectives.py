@@ -146,7 +146,10 @@ def test_a_phase_is_found_by_its_epoch() -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (ap.fedlc, "not stacked, because its learners minimise an objective of their own (LogitCalibration(tau=1.0))"),
+        (
+            ap.fedlc,
+            "not stacked, because its learners minimise another objective than the loss (LogitCalibration(tau=1.0))",
+        ),
         (
             lambda: ap.fedrep(fraction=1.0),
             "not stacked, because its tasks have phases, in which different layers or models train",
@@ -177,7 +180,7 @@ def test_workers_come_to_the_bits_of_plain_execution() -> None:
         ({"plan": Plan(steps=3)}, "HeadFirst counts epochs, and the plan has steps"),
         (
             {"planners": (ap.HeadFirst(), ap.FrozenLayers())},
-            "HeadFirst and FrozenLayers both say when which layers train",
+            "HeadFirst and FrozenLayers both choose which layers train when",
         ),
         ({"planners": (ap.HeadFirst(), ap.ControlVariates())}, "with HeadFirst no layer trains in all of them"),
         ({"objective": "LogitCalibration()"}, r"objective should be, for example, LogitCalibration\(\), or None"),
@@ -199,9 +202,7 @@ def test_phases_are_those_of_the_task() -> None:
 
 def test_an_objective_of_classes_needs_class_scores() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
-    with pytest.raises(
-        ValueError, match=r"LogitCalibration compares the scores of classes, and .* \(2, 1\) for 2 exam"
-    ):
+    with pytest.raises(ValueError, match=r"LogitCalibration compares class scores, and .* \(2, 1\) for 2 exam"):
         LogitCalibration().check_network(network, ap.Layout.of(network), torch.zeros(2, 4))
     with pytest.raises(NotImplementedError):
         Objective().loss(batch([1.0], 0, [1]), cross_entropy)

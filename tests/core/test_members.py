@@ -87,8 +87,8 @@ def test_members_are_listed_as_a_walk_finds_them(changes: list[tuple[str, str, R
             getattr(found, what)(name)
         there = [one for one in found.values() if one.active]
         training = sorted(one.name for one in there if one.role == "train")
-        assert list(found.there("train")) == training
-        assert list(found.there("test")) == sorted(one.name for one in there if one.role == "test")
+        assert list(found.present("train")) == training
+        assert list(found.present("test")) == sorted(one.name for one in there if one.role == "test")
         if looked_at:  # whoever is idle is listed when somebody asks, however much has changed by then
             assert list(found.idle) == [name for name in training if not found[name].busy]
         assert list(found.validating) == [name for name in training if found[name].validation]

@@ -33,7 +33,7 @@ def test_who_is_there_follows_joins_leaves_returns_and_changes_of_role() -> None
 
     def there(event: Joined | Left) -> dict[str, list[str]]:
         hand.do(event)  # `validate` holds it against the members
-        there = {role: list(hand.state.members.there(role)) for role in ROLES}
+        there = {role: list(hand.state.members.present(role)) for role in ROLES}
         assert list(hand.controller._context.view("protocol").active()) == there["train"]
         return {role: names for role, names in there.items() if names}
 
@@ -58,11 +58,11 @@ def test_who_is_there_follows_joins_leaves_returns_and_changes_of_role() -> None
 @pytest.mark.parametrize(
     ("broken", "law"),
     [
-        (lambda members: members.there("train").remove("a"), "who is there to train"),
-        (lambda members: members.there("test").add("b"), "who is there to test"),
-        (lambda members: members.idle.add("a"), "who is idle"),
-        (lambda members: members.idle.remove("c"), "who is idle"),
-        (lambda members: members.validating.remove("c"), "who has a validation part"),
+        (lambda members: members.present("train").remove("a"), "learners to train"),
+        (lambda members: members.present("test").add("b"), "learners to test"),
+        (lambda members: members.idle.add("a"), "idle learners"),
+        (lambda members: members.idle.remove("c"), "idle learners"),
+        (lambda members: members.validating.remove("c"), "learners with a validation part"),
         (lambda members: members.engage("c"), "tasks and updates of c"),
         (lambda members: members.release("a"), "tasks and updates of a"),
     ],

@@ -137,7 +137,7 @@ def test_stacks_hand_augmented_images_over() -> None:
     assert choose(context(None, perceptron), plan)[0] in ("native", "stacked")
     assert choose(context(Augment(2), perceptron), plan)[0] == "workers"
     for way in ("stacked", "native"):
-        with pytest.raises(ValueError, match=rf"'{way}' trains on examples as they are.*Augment\(pad=2, flip=True\)"):
+        with pytest.raises(ValueError, match=rf"'{way}' does not support augmentation.*Augment\(pad=2, flip=True\)"):
             executor_of(context(Augment(2), perceptron), plan, way)
 
 

@@ -292,9 +292,9 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "clip by name": (lambda: CentralNoise(noise=1.0, clip="median"), "clip should be a norm such as 1.0"),  # type: ignore[arg-type]
     "by examples": (lambda: replace(fedavg(), privacy=noise), "Use weighting=Equally()"),
     "tvw": (lambda: replace(tvw(), privacy=noise), "ByFreshness(...) under Stream"),
-    "dvw": (lambda: replace(sync_dvw(), privacy=noise), "weights that tell nothing of the data"),
-    "rce": (lambda: replace(rce(), privacy=noise), "weights that tell nothing of the data"),
-    "median": (lambda: algorithm(noise, merge=Median()), "Median() is none. Use merge=Mean()"),
+    "dvw": (lambda: replace(sync_dvw(), privacy=noise), "weights that do not depend on the data"),
+    "rce": (lambda: replace(rce(), privacy=noise), "weights that do not depend on the data"),
+    "median": (lambda: algorithm(noise, merge=Median()), "Median() computes none. Use merge=Mean()"),
     "krum": (lambda: algorithm(noise, merge=Krum()), "Use merge=Mean()"),
     "community": (lambda: algorithm(noise, merge=Community()), "Use merge=Mean()"),
     "mix": (lambda: algorithm(noise, protocol=Stream(), merge=Mix()), "Use merge=Mean()"),
@@ -304,10 +304,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: replace(divide_and_conquer(prepass=2), weighting=Equally(), privacy=noise),
         "DivideAndConquer goes with a given split",
     ),
-    "classes": (lambda: algorithm(noise, merge=MeanByClass()), "MeanByClass() is none. Use merge=Mean()"),
+    "classes": (lambda: algorithm(noise, merge=MeanByClass()), "MeanByClass() computes none. Use merge=Mean()"),
     "first answers": (
         lambda: algorithm(noise, protocol=Rounds(0.5, extra=0.5), selection=Poisson()),
-        "its update also takes another one's place. Leave extra out, or draw a fixed number with selection=Uniform()",
+        "its update also displaces another one. Leave extra out, or draw a fixed number with selection=Uniform()",
     ),
     "as long as data call for": (
         lambda: replace(algorithm(noise, protocol=Stream(3)), planners=(ValidationCycle(),)),
@@ -321,7 +321,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "poisson stream": (lambda: algorithm(noise, protocol=Stream(3), selection=Poisson()), "Use Rounds(fraction)"),
     "epsilon without noise": (
         lambda: Release(algorithm(CentralNoise(epsilon=1.0), protocol=Stream(3), weighting=ByFreshness())),
-        "nobody knows how often a learner will contribute. Give noise=... beside epsilon=1",
+        "it is unknown how often a learner will contribute. Give noise=... beside epsilon=1",
     ),
     "epsilon for ever": (
         lambda: Release(algorithm(CentralNoise(epsilon=1.0)), ending=Ending(seconds=9)),
@@ -367,6 +367,6 @@ def test_a_delta_that_may_reveal_somebody_is_warned_of() -> None:
 def test_running_statistics_are_refused(islands: Any) -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
     with pytest.raises(
-        ValueError, match=r"holds running statistics, which noise would spoil\. Use group normalisation"
+        ValueError, match=r"holds running statistics, which noise would make useless\. Use group normalisation"
     ):
         simulate(small(), islands, model=network)

@@ -388,10 +388,10 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "tasks": (lambda: LocalNoise(epsilon=1.0, tasks=0), "tasks should be at least 1, got 0"),
     "broken tasks": (lambda: LocalNoise(epsilon=1.0, tasks=1.5), "should be a whole number, got 1.5"),  # type: ignore[arg-type]
     "gradient norms": (lambda: noised(radfed_i()), "ByImportance"),
-    "losses": (lambda: noised(oort()), "has learners tell their training loss, computed from the same examples"),
+    "losses": (lambda: noised(oort()), "has learners report their training loss, computed from the same examples"),
     "class counts": (lambda: noised(fedlc()), "how many there are of each class. Leave it out"),
-    "another descent": (lambda: noised(per_fedavg()), "goes along something else"),
-    "features": (lambda: noised(moon()), "compares what goes into a layer"),
+    "another descent": (lambda: noised(per_fedavg()), "steps along something else"),
+    "features": (lambda: noised(moon()), "compares the inputs of a layer"),
     "fine-tuning": (
         lambda: replace(FEDAVG, personal=FineTuned(), privacy=NOISE),
         "trains on the learner's examples without noise",
@@ -403,11 +403,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "running statistics": (
         lambda: start(NOISE, Ending(rounds=1), model=counting),
-        "training changes 0.seen by the examples as they are",
+        "training updates 0.seen from the examples without noise",
     ),
     "a stream for ever": (
         lambda: start(LocalNoise(epsilon=1.0), Ending(commits=9), async_fedavg()),
-        "nobody knows how many tasks a learner will get. Give tasks=..., or noise=... beside epsilon",
+        "it is unknown how many tasks a learner will get. Give tasks=..., or noise=... beside epsilon",
     ),
     "epsilon for ever": (
         lambda: start(LocalNoise(epsilon=1.0), Ending(seconds=9)),

@@ -234,7 +234,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
             digits().split(learners=8),
             model=nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)),
         ),
-        "SecureSum: the layer '2.buffers' holds running statistics, which noise would spoil. Use group normalisation",
+        "SecureSum: the layer '2.buffers' holds running statistics, which noise would make useless. Use group",
     ),
 }
 

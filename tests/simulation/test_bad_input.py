@@ -37,7 +37,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     # ------------------------------------------------------------------------------------------------- the model
     "a module without parameters": (
         lambda: ap.simulate(ap.fedavg(), islands(4), model=nn.Flatten()),
-        ["Flatten has no parameters", "give a module with at least one layer"],
+        ["Flatten has no trainable parameters", "give a module with at least one layer"],
     ),
     "too few outputs": (
         lambda: ap.simulate(ap.fedavg(), islands(4), model=small_mlp(64, 7)),
@@ -77,7 +77,7 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "a net too small to divide": (
         lambda: ap.simulate(ap.divide_and_conquer(), islands(4), model=lambda: nn.Linear(64, 10)),
-        ["a net of one layer", "cannot be split", "give one with two or more"],
+        ["a network of one layer", "cannot be split", "give two or more"],
     ),
     "nothing but deep layers": (
         lambda: ap.simulate(ap.plu(deep="all"), islands(4)),

@@ -128,8 +128,8 @@ def test_fine_tuning_takes_the_fast_ways() -> None:
     ("method", "reason"),
     [
         ("ditto", "its tasks have phases, in which different layers or models train"),
-        ("apfl", "its learners descend along something else than a gradient (MixedDescent(share=0.5, adaptive=True))"),
-        ("moon", "its learners minimise an objective of their own (ModelContrast(mu=5.0, tau=0.5, head='head'))"),
+        ("apfl", "its learners do not descend along the gradient (MixedDescent(share=0.5, adaptive=True))"),
+        ("moon", "its learners minimise another objective than the loss (ModelContrast(mu=5.0, tau=0.5, head='head'))"),
     ],
 )
 def test_a_run_says_why_it_is_not_stacked(method: str, reason: str) -> None:

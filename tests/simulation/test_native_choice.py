@@ -173,7 +173,7 @@ def test_without_the_library() -> None:
     assert choose(at_hand, PLAN)[0] == "stacked"
     not_natively(at_hand)
     assert ap.simulate(ap.fedavg(batch=8), small_islands(), ending=ap.Ending(rounds=1)).execution == "stacked"
-    with pytest.raises(ValueError, match="only if a C compiler was there when Archipel was installed"):
+    with pytest.raises(ValueError, match="only if a C compiler was available when Archipel was installed"):
         ap.simulate(ap.fedavg(batch=8), small_islands(), ending=ap.Ending(rounds=1), execution="native")
 
 

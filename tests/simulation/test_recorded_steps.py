@@ -136,7 +136,7 @@ def test_what_depends_on_nothing_is_computed_once() -> None:
         (lambda given: [given["x"][given["x"] > 0]], "sizes of its tensors depend on their numbers"),
         (lambda given: [given["x"].reshape(-1, 4)[torch.randperm(5)]], "draws random numbers by aten.randperm"),
         (lambda given: [given["x"] * len(given["x"]) ** 0.5], "depend on the number of learners"),
-        (lambda given: [sum((row for row in given["x"]), torch.zeros(5, 4))], "one has other operations"),
+        (lambda given: [sum((row for row in given["x"]), torch.zeros(5, 4))], "the operations differ"),
         (lambda given: [given["x"].to_sparse().to_dense()], "sparse"),
     ],
     ids=["number", "mask", "order", "factor", "loop", "sparse"],

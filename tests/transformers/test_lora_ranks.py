@@ -258,9 +258,9 @@ def test_ranks_that_do_not_fit(algorithm: ap.Algorithm, module: Any, told: str) 
 
 
 def test_parts_that_do_not_go_with_ranks() -> None:
-    with pytest.raises(ValueError, match="StackedLora finds new factors for every version"):
+    with pytest.raises(ValueError, match="StackedLora computes new factors for every version"):
         replace(method(StackedLora()), server=Adam())
     with pytest.raises(ValueError, match="a learner of a low rank would drop"):
         replace(ap.radfed(), planners=(LoraRanks({"small": 1}),))
-    with pytest.raises(ValueError, match="ranks should say the rank of each group"):
+    with pytest.raises(ValueError, match="ranks should give the rank of each group"):
         LoraRanks({})

@@ -1,4 +1,4 @@
-"""An algorithm is a frozen record of parts: every method of the five papers is one, and so is every mixture."""
+"""Algorithms: frozen records of parts. Every method of the five papers is one, and so is every mixture of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OPTIONAL: dict[str, tuple[type[Part], str]] = {
 
 @dataclass(frozen=True)
 class Algorithm:
-    """When to aggregate, who takes part, what an update counts, what the weights act on, and what tasks ask for."""
+    """A method: protocol, selection, weighting, merge, server optimiser and planners, each a part of its own."""
 
     name: str
     protocol: Protocol = Rounds()
@@ -48,11 +48,11 @@ class Algorithm:
     planners: tuple[Planner, ...] = ()
     recall: Recall | None = None
     objective: Objective | None = None
-    """What learners minimise, where it is not the task's loss."""
+    """The learners' objective; None: the task's loss."""
     descent: Descent | None = None
-    """What learners descend along, where it is not the gradient."""
+    """The learners' direction of descent; None: the gradient."""
     personal: Personal | None = None
-    """The model that a learner uses for itself, where it is not the shared one."""
+    """The model that a learner uses itself; None: the shared one."""
     privacy: Privacy | None = None
     plan: Plan = Plan()
     """The plan the planners start from: epochs, batch, rate, optimiser."""
@@ -75,7 +75,7 @@ class Algorithm:
                 f"{self.name}: {name} should be a {kind.__name__} such as {_default(name)!r}, got {given!r}.",
             )
         for planner in self.planners:
-            require(isinstance(planner, Planner), f"{self.name}: {planner!r} in planners is no Planner.")
+            require(isinstance(planner, Planner), f"{self.name}: {planner!r} in planners is not a Planner.")
         for name, (kind, example) in OPTIONAL.items():
             given = getattr(self, name)
             require(
@@ -107,7 +107,7 @@ class Algorithm:
             part.check(layout)
 
     def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:
-        """Refuse a network that a part cannot work with, tried on a few examples."""
+        """Refuse a network that a part cannot work with; parts try it on a few examples."""
         for _, part in self.parts():
             part.check_network(module, layout, examples)
 
@@ -144,7 +144,7 @@ class Algorithm:
 
     @property
     def validates(self) -> bool:
-        """Learners reserve a validation part; a method that asks for none trains on all its data."""
+        """Whether learners reserve a validation part; otherwise they train on all their data."""
         asks = self.plan.cycle is not None or any(report in ("losses", "validation") for report in self.plan.reports)
         return asks or self.needs.validation
 
@@ -155,7 +155,7 @@ class Algorithm:
 
     @property
     def needs(self) -> Needs:
-        """What the parts ask for, together."""
+        """The combined needs of all parts."""
         return Needs.together(part.needs for _, part in self.parts())
 
     @property
@@ -164,7 +164,7 @@ class Algorithm:
         return tuple(name for _, part in self.parts() for name in part.keeps)
 
     def optional(self, layout: Layout) -> frozenset[str]:
-        """Return the layers that an answer leaves out if they are unwanted when the task ends."""
+        """Return the layers that an answer omits if they are unwanted when the task ends."""
         return frozenset(name for planner in self.planners for name in planner.optional(layout))
 
     def private(self, layout: Layout) -> tuple[str, ...]:

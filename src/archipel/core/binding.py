@@ -1,4 +1,4 @@
-"""Binding: a module's parameters as views into a vector, so that training the one changes the other."""
+"""Binding: a module's parameters as views into a vector, so that training the module changes the vector."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from archipel.core.unsaved_buffers import UnsavedBuffers
 
 
 class Binding:
-    """One module, which is bound to one vector at a time."""
+    """A module that is bound to one vector at a time."""
 
     def __init__(self, layout: Layout, module: nn.Module) -> None:
-        """Find the module's tensors once: it is bound at every task and every score."""
+        """Look up the module's tensors once; binding happens at every task and every score."""
         self.layout = layout
         self._tensors: list[tuple[TensorSlot, dict[str, Any], str]] = []
         """Each tensor's slot in the vector, the module's dictionary that holds it, and its name there."""
@@ -31,8 +31,8 @@ class Binding:
     def bind(self, vector: Tensor) -> None:
         """Make the parameters views into this vector.
 
-        Weights of convolutions are copies with the channels last, which convolutions on a CPU want; `collect` brings
-        them back. Buffers that are no part of the vector start from the values that they had first.
+        Weights of convolutions become channels-last copies, which are faster on a CPU; `collect` copies them back.
+        Unsaved buffers are reset to their initial values.
         """
         self.layout.check("Binding", vector)
         self.unsaved.reset()
@@ -48,7 +48,7 @@ class Binding:
                 tensors[name] = tensor
 
     def collect(self, vector: Tensor) -> None:
-        """Copy back into the vector what `bind` could not make a view of, and buffers that were assigned anew."""
+        """Copy back into the vector what `bind` could not make a view of, and buffers that were reassigned."""
         for entry, tensors, name in self._tensors:
             assigned_anew = tensors[name] is not self._bound.get(entry.name, tensors[name])
             if not entry.is_view or (assigned_anew and not isinstance(tensors[name], nn.Parameter)):

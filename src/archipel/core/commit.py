@@ -24,11 +24,11 @@ from archipel.core.tasks import planned, recall, unwanted
 from archipel.core.types import Model, Summed
 
 MOST_WEIGHTS = 4096
-"""Weights that differ by layer which are recorded of a commit: thousands of learners and layers would fill the disk."""
+"""Most weights by layer that are recorded for a commit; thousands of learners and layers would fill the disk."""
 
 
 def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
-    """Make the updates of these tasks a new version; what cannot be applied is refused."""
+    """Make the updates of these tasks a new version; refuse those that cannot be applied."""
     algorithm = context.algorithm
     updates, weights = _weigh(context, _take_from_queue(context, tasks))
     refusal = _refusal(context, updates)
@@ -49,7 +49,7 @@ def commit(context: ControllerContext, tasks: Sequence[int]) -> None:
 
 
 def commit_sum(context: ControllerContext, event: Summed) -> None:
-    """Make the mean of updates that the engine has added up a new version; it is merged as one update would be."""
+    """Make the engine's sum of updates a new version; its mean is merged like a single update."""
     senders, weights, mean = take_sum(context, event)
     if senders:
         proposal = context.algorithm.merge.merge(context.view("merge"), [mean], [(1.0,) * len(context.layout.layers)])
@@ -64,7 +64,7 @@ def _adopt(
     weights: Sequence[tuple[float, ...]],
     proposal: Proposal,
 ) -> None:
-    """Make the proposal the next version by the server optimiser, unless that would not be finite."""
+    """Apply the server optimiser to the proposal and make it the next version; refuse a result that is not finite."""
     following = context.algorithm.server.step(context.view("server"), proposal)
     if following is not None:
         _set_version(context, updates, weights, proposal, following)
@@ -76,13 +76,13 @@ def _adopt(
 
 
 def _refusal(context: ControllerContext, updates: Sequence[Update]) -> str | None:
-    """Return why privacy forbids a version of these updates, or None."""
+    """Return why the privacy part forbids a version made of these updates, or None."""
     privacy = context.algorithm.privacy
     return None if privacy is None else privacy.refusal(context.view("privacy"), updates)
 
 
 def _hides_empty_rounds(context: ControllerContext) -> bool:
-    """Return whether a round without learners must look like any other."""
+    """Return whether a round without learners must be indistinguishable from any other."""
     return context.account is not None and context.account.sampling == "poisson"
 
 
@@ -98,7 +98,7 @@ def _merge_privately(
 def _round_layers(context: ControllerContext) -> list[str]:
     """Return the layers that this round changes; all its tasks ask for the same ones."""
     unused = unwanted(context)
-    plan = planned(context, next(iter(context.state.members.values())))  # of any learner: all may have left meanwhile
+    plan = planned(context, next(iter(context.state.members.values())))  # any learner's plan: all may have left
     return [name for name in plan.sends(context.layout.names) if name not in unused]
 
 
@@ -142,7 +142,7 @@ def _per_layer(context: ControllerContext, weight: Weight, update: Update) -> tu
 def _within_shares(
     context: ControllerContext, updates: Sequence[Update], weights: list[tuple[float, ...]]
 ) -> list[tuple[float, ...]]:
-    """Limit each learner's weight to the largest share allowed, and record whose were limited."""
+    """Limit each learner's weight to the largest share allowed, and record the learners limited."""
     if context.state.most_share >= 1:
         return weights
     within = context.algorithm.merge.within_shares(context.view("merge"), updates, weights)
@@ -200,7 +200,7 @@ def _set_version(
 
 
 def _recorded(weights: Sequence[tuple[float, ...]]) -> tuple[tuple[float, ...], ...]:
-    """Return weights as they are recorded: layer by layer, or of many different ones each update's mean over layers."""
+    """Return weights as recorded: by layer or, if there are too many different ones, each update's mean over layers."""
     if sum(len(row) for row in weights if row.count(row[0]) < len(row)) <= MOST_WEIGHTS:
         return tuple(weights)
     return tuple((sum(weight / len(row) for weight in row),) * len(row) for row in weights)  # a sum may overflow
@@ -219,7 +219,7 @@ def _record_notes(context: ControllerContext) -> None:
 
 
 def _norms(context: ControllerContext, updates: Sequence[Update]) -> tuple[float, ...]:
-    """Return how far each update would move the model, if the run is to measure that."""
+    """Return how far each update would move the model; empty unless the run measures that."""
     if not context.measures_norms:
         return ()
     return tuple(norm_of(movement_of(context.view("merge"), update)) for update in updates)
@@ -228,7 +228,7 @@ def _norms(context: ControllerContext, updates: Sequence[Update]) -> tuple[float
 def _store_start(
     context: ControllerContext, name: str, start: Tensor, update: Update, version: Model, following: Tensor
 ) -> Model:
-    """Store the model that a contributor starts from; layers that the learner has already keep their stamps."""
+    """Store the model that a contributor starts from; layers that the learner already holds keep their stamps."""
     stamps = []
     for place, layer in enumerate(context.layout.layers):
         piece = slice(layer.start, layer.stop)

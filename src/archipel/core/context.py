@@ -35,9 +35,9 @@ class ControllerContext:
     evaluation: Evaluation | None
     state: State
     measures_norms: bool = False
-    """Record how far each update would move the model, also where the merge does not need it."""
+    """Record how far each update would move the model, even if the merge does not need it."""
     commands: list[Command] = field(default_factory=list)
-    """Commands that the event has led to so far."""
+    """Commands issued so far for the current event."""
 
     def __post_init__(self) -> None:
         self.plan: Plan = replace(self.algorithm.plan, reports=self.algorithm.reports)
@@ -55,17 +55,17 @@ class ControllerContext:
         ]
 
     def view(self, role: str) -> View:
-        """Return the view of the part with this role."""
+        """Return the view for the part with this role."""
         return self._views[role]
 
     @property
     def account(self) -> PrivacyAccount | None:
-        """The account of what versions reveal, where the algorithm keeps one."""
+        """The account of what versions reveal; None if the algorithm keeps none."""
         account = self.state.memory.get("privacy")
         return account if isinstance(account, PrivacyAccount) else None
 
     def issue(self, command: Command) -> None:
-        """Add a command for the engine."""
+        """Issue a command to the engine."""
         self.commands.append(command)
 
     def record(self, record: Record) -> None:
@@ -90,7 +90,7 @@ class ControllerContext:
                 totals[models] = totals.get(models, 0) + traffic.sites
 
     def end(self, reason: str) -> None:
-        """End the run, for the first reason that is given."""
+        """End the run; the first reason given is kept."""
         if self.state.ending is None:
             self.state.ending = reason
 

@@ -5,7 +5,7 @@ Laws of this file and of the steps it calls (`tasks`, `evidence`, `commit`, `sco
    the engine's store, under names given here.
 2. An event is handled to its end: what follows from the state is done before `handle` returns, so it does not matter
    which event led there.
-3. The model never takes a number that is not finite: updates are checked before they are weighed.
+3. The model never becomes NaN or infinite: updates are checked before they are weighed.
 4. Sums do not depend on the order of arrival.
 """
 
@@ -59,13 +59,13 @@ from archipel.kernels.interface import Kernels
 TIME_IS_UP = "time is up"
 SCORE_NOW = "score now"
 MOST_ATTEMPTS = 100
-"""Failed attempts at a new version in a row after which a run is given up, whatever its ending is."""
+"""Consecutive failed attempts at a new version after which a run ends, whatever its ending says."""
 MOST_DECISIONS = 10_000
-"""Most decisions of a protocol after one event; a protocol that makes more is broken."""
+"""Most decisions that a protocol may make after one event; more than that is a bug in the protocol."""
 
 
 class ImpossibleEvent(Exception):
-    """An event that breaks the engine's contract, with its story."""
+    """An event that breaks the engine's contract; the message says how."""
 
 
 class Controller:
@@ -93,7 +93,7 @@ class Controller:
         """Begin with an initial model, or continue from a saved state whose vectors are in `models`.
 
         The first task is handed out when `learners` learners have joined. `classes`: classes of confusion matrices;
-        without it the first matrix that arrives decides. `per_token`: answers count tokens. `most_share`: the largest
+        default: as in the first matrix that arrives. `per_token`: answers count tokens. `most_share`: the largest
         share of one learner in a merge or a pooled score. `secret`: a key that no learner knows, for an algorithm
         with privacy. `norms`: measure how far each update would move the model, for the records.
         """
@@ -133,7 +133,7 @@ class Controller:
         self._context.use(saved)
 
     def handle(self, event: Event) -> list[Command]:
-        """Handle one event to its end; return what the engine has to do."""
+        """Handle one event completely; return the commands for the engine."""
         context = self._context
         context.commands = []
         if context.state.stopped is None and self._take(event) and self._begin():
@@ -145,7 +145,7 @@ class Controller:
         return context.commands
 
     def wanted(self, task: int) -> tuple[str, ...]:
-        """Return the layers that a task's answer should hold if it is sent now; an engine asks before it sends it."""
+        """Return the layers that a task's answer should hold if it is sent now; engines call this before sending."""
         unused = self.unwanted()
         return tuple(name for name in self.state.out[task].plan.sends(self.layout.names) if name not in unused)
 

@@ -23,7 +23,7 @@ def offer(context: ControllerContext, update: Update) -> None:
     update.asked = True
     questions: dict[tuple[Probe, Model | None], dict[str, None]] = {}
     for sites, probe, reference in context.algorithm.weighting.ask(context.view("weighting"), update):
-        if sites:  # a site would answer the same question twice in the same way
+        if sites:  # a site's answer to the same question would be the same again
             questions.setdefault((probe, reference), {}).update(dict.fromkeys(sites))
     for (probe, reference), asked in questions.items():
         question = Evaluate(context.next_task(), tuple(asked), update.model, probe, reference)
@@ -34,7 +34,7 @@ def offer(context: ControllerContext, update: Update) -> None:
 def ask(
     context: ControllerContext, question: Evaluate, update: int | None, place: int = 0, validators: int = 0
 ) -> None:
-    """Issue a question about an update, or, where `update` is None, about the current model for the records."""
+    """Issue a question about an update or, if `update` is None, about the current model for the records."""
     state, reference = context.state, question.reference
     names = (question.model.name,) if reference is None else (question.model.name, reference.name)
     state.ask(
@@ -121,7 +121,7 @@ def _invalid_rows(context: ControllerContext, table: ScoreTable, bins: int) -> d
 def _invalid_shapes(
     context: ControllerContext, confusion: tuple[int, ...], histogram: tuple[int, ...] | None, bins: int
 ) -> str | None:
-    """Return what is wrong with the shapes of an answer's counts, or None; the first answer sets how many classes."""
+    """Return what is wrong with the shapes of an answer's counts, or None; the first answer sets the class count."""
     if len(confusion) != 2 or confusion[0] != confusion[1] or not confusion[0]:
         return f"a confusion matrix of shape {confusion}"
     if context.state.classes is None:
@@ -142,7 +142,7 @@ def check_shares(context: ControllerContext, what: str, sites: Sequence[str], co
 
 
 def record_capped(context: ControllerContext, what: str, learners: Sequence[str]) -> None:
-    """Record, once for each learner, that it claims more than the largest share of something."""
+    """Record, once for each learner, that it claims more than the largest share allowed."""
     for learner in learners:
         known = context.state.capped.setdefault(what, [])
         if learner not in known:

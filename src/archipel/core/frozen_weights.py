@@ -1,4 +1,4 @@
-"""Frozen parameters: no part of a model's vector, never sent, and shared by all copies of a network."""
+"""Frozen parameters: outside a model's vector, never sent, and shared by all copies of a network."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ class FrozenWeights:
     """The parameters of a network that do not train."""
 
     digest: str
-    """SHA-256 of their names, types, shapes and numbers: equal at all sites."""
+    """SHA-256 of their names, types, shapes and numbers; it must be the same at all sites."""
     parameters: int
-    """How many numbers they hold."""
+    """Their count of numbers."""
     types: tuple[str, ...]
-    """Their types, such as "bfloat16"."""
+    """Their dtypes, such as "bfloat16"."""
     head: str = ""
-    """The network's last layer, if it is among them."""
+    """The network's last layer, if that is frozen."""
     adapter_path: str = ""
-    """Path of the part of the network that PEFT has wrapped; empty also if it is the whole network."""
+    """Path of the submodule that PEFT has wrapped; empty if it is the whole network, or none."""
     adapter_config: str = ""
-    """PEFT's config of the adapters that train, as JSON; empty: there are none."""
+    """PEFT's config of the trained adapters, as JSON; empty if there are none."""
     autocast: str = ""
-    """The type of products, as `archipel.models.from_hf` sets it; empty: that of the weights."""
+    """The dtype of matrix products, as `archipel.models.from_hf` sets it; empty: that of the weights."""
 
 
 def frozen_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that do not train, by name, tied ones once."""
+    """Return the frozen parameters by name, tied ones once."""
     return {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
 
 
 def frozen_weights(module: nn.Module, head: str = "") -> FrozenWeights | None:
-    """Describe the parameters that do not train; None if all do. head: the last layer, if it is frozen."""
+    """Describe the frozen parameters; None if there are none. head: the last layer, if it is frozen."""
     frozen = frozen_parameters(module)
     if not frozen:
         return None
@@ -64,7 +64,7 @@ def frozen_weights(module: nn.Module, head: str = "") -> FrozenWeights | None:
 
 
 def _adapter(module: nn.Module) -> tuple[str, str]:
-    """Return where PEFT has wrapped a network, and its config as JSON; both are empty where it has not."""
+    """Return where PEFT has wrapped a network, and its config as JSON; both are empty without PEFT."""
     for path, part in module.named_modules():
         configs = getattr(part, "peft_config", None)
         if isinstance(configs, dict) and configs:
@@ -88,7 +88,7 @@ def copied(module: M) -> M:
 
 
 def has_hooks(parameter: nn.Parameter) -> bool:
-    """Return whether somebody listens to the gradient of a parameter, and may change it."""
+    """Return whether a parameter has gradient hooks, which may change its gradient."""
     return bool(parameter._backward_hooks or _after_backward(parameter))
 
 
@@ -98,14 +98,14 @@ def _after_backward(parameter: nn.Parameter) -> dict[int, Callable[[Tensor], Non
 
 
 def taken_apart(module: M) -> tuple[M, list[NDArray[np.uint8]]]:
-    """Return a copy of a network with empty frozen parameters, and the bytes that belong there."""
+    """Return a copy of a network with empty frozen parameters, and their bytes apart."""
     frozen = frozen_parameters(module).values()
     empty = {id(parameter): nn.Parameter(parameter.data.new_empty(0), requires_grad=False) for parameter in frozen}
     return copy.deepcopy(module, empty), [_bytes(parameter) for parameter in frozen]
 
 
 def put_together(module: nn.Module, shapes: Iterable[torch.Size], numbers: Iterable[Tensor]) -> None:
-    """Give the frozen parameters of a network that was taken apart their shapes and bytes, without a copy."""
+    """Restore the frozen parameters that `taken_apart` has emptied, without a copy."""
     for parameter, shape, own in zip(frozen_parameters(module).values(), shapes, numbers, strict=True):
         parameter.data = own.view(parameter.dtype).view(shape)
 

@@ -1,9 +1,9 @@
 """Models are vectors: one flat float32 vector and a `Layout` that says which slice is which layer.
 
 A layer is a module with parameters of its own, in forward order. Parameters that do not require a gradient are frozen:
-they are no part of the vector, and the layout has only their hash. A layer's buffers (batch-norm statistics) are
-a layer of their own, named `<layer>.buffers`, right behind it: so they travel and are averaged like any other layer,
-and a method that wants them local names them private.
+they are not in the vector, and the layout has only their hash. A layer's buffers (batch-norm statistics) are a layer
+of their own, named `<layer>.buffers`, right behind it: they travel and are averaged like any other layer, and a method
+that wants them local declares them private.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from archipel.core.frozen_weights import FrozenWeights, frozen_weights
 
 BUFFERS = ".buffers"
 COPY = ".modules_to_save."
-"""Occurs in the path of a module that PEFT trains a copy of."""
+"""Part of the path of a module that PEFT trains a copy of."""
 ROOT = "."
-"""The layer of parameters that the network itself holds: no module inside it can have that name."""
+"""Name of the layer with the network's own parameters; no submodule can have it."""
 
 LISTED = 12
-"""So many layers are named in an error; a transformer has hundreds."""
+"""Most layers that an error lists; a transformer has hundreds."""
 LACKING = {"norms": "normalisation layers", "adapters": "adapters"}
-"""Words for layers that a network may lack, and their descriptions."""
+"""Words for groups of layers that a network may lack, and what an error calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class TensorSlot:
 
     @property
     def is_view(self) -> bool:
-        """The module's tensor can be a piece of the vector itself."""
+        """Whether the module's tensor can be a view into the vector."""
         return self.dtype == torch.float32 and len(self.shape) != 4
 
     def tensor(self, vector: Tensor) -> Tensor:
-        """Return this tensor of a vector: a view into it if the type is the same, else a copy."""
+        """Return this tensor from a vector: a view if the dtype is the same, else a copy."""
         view = vector[self.start : self.stop].view(self.shape)
         if self.dtype == torch.float32:
             return view
@@ -61,14 +61,14 @@ class Layer:
     module: str
     """The module's path in the network; "" for the network itself."""
     buffers: bool
-    """These are the module's statistics, not its parameters."""
+    """Whether these are the module's buffers (running statistics), not its parameters."""
     entries: tuple[TensorSlot, ...]
     adapts: str = ""
-    """The path of the module that it is an adapter of, as PEFT adds them; empty: it is none."""
+    """Path of the module that it adapts, if it is a PEFT adapter; else empty."""
 
     @property
     def path(self) -> str:
-        """The path that a user knows: of the module that it adapts, or that PEFT trains a copy of, or its own."""
+        """The path in the network as the user wrote it: without the wrappers that PEFT adds."""
         return self.adapts or self.module.partition(COPY)[0]
 
     @property
@@ -90,9 +90,9 @@ class Layout:
 
     layers: tuple[Layer, ...]
     tied: Mapping[str, str] = field(default_factory=dict)
-    """Further names of parameters that two modules share, and the name they have here."""
+    """Other names of tied parameters, and the name each has here."""
     frozen: FrozenWeights | None = None
-    """The parameters that are no part of the vector; None: all are."""
+    """The parameters outside the vector; None: there are none."""
 
     @staticmethod
     def of(module: nn.Module, example: Tensor | None = None) -> Layout:
@@ -107,7 +107,7 @@ class Layout:
         layers = _layers(order, _adapted(module))
         require(
             any(not layer.buffers for layer in layers),
-            f"Layout: {type(module).__name__} has no parameters that train; give a module with at least one "
+            f"Layout: {type(module).__name__} has no trainable parameters; give a module with at least one "
             "layer that requires gradients.",
         )
         trained = {n: p for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
@@ -155,7 +155,7 @@ class Layout:
         return name in self._places
 
     def indices(self, names: Iterable[str] | None) -> tuple[int, ...]:
-        """Return the places of these layers in ascending order; None means all."""
+        """Return the indices of these layers in ascending order; None means all."""
         if names is None or names is self.names:
             return self._all
         return tuple(sorted(self._places[name] for name in names))
@@ -173,7 +173,7 @@ class Layout:
         return changed
 
     def slices(self, indices: Iterable[int]) -> list[slice]:
-        """Return the slices of the vector that these layers cover, neighbours joined."""
+        """Return the slices of the vector that these layers cover; adjacent ones are joined."""
         if indices == self._all:
             return [slice(0, self.size)]
         joined: list[slice] = []
@@ -199,7 +199,7 @@ class Layout:
         return tuple(4 * layer.size for layer in self.layers)
 
     def select(self, owner: str, choice: str | Sequence[str]) -> tuple[str, ...]:
-        """Return layers by name, by the name of the module that holds them, or by one of these words.
+        """Return layers by name, by the name of a module around them, or by one of these words.
 
         `all`; `head`, the last layer; `features`, all before it; `adapters`, those that PEFT added, without a head that
         it trains as a whole; `deep`, the fully connected layers behind the last
@@ -208,7 +208,7 @@ class Layout:
         """
         require(
             isinstance(choice, str) or bool(choice),
-            f"{owner}: no layer is named. {self._listed()}",
+            f"{owner}: no layer is given. {self._listed()}",
         )
         chosen: set[str] = set()
         for word in (choice,) if isinstance(choice, str) else tuple(choice):
@@ -235,7 +235,7 @@ class Layout:
         return tuple(name for name in self.names if name in chosen)
 
     def _listed(self) -> str:
-        """Name the layers of the model, of many the first ones and the last."""
+        """Return a list of the model's layers for an error; a long one is shortened."""
         if len(self.names) <= LISTED:
             return f"Layers of this model: {', '.join(self.names)}."
         some = f"{', '.join(self.names[: LISTED - 1])} ... {self.names[-1]}"
@@ -271,7 +271,7 @@ class Layout:
     # -------------------------------------------------------------------------------------------------- vectors
 
     def vector(self, module: nn.Module) -> Tensor:
-        """Return a module's numbers as a new vector."""
+        """Return a module's parameters and buffers as a new vector."""
         return self.joined(dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers()))
 
     def joined(self, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -300,14 +300,14 @@ class Layout:
 
 
 def chunks(pieces: Iterable[slice], size: int) -> Iterator[slice]:
-    """Yield these pieces of a vector, cut into chunks of so many numbers at most."""
+    """Yield these pieces of a vector, cut into chunks of at most `size` numbers."""
     for piece in pieces:
         for start in range(piece.start, piece.stop, size):
             yield slice(start, min(start + size, piece.stop))
 
 
 def _layers(order: Iterable[tuple[str, nn.Module]], adapted: Mapping[str, str]) -> tuple[Layer, ...]:
-    """Return the layers of these modules in order; adapted: the modules that adapters adapt."""
+    """Return the layers of these modules in order; adapted: the module that each adapter adapts."""
     layers: list[Layer] = []
     place = 0
     seen: set[int] = set()
@@ -334,7 +334,7 @@ def _layers(order: Iterable[tuple[str, nn.Module]], adapted: Mapping[str, str]) 
 
 
 def _adapted(module: nn.Module) -> dict[str, str]:
-    """Return the paths of all modules inside adapters, and what they adapt; PEFT lists the parts of an adapter."""
+    """Return the path of each module inside an adapter and of the module it adapts; PEFT lists an adapter's parts."""
     found: dict[str, str] = {}
     for path, part in module.named_modules():
         for name in getattr(part, "adapter_layer_names", ()):
@@ -346,7 +346,7 @@ def _adapted(module: nn.Module) -> dict[str, str]:
 
 
 def _frozen_head(order: Sequence[tuple[str, nn.Module]], layers: Sequence[Layer]) -> str:
-    """Return the last module that has parameters, if none of its own or of its adapters trains."""
+    """Return the last module with parameters, if it is frozen and has no adapter; else an empty string."""
     last = [name for name, part in order if next(part.parameters(recurse=False), None) is not None][-1]
     return "" if any(_is_in(layer, last) or last.startswith(f"{layer.path}.") for layer in layers) else last
 
@@ -357,7 +357,7 @@ def _is_in(layer: Layer, path: str) -> bool:
 
 
 def _mentions(layer: Layer, path: str) -> bool:
-    """Return whether this is a part of the path that a user knows: wrappers put names before it."""
+    """Return whether this occurs in a layer's path as the user wrote it."""
     return f".{path}." in f".{layer.path}."
 
 
@@ -388,5 +388,5 @@ def _forward_order(module: nn.Module, example: Tensor) -> list[tuple[str, nn.Mod
 
 
 def _is_frozen(part: nn.Module) -> bool:
-    """Return whether nothing of a module's own trains or is a buffer."""
+    """Return whether a module's own parameters are all frozen and it has no buffers."""
     return not part._buffers and not any(parameter.requires_grad for parameter in part.parameters(recurse=False))

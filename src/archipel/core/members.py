@@ -1,4 +1,4 @@
-"""Learners as the controller knows them; the lists of present and idle ones are updated at each change."""
+"""The controller's learners; the lists of present and idle ones are updated at each change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import overload
 from archipel.core.types import Role
 
 BLOCK = 1024
-"""Most names that are moved when one is added or removed."""
+"""Most names in a block: adding or removing a name moves at most so many."""
 
 
 class SortedNames(Sequence[str]):
@@ -24,10 +24,10 @@ class SortedNames(Sequence[str]):
         """The last name of each block."""
         self._count = len(ordered)
         self._sums: list[int] = []
-        """A Fenwick tree of the blocks' lengths, numbered from 1; empty if blocks have come or gone since."""
+        """A Fenwick tree of the blocks' lengths, numbered from 1; empty if blocks were added or removed since."""
 
     def add(self, name: str) -> None:
-        """Put a new name in its place."""
+        """Insert a name that is not in the list."""
         place = min(bisect_left(self._lasts, name), len(self._blocks) - 1)
         if place < 0:
             self._blocks.append([])
@@ -47,7 +47,7 @@ class SortedNames(Sequence[str]):
         self._count += 1
 
     def remove(self, name: str) -> None:
-        """Take out a name that is there."""
+        """Remove a name that is in the list."""
         place = bisect_left(self._lasts, name)
         block = self._blocks[place]
         del block[bisect_left(block, name)]
@@ -88,14 +88,14 @@ class SortedNames(Sequence[str]):
         number %= self._count
         sums, place = self._block_sums(), 0
         step = 1 << (len(sums) - 1).bit_length()
-        while step := step >> 1:  # down the tree: past every part that ends before this name
+        while step := step >> 1:  # walk down the tree past every subtree that ends before this name
             if place + step < len(sums) and sums[place + step] <= number:
                 place += step
                 number -= sums[place]
         return self._blocks[place][number]
 
     def number(self, name: str) -> int:
-        """Return how many names come before this one, which need not be there."""
+        """Return how many names come before this one, which need not be in the list."""
         place = bisect_left(self._lasts, name)
         if place == len(self._blocks):
             return self._count
@@ -115,7 +115,7 @@ class SortedNames(Sequence[str]):
         return self._sums
 
     def _grow(self, block: int, names: int) -> None:
-        """Note that a block holds so many more names."""
+        """Add to the length of a block."""
         sums, place = self._sums, block + 1
         while place < len(sums):
             sums[place] += names
@@ -134,11 +134,11 @@ class Member:
     role: Role
     active: bool = True
     given: int = 0
-    """Training tasks that it was given so far; also the counter of its randomness."""
+    """Training tasks it was given so far; also a key of its draws."""
     resting: bool = False
-    """It takes no more training tasks, but still evaluates models."""
+    """Whether it takes no more training tasks; it still evaluates models."""
     busy: int = 0
-    """Its open training tasks and its updates that wait for a commit; 0: it may be given a task."""
+    """Its open training tasks, plus its updates that wait for a commit; 0: it may be given a task."""
 
     @property
     def idle(self) -> bool:
@@ -157,11 +157,11 @@ class Members(Mapping[str, Member]):
         for member in self.known.values():
             if member.active:
                 by_role[member.role].append(member.name)
-        self._there = {role: SortedNames(names) for role, names in by_role.items()}
+        self._present = {role: SortedNames(names) for role, names in by_role.items()}
         training = [self.known[name] for name in by_role["train"]]
         self._idle = SortedNames(member.name for member in training if member.idle)
-        self._before: dict[str, bool] = {}
-        """Whether those who changed since `idle` was last read are listed there."""
+        self._changed: dict[str, bool] = {}
+        """The learners that changed since `idle` was last read, and whether `_idle` lists them."""
         self.resting = sum(member.resting for member in training)
         """Training learners that are present and take no more tasks."""
         self._validating = SortedNames(member.name for member in training if member.validation > 0)
@@ -175,42 +175,42 @@ class Members(Mapping[str, Member]):
     def __len__(self) -> int:
         return len(self.known)
 
-    def there(self, role: Role) -> SortedNames:
-        """Return the learners of this role that are there."""
-        return self._there[role]
+    def present(self, role: Role) -> SortedNames:
+        """Return the present learners of this role."""
+        return self._present[role]
 
     @property
     def idle(self) -> SortedNames:
         """Learners that may be given a training task.
 
-        Those who changed are listed when somebody asks: in most rounds a learner gets a task and returns it unasked.
+        The list is brought up to date when it is read: most learners return a task before anybody asks who is idle.
         """
-        for name, listed in self._before.items():
+        for name, listed in self._changed.items():
             if self.known[name].idle != listed:
                 (self._idle.remove if listed else self._idle.add)(name)
-        self._before.clear()
+        self._changed.clear()
         return self._idle
 
     @property
     def willing(self) -> int:
-        """How many training learners are present and take tasks."""
-        return len(self._there["train"]) - self.resting
+        """The number of training learners that are present and take tasks."""
+        return len(self._present["train"]) - self.resting
 
     @property
     def validating(self) -> SortedNames:
-        """Training learners that are there and have a validation part."""
+        """Training learners that are present and have a validation part."""
         return self._validating
 
     def join(self, member: Member) -> None:
-        """Add a learner, or update one that is known; its tasks and their number stay."""
+        """Add a learner, or update a known one, which keeps its tasks and their count."""
         before = self.known.get(member.name)
         if before is not None:
             member.given, member.busy, member.resting = before.given, before.busy, before.resting
             self.leave(member.name)
-        self._before.setdefault(member.name, False)
+        self._changed.setdefault(member.name, False)
         self.known[member.name] = member
         if member.active:
-            self._there[member.role].add(member.name)
+            self._present[member.role].add(member.name)
             if member.role == "train":
                 self.resting += member.resting
                 if member.validation > 0:
@@ -221,9 +221,9 @@ class Members(Mapping[str, Member]):
         member = self.known[name]
         if not member.active:
             return
-        self._before.setdefault(name, member.idle)
+        self._changed.setdefault(name, member.idle)
         member.active = False
-        self._there[member.role].remove(name)
+        self._present[member.role].remove(name)
         if member.role == "train":
             self.resting -= member.resting
             if member.validation > 0:
@@ -234,7 +234,7 @@ class Members(Mapping[str, Member]):
         member = self.known[name]
         if member.resting:
             return
-        self._before.setdefault(name, member.idle)
+        self._changed.setdefault(name, member.idle)
         member.resting = True
         if member.active and member.role == "train":
             self.resting += 1
@@ -243,12 +243,12 @@ class Members(Mapping[str, Member]):
         """Count an open task or a waiting update of this learner."""
         member = self.known[name]
         if not member.busy:
-            self._before.setdefault(name, member.idle)
+            self._changed.setdefault(name, member.idle)
         member.busy += 1
 
     def release(self, name: str) -> None:
-        """Count an open task or a waiting update less."""
+        """Count one open task or waiting update less."""
         member = self.known[name]
         member.busy -= 1
         if not member.busy:
-            self._before.setdefault(name, False)
+            self._changed.setdefault(name, False)

@@ -17,13 +17,13 @@ Floats = npt.NDArray[np.float64]
 
 
 FAR, LEAST = 100.0, 0.01
-"""A site's mean loss is plausible up to this many medians of all sites'; and the smallest median that counts."""
+"""A mean loss is plausible up to this many medians of all sites' losses, and the smallest median for that rule."""
 
 
 def pooled(*tables: ScoreTable, most_share: float = 1.0) -> Scored:
-    """Return the answer as if all examples were in one place; no site's are more than `most_share` of them.
+    """Return the answer as if all examples were in one place; no site counts for more than `most_share` of them.
 
-    With such a limit, losses that are far from the others' are left out too.
+    With such a limit, losses far from the others are left out too.
     """
     if most_share < 1:
         tables = plausible(*tables)
@@ -47,7 +47,7 @@ def pooled(*tables: ScoreTable, most_share: float = 1.0) -> Scored:
 def plausible(*tables: ScoreTable) -> tuple[ScoreTable, ...]:
     """Return tables whose mean losses are at most `FAR` medians of all sites', and below 0 only if the median is.
 
-    Otherwise one site could set the mean to any value. Of fewer than three losses none is known to be true.
+    Otherwise one site could set the mean to any value. Fewer than three losses do not show which is wrong.
     """
     targets = np.concatenate([table.targets for table in tables] or [np.empty(0, np.int64)])
     losses = np.concatenate([table.losses for table in tables] or [np.empty(0)])
@@ -64,7 +64,7 @@ def plausible(*tables: ScoreTable) -> tuple[ScoreTable, ...]:
 
 
 def _weighted(tables: Sequence[ScoreTable], factors: Sequence[float]) -> Scored:
-    """Return the sum of the rows by their factors; they count as many examples together as they did before."""
+    """Return the weighted sum of the rows, scaled so that the count of examples stays the same."""
     counts = [count for table in tables for count in table.counts.tolist()]
     losses = [loss for table in tables for loss in table.losses.tolist()]
     targets = [count for table in tables for count in table.targets.tolist()]
@@ -81,7 +81,7 @@ def _weighted(tables: Sequence[ScoreTable], factors: Sequence[float]) -> Scored:
 
 
 def _weighted_sum(columns: Sequence[tuple[Floats, Counts | None]]) -> Counts | None:
-    """Add up rows one by one: their products together would take as much memory as the table."""
+    """Add up weighted rows one by one: all products at once would take as much memory as the table."""
     total: Counts | None = None
     for factors, column in columns:
         for factor, cell in () if column is None else zip(factors.tolist(), column, strict=True):
@@ -90,7 +90,7 @@ def _weighted_sum(columns: Sequence[tuple[Floats, Counts | None]]) -> Counts | N
 
 
 def metric(name: str, scored: Scored) -> float:
-    """Return a metric by name; NaN if there is nothing to compute it from."""
+    """Return a metric by name; NaN without examples."""
     one_of("metric", "name", name, METRICS)
     return METRICS[name](scored)
 
@@ -122,7 +122,7 @@ def macro_f1(confusion: Counts) -> float:
 def weighted_f1(confusion: Counts) -> float:
     """Return the mean F1 of the classes by their share of the examples, as scikit-learn's average="weighted"."""
     tp, fp, fn = _totals(confusion)
-    f1 = 2 * tp / np.maximum(2 * tp + fp + fn, 1)  # a class that neither occurs nor was predicted counts nothing
+    f1 = 2 * tp / np.maximum(2 * tp + fp + fn, 1)  # a class that neither occurs nor was predicted counts for nothing
     return _ratio(float((tp + fn) @ f1), float((tp + fn).sum()))
 
 
@@ -134,7 +134,7 @@ def binary_f1(confusion: Counts) -> float:
 
 
 def geometric_mean(confusion: Counts) -> float:
-    """Return the geometric mean of the recalls of the classes that occur; a class that is never found makes it zero."""
+    """Return the geometric mean of the recalls of the classes that occur; a class with recall zero makes it zero."""
     there = confusion.sum(axis=1) > 0
     if not there.any():
         return math.nan
@@ -150,13 +150,13 @@ def matthews(confusion: Counts) -> float:
         return math.nan
     above = np.trace(c) * n - actual @ predicted
     below = math.sqrt(max(n * n - predicted @ predicted, 0.0)) * math.sqrt(max(n * n - actual @ actual, 0.0))
-    return max(-1.0, min(1.0, float(above / below))) if below > 0 else 0.0  # rounding must not pass 1
+    return max(-1.0, min(1.0, float(above / below))) if below > 0 else 0.0  # rounding must not exceed 1
 
 
 def auc(histogram: Counts) -> float:
-    """Return the area under the ROC curve from histograms of class scores; of several classes the mean.
+    """Return the area under the ROC curve from histograms of class scores; for several classes the mean.
 
-    Exact up to examples that share a bin, which count one half each, as ties do.
+    Exact, except that examples in one bin count as ties, one half each.
     """
     areas = []
     for other, own in histogram.astype(np.float64) if len(histogram) > 2 else histogram[1:].astype(np.float64):
@@ -168,13 +168,13 @@ def auc(histogram: Counts) -> float:
 
 
 def mean_loss(scored: Scored) -> float:
-    """Return the mean over the examples, or over their tokens."""
+    """Return the mean loss over the examples, or over their tokens."""
     targets = scored.count if scored.tokens is None else int(scored.tokens.sum())
     return scored.loss / targets if targets else math.nan
 
 
 def perplexity(scored: Scored) -> float:
-    """Return the exponential of the mean loss of a token; it is infinite where it is too large for a float."""
+    """Return the exponential of the mean loss of a token; infinity if it is too large for a float."""
     if scored.count == 0:
         return math.nan
     _tokens("perplexity", scored)
@@ -232,7 +232,7 @@ OF_TOKENS = ("perplexity", "token_accuracy")
 
 
 def metrics_of(table: ScoreTable, mean: str, most_share: float = 1.0) -> dict[str, float]:
-    """Return all metrics that these answers allow: of the pooled examples, or the mean of the sites' own."""
+    """Return all metrics that these answers allow: over the pooled examples, or the mean of the sites' metrics."""
     if most_share < 1:
         (table,) = plausible(table)
     groups = (

@@ -27,7 +27,7 @@ class Cycle:
     loss: float = 0.0
     """VC_loss: an epoch fails if the loss did not fall by more than this many per cent."""
     tombstones: int = 0
-    """VC_tomb: failures allowed; the cycle ends at the first one after them."""
+    """VC_tomb: failures allowed; one more ends the cycle."""
     at_most: int = 100
     """Epochs after which the cycle ends anyway: a tiny validation part may never fail."""
 
@@ -39,7 +39,7 @@ class Cycle:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Some epochs of a task in which only some layers train; each phase begins with an optimiser of its own."""
+    """Epochs of a task in which only some layers train; each phase begins with a new optimiser."""
 
     epochs: int
     trains: tuple[str, ...]
@@ -48,8 +48,8 @@ class Phase:
     proximal: float | None = None
     """Weight of the proximal term; None: the plan's."""
     of: str = ""
-    """The kept vector that it trains instead of the task's model. Where the learner has none, it begins as the model
-    that the task carried."""
+    """The kept vector that it trains instead of the task's model. Its first value is the model that the task
+    carried."""
 
     def __post_init__(self) -> None:
         at_least(1, "Phase", epochs=self.epochs)
@@ -62,7 +62,7 @@ class CurrentPhase(NamedTuple):
     """The phase that an epoch belongs to."""
 
     plan: Plan
-    """As if the phase were the whole task."""
+    """The task's plan with the phase's settings."""
     end: int
     """The epoch at which it ends."""
     of: str
@@ -88,7 +88,7 @@ class Plan:
     options: Mapping[str, float | bool | tuple[float, ...]] = field(default_factory=dict)
     """Further arguments of the optimiser, such as {"weight_decay": 1e-4}."""
     accumulate: int = 1
-    """Pieces in which a mini-batch is computed, to save memory; their gradients are added up."""
+    """Number of pieces a mini-batch is computed in, to save memory; their gradients are added up."""
     all_data: bool = False
     """Also train on the examples that are reserved for validation."""
     cycle: Cycle | None = None
@@ -96,7 +96,7 @@ class Plan:
     trains: tuple[str, ...] | None = None
     """Layers that train; the others are frozen. None: all."""
     phases: tuple[Phase, ...] = ()
-    """The task's epochs one after the other, by the layers that train; empty: all epochs are alike."""
+    """The task's phases in order; empty: all epochs train the same layers."""
     uploads: tuple[str, ...] | None = None
     """Layers that are sent back. None: all that are not private."""
     private: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class Plan:
     proximal: float = 0.0
     """Weight of (1/2)||w - w'||^2 in the loss, w' being the model the task carried."""
     shift: str | None = None
-    """Name of the vector added to every gradient (SCAFFOLD's c - c_i); its layers that train and are shared travel."""
+    """Name of the vector added to every gradient (SCAFFOLD's c - c_i); its trained, shared layers are sent."""
     reports: tuple[Reports, ...] = ()
     """What the learner reports beside its model."""
 
@@ -126,7 +126,7 @@ class Plan:
         )
         require(
             self.steps is None or self.cycle is None,
-            f"Plan: steps={self.steps} and a validation cycle both say when to stop; give one of them.",
+            f"Plan: steps={self.steps} and a validation cycle both end a task; give one of them.",
         )
         require(
             not (self.all_data and self.cycle is not None),
@@ -153,7 +153,7 @@ class Plan:
         return CurrentPhase(self, self.epochs, "")
 
     def own_epochs(self, epochs: int) -> int:
-        """Return how many of the first epochs train the task's model: phases of kept vectors do not."""
+        """Return how many of the first epochs train the task's model and not a kept vector."""
         apart, end = 0, 0
         for phase in self.phases:
             begin, end = end, end + phase.epochs

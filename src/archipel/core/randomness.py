@@ -1,4 +1,4 @@
-"""Randomness without memory: a draw is a function of its key, so a replay draws the same and nothing is saved."""
+"""Stateless randomness: a draw is a function of its key, so a replay draws the same and nothing has to be saved."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import hashlib
 import numpy as np
 
 PERMUTED = 1_000
-"""Up to this many numbers a draw permutes all; of more numbers it costs only what it draws (decision 0045)."""
+"""A draw from up to this many numbers permutes all; from more, its cost is what it draws (decision 0045)."""
 
 
 def derive(*key: int | str) -> int:
-    """Turn a key such as (seed, "shuffle", learner, task) into 63 random bits."""
+    """Derive 63 random bits from a key such as (seed, "shuffle", learner, task)."""
     text = "\x1f".join([f"{type(part).__name__}:{part}" for part in key])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def draw_some(generator: np.random.Generator, count: int, among: int) -> list[int]:
-    """Draw numbers below `among` without replacement, all of them if there are too few, in the order drawn."""
+    """Draw up to `count` different numbers below `among`, in the order drawn."""
     if among <= PERMUTED:
         drawn = generator.permutation(among)[:count]
     else:

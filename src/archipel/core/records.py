@@ -14,9 +14,9 @@ class Committed:
     rounds: int
     """Local-training rounds by then."""
     learners: tuple[str, ...]
-    """The contributors (under Relay: the last learner of each slot)."""
+    """The contributors; under Relay the last learner of each slot."""
     paths: tuple[tuple[str, ...], ...]
-    """All learners each contribution was trained by."""
+    """For each contribution, all learners that trained it."""
     tasks: tuple[int, ...]
     weights: tuple[tuple[float, ...], ...]
     """For each contribution its weight for each layer, as the weighting gave it; if more than 4,096 differ by layer,
@@ -71,7 +71,7 @@ class Returned:
     losses: tuple[float, ...]
     """Its validation cycle (Metis fig. 3): the loss before the first epoch and after each."""
     recalled: bool
-    """It was asked to finish early (C3)."""
+    """Whether it was asked to finish early (C3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Probed:
     task: int
     evaluators: tuple[str, ...]
     seconds: tuple[float, ...]
-    """The time until each site's answer arrives."""
+    """Seconds until each site's answer arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Membership:
     learner: str
     there: bool
     fresh: bool = False
-    """It has no private layers, or has lost them."""
+    """Whether it has no private layers, or has lost them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class PrivacySpent:
     clip: float
     """The clip of the next commit's updates, or of all gradients of examples."""
     of: str = "learner"
-    """What it protects: a learner's whole data, or one example of any learner; then epsilon is the largest of all."""
+    """Unit of protection: a learner's whole data, or one example; then epsilon is the largest of all learners."""
 
 
 @dataclass(frozen=True, slots=True)

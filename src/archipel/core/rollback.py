@@ -54,5 +54,5 @@ def _reset(context: ControllerContext, *roles: str) -> None:
 
 
 def _belongs(role: str, roles: Collection[str]) -> bool:
-    """Return whether this is the role of one of these parts, or of a part inside them."""
+    """Return whether this is one of these roles, or the role of a part inside them."""
     return any(role == one or role.startswith(f"{one}.") for one in roles)

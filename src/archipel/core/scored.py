@@ -1,4 +1,4 @@
-"""Answers to a `Score`: counts and sums of one site, and a table of many sites'."""
+"""Answers to a `Score`: the counts and sums of one site, and a table of many sites."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scored:
     histogram: Counts | None = None
     """[class, other or own, bin] counts of the class's softmax score."""
     tokens: Counts | None = None
-    """[wrong, right] counts of predicted tokens, over which the loss is then summed; None: examples have one target."""
+    """[wrong, right] counts of predicted tokens, over which the loss is summed; None: one target per example."""
 
     def as_table(self) -> ScoreTable:
         """Return the table of this answer alone."""
@@ -78,17 +78,17 @@ class ScoreTable:
 
     @property
     def targets(self) -> Counts:
-        """What each site's loss is summed over, and its row counts by: tokens where they are counted, else examples."""
+        """The count that each site's loss is summed over: tokens where they are counted, else examples."""
         return self.counts if self.tokens is None else self.tokens.sum(axis=1)
 
     @property
     def answered(self) -> int:
-        """How many sites answered."""
+        """The number of sites that answered."""
         return len(self.counts) - len(self.missing)
 
     def row(self, row: int) -> Scored | None:
         """Return what one site answered; None if it did not."""
-        place = bisect_left(self.missing, row)  # of half of ten thousand sites, a search one by one takes a second
+        place = bisect_left(self.missing, row)  # bisected: with thousands missing, a linear search takes a second
         if self.missing[place : place + 1] == (row,):
             return None
         confusion = None if self.confusion is None else self.confusion[row]
@@ -126,12 +126,12 @@ class ScoreTable:
 
 
 def _stacked(what: str, cells: Sequence[tuple[Counts | None] | None]) -> Counts | None:
-    """Return the cells of a column as one array, zeros where a site did not answer; None if no site fills it."""
+    """Return the cells of a column as one array, with zeros for missing answers; None if the column is empty."""
     shapes = dict.fromkeys(cell[0] if cell[0] is None else cell[0].shape for cell in cells if cell is not None)
     if len(shapes) > 1:
         raise ValueError(
-            f"ScoreTable: {what} of different shapes, {' and '.join(map(str, shapes))}; an engine refuses an "
-            "answer that does not count the task's classes before it makes a table."
+            f"ScoreTable: {what} of different shapes, {' and '.join(map(str, shapes))}; an engine has to "
+            "refuse answers that do not count the task's classes before it makes a table."
         )
     shape = next(iter(shapes), None)
     if shape is None:

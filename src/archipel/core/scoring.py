@@ -1,4 +1,4 @@
-"""Scores for the records: ask for them, record them, and end the run if they call for it."""
+"""Scores for the records: request them, record them, and end the run if a target or patience is reached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from archipel.core.types import Evaluate
 
 
 def score(context: ControllerContext) -> None:
-    """Have the current version scored, unless it was scored already."""
+    """Request a score of the current version, unless it was scored already."""
     state, evaluation = context.state, context.evaluation
     if evaluation is None or state.scored == state.version:
         return

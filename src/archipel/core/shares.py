@@ -1,4 +1,4 @@
-"""Shares: no learner counts for more than a stated share of the whole, whatever it claims."""
+"""Shares: limit how much of a whole one learner counts for, whatever it claims."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 
 SLACK = 1 + 1e-9
-"""Excess that rounding can explain."""
+"""Tolerance for rounding."""
 
 
 def cap(amounts: Sequence[float], most: float, beside: float = 0.0, others: int = 0) -> Sequence[float]:
-    """Cut the largest amounts until none is more than the share `most` of the sum; the same object if none is.
+    """Cut the largest amounts until none exceeds the share `most` of the sum; return the same object if none does.
 
-    beside: an amount that belongs to the sum and is not cut, of so many `others`. Among n that count for something no
-    limit can be below 1/n. All amounts above the limit become the same amount, and the others stay as they are:
+    beside: an amount in the sum that is not cut, and `others`, the number of learners it belongs to. Among n learners
+    the limit is at least 1/n. Amounts above it become equal, and the others stay as they are:
 
     >>> cap([100.0, 100.0, 1e12], 0.5)
     [100.0, 100.0, 200.0]

@@ -1,4 +1,4 @@
-"""What a learner tells of its account of differential privacy."""
+"""A learner's report on its account of differential privacy."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a learner's updates so far, this one included, reveal of any of its examples, by differential privacy."""
+    """The differential privacy that a learner's updates, this one included, have spent for any of its examples."""
 
     epsilon: float
     delta: float
     noise: float
     """In units of the clip."""
     rests: bool
-    """Its budget does not pay for another task."""
+    """Whether its budget is too small for another task."""

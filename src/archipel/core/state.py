@@ -1,4 +1,4 @@
-"""Everything a crash must not lose, as plain data, and the view of it that parts get."""
+"""The controller's state as plain data, everything that a crash must not lose, and the view that parts get."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from archipel.privacy.noise import uniform
 
 
 class Models(Protocol):
-    """Where vectors live: in memory, in memory-mapped files, in blobs on disk. The engine brings one.
+    """A store of vectors, provided by the engine: in memory, in memory-mapped files, or in blobs on disk.
 
     Names are given by the controller and the parts, never drawn, so that a replay finds the same ones.
     """
 
     def read(self, name: str, piece: slice | None = None) -> Tensor:
-        """Return the vector, or a piece of it; a part may change in place what it wrote, and must not change models."""
+        """Return the vector, or a piece of it. A part may change its own vectors in place, but never models."""
 
     def rows(self, names: Sequence[str]) -> Rows:
         """Return these vectors as rows for the kernels."""
@@ -38,7 +38,7 @@ class Models(Protocol):
     def write(self, name: str, vector: Tensor) -> None: ...
 
     def complete(self, name: str, base: str, pieces: Sequence[slice]) -> None:
-        """Set these pieces of a model, each some layers, to those of another one."""
+        """Copy these pieces, whole layers each, from another model into this one."""
 
     def drop(self, name: str) -> None: ...
 
@@ -47,7 +47,7 @@ class Models(Protocol):
 
 @dataclass(slots=True)
 class Assignment:
-    """A training task that is out."""
+    """An open training task."""
 
     task: int
     learner: str
@@ -60,37 +60,37 @@ class Assignment:
     slot: int
     travels: bool
     steps: int = 0
-    """Steps it is known to have made."""
+    """Steps it has made, as last reported."""
     measures: bool = False
-    """It trains nothing: the learner reports on the model, and no update comes of it."""
+    """Whether it only measures: the learner trains nothing, reports on the model and sends no update."""
     finishing: bool = False
     cancelled: bool = False
 
     @property
     def vectors(self) -> tuple[str, ...]:
-        """The vectors it names: those that travel with the task."""
+        """The vectors that travel with the task."""
         return (self.model.name,) if self.plan.shift is None else (self.model.name, self.plan.shift)
 
 
 @dataclass(slots=True)
 class Inquiry:
-    """An evaluation that is out: evidence for an update, or a score for the records."""
+    """An open evaluation: evidence for an update, or a score for the records."""
 
     task: int
     sites: tuple[str, ...]
     models: tuple[str, ...]
-    """Vectors that must stay until it is answered."""
+    """Vectors that must be kept until it is answered."""
     probe: Probe
     update: int | None
     """The update it is about; None: the current model is scored for the records."""
     question: int
-    """Place of the question in the update's evidence."""
+    """Index of the question in the update's evidence."""
     version: int
     """Version of the community model when it was asked."""
     rounds: int
     """Local-training rounds by then."""
     validators: int = 0
-    """How many of the sites, at the end, are validation learners; their scores are kept apart."""
+    """How many of the last sites are validation learners, whose scores are recorded apart."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class Update:
     learner: str
     model: Model
     layers: tuple[int, ...]
-    """Places of the layers that were sent."""
+    """Indices of the layers that were sent."""
     version: int
     committed: int
     examples: int | None
@@ -121,7 +121,7 @@ class Update:
     start: str = ""
     """The model that its task carried, by name; under Relay that of the path's first task."""
     plan: Plan = Plan()
-    """What its task asked for; under Relay its last task."""
+    """The plan of its task; under Relay of its last task."""
     asked: bool = False
     evidence: list[Evidence] = field(default_factory=list)
     stale_versions: int = 0
@@ -131,7 +131,7 @@ class Update:
 
     @property
     def vectors(self) -> tuple[str, ...]:
-        """The vectors that it names: its own, and for those who need changes the model and the shift of its task."""
+        """The vectors that it names: its own, and its task's model and shift, for parts that compare with them."""
         return tuple(name for name in (self.model.name, self.start, self.plan.shift) if name)
 
     @property
@@ -149,7 +149,7 @@ class Update:
 
 @dataclass(slots=True)
 class Sum:
-    """Updates that the engine is adding up, so that nobody sees a single one."""
+    """Updates that the engine is adding up without showing any single one."""
 
     task: int
     updates: list[Update]
@@ -168,7 +168,7 @@ class State:
     rounds: int = 0
     """Local-training rounds so far: each hop of a Relay counts one."""
     vain_attempts: int = 0
-    """Attempts at a version since the last one: a round, a round's worth of a stream, all hops of a relay."""
+    """Attempts since the last version: rounds, round-sized batches of a stream's tasks, or complete relays."""
     committed: int = 0
     """Steps committed so far (S_c of Metis section V)."""
     begun: bool = False
@@ -177,14 +177,14 @@ class State:
     stopped: str | None = None
     next_task: int = 0
     next_score: int = -1
-    """Scores are numbered downwards, so that they do not change draws that are keyed by the numbers of tasks."""
+    """Scores count downwards: draws are keyed by task numbers, and scoring must not change them."""
     members: Members = field(default_factory=Members)
     out: dict[int, Assignment] = field(default_factory=dict)
     inquiries: dict[int, Inquiry] = field(default_factory=dict)
     sum: Sum | None = None
-    """The sum that is awaited; until it comes the protocol decides nothing."""
+    """The sum under way; until it is done, the protocol decides nothing."""
     starts: dict[str, Model] = field(default_factory=dict)
-    """Models that learners start their next task from, where that is not the current version."""
+    """Models that learners start their next task from, if not from the current version."""
     queue: dict[int, Update] = field(default_factory=dict)
     """Updates offered for commit by task, in order of arrival."""
     travelling: dict[int, Update] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class State:
     since_best: int = 0
     """Scores since then."""
     classes: int | None = None
-    """How many classes answers count, once one has come."""
+    """Classes of the confusion matrices; None until the first answer, unless it was given."""
     per_token: bool = False
     """Whether examples have a target for every token, so that answers count tokens."""
     most_share: float = 1.0
@@ -204,13 +204,13 @@ class State:
     secret: str = ""
     """The controller's key for noise and draws that learners must not foresee, if the algorithm needs it."""
     capped: dict[str, list[str]] = field(default_factory=dict)
-    """Learners that claimed more than that share, by what they claimed it of."""
+    """Learners that claimed more than that share, by the quantity: weight, opinions or score."""
     traffic: dict[str, int] = field(default_factory=dict)
     """Bytes and models moved so far, by kind."""
     memory: dict[str, object] = field(default_factory=dict)
-    """What the parts remember, each a dataclass of its own under the part's role; vectors go into the store."""
+    """Memories of the parts by role, each a dataclass of the part's own; vectors go into the store."""
     vectors: VectorUses = field(default_factory=VectorUses)
-    """How often each vector in the store is named by this state and by parts."""
+    """References to each vector in the store, from this state and from parts."""
 
     def __post_init__(self) -> None:
         if not self.vectors.counts:
@@ -245,7 +245,7 @@ class State:
         return chosen
 
     def begin_sum(self, found: Sum) -> None:
-        """Note that updates, which were in the queue, are being added up."""
+        """Store the sum that the engine is computing."""
         self.sum = found
         for update in found.updates:
             self.members.engage(update.learner)
@@ -269,7 +269,7 @@ class State:
         self.travelling[update.slot] = update
 
     def arrive(self) -> list[Update]:
-        """Take the travelling updates out of their slots, in order of slot."""
+        """Remove the travelling updates from their slots and return them in order of slot."""
         arrived = [self.travelling[slot] for slot in sorted(self.travelling)]
         self.vectors.remove(*(name for update in arrived for name in update.vectors))
         self.travelling = {}
@@ -287,7 +287,7 @@ class State:
         return inquiry
 
     def set_model(self, model: Model, starts: dict[str, Model]) -> None:
-        """Replace the current version, and the models that learners start from."""
+        """Set the current version and the models that learners start from."""
         self.vectors.add(model.name, *(start.name for start in starts.values()))
         self.vectors.remove(self.model.name, *(start.name for start in self.starts.values()))
         self.model, self.starts = model, starts
@@ -298,7 +298,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a part may read, and the memory that it may change."""
+    """The state as one part may read it, and the memory that the part may change."""
 
     state: State
     layout: Layout
@@ -357,7 +357,7 @@ class View:
         return [int(number) for number in order[:count]]
 
     def draw_each(self, chance: float, among: int, draw: str) -> list[int]:
-        """Draw each number below `among` on its own with this chance; with the secret, if there is one."""
+        """Draw each number below `among` independently with this chance; with the secret, if there is one."""
         secret = self.state.secret
         numbers = self._secret_numbers(draw, among) if secret else self.generator(draw).random(among)
         return [int(number) for number in np.flatnonzero(numbers < chance)]
@@ -367,7 +367,7 @@ class View:
 
     def active(self, role: Role = "train") -> SortedNames:
         """Return the learners of this role that are present, by name."""
-        return self.state.members.there(role)
+        return self.state.members.present(role)
 
     def idle(self) -> SortedNames:
         """Return the learners that may be given a training task now, by name."""
@@ -383,7 +383,7 @@ class View:
 
 
 def needed_vectors(state: State) -> Counter[str]:
-    """Count how often the whole state names each vector, apart from those that parts hold."""
+    """Count the state's references to each vector, apart from those of parts."""
     names = [state.model.name, *(model.name for model in state.starts.values())]
     names += [name for assignment in state.out.values() for name in assignment.vectors]
     waiting = (*state.queue.values(), *state.travelling.values(), *(state.sum.updates if state.sum else ()))
@@ -393,7 +393,7 @@ def needed_vectors(state: State) -> Counter[str]:
 
 
 def validate(state: State, models: Models) -> None:
-    """Raise if the state breaks a law that holds after every event; for tests and for finding bugs."""
+    """Check the invariants that hold after every event; for tests and debugging."""
     at_work = [assignment.learner for assignment in state.out.values()]
     _law(len(at_work) == len(set(at_work)), "a learner has two training tasks", at_work)
     adding = state.sum.updates if state.sum else []
@@ -427,9 +427,9 @@ def _validate_members(members: Members, busy: Counter[str]) -> None:
     again = Members(dict(members))
     roles: tuple[Role, ...] = ("train", "validation", "test")
     for role in roles:
-        _law([*members.there(role)] == [*again.there(role)], f"who is there to {role}", [*members.there(role)])
-    _law([*members.idle] == [*again.idle], "who is idle", [*members.idle])
-    _law([*members.validating] == [*again.validating], "who has a validation part", [*members.validating])
+        _law([*members.present(role)] == [*again.present(role)], f"learners to {role}", [*members.present(role)])
+    _law([*members.idle] == [*again.idle], "idle learners", [*members.idle])
+    _law([*members.validating] == [*again.validating], "learners with a validation part", [*members.validating])
 
 
 def _law(holds: bool, broken: str, story: object) -> None:

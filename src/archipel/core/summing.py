@@ -1,4 +1,4 @@
-"""Sums by the engine: hand over updates to be added up, and apply the result."""
+"""Sums by the engine: have updates added up, and apply the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def begin_sum(
     updates: Sequence[Update],
     weights: Sequence[tuple[float, ...]],
 ) -> None:
-    """Have updates added up; until the answer comes, the protocol decides nothing."""
+    """Have the engine add up updates; until the answer arrives, the protocol decides nothing."""
     state, layout = context.state, context.layout
     first = updates[0]
     if any(update.layers != first.layers or update.start != first.start for update in updates):
@@ -39,10 +39,10 @@ def begin_sum(
 
 
 def take_sum(context: ControllerContext, event: Summed) -> tuple[list[Update], list[tuple[float, ...]], Update]:
-    """Return whose updates are in a sum, their weights, and their mean as one update; empty if it is refused."""
+    """Return the updates in a sum, their weights, and their mean as one update; empty lists if it is refused."""
     context.count_traffic("train", event.traffic)
     found = context.state.end_sum()
-    for update in found.updates:  # a simulation has their numbers in its store, which parts must not read
+    for update in found.updates:  # in a simulation the store holds their numbers, which parts must not read
         update.model = Model("", update.model.manifest)
     there = [place for place, update in enumerate(found.updates) if update.task in event.tasks]
     senders, weights = [found.updates[place] for place in there], [found.weights[place] for place in there]
@@ -93,7 +93,7 @@ def _objection(
     senders: Sequence[Update],
     weights: Sequence[tuple[float, ...]],
 ) -> str | None:
-    """Return why a sum does not become a version, or None."""
+    """Return why a sum is refused, or None."""
     if found.cancelled:
         return "the model was rolled back"
     privacy = context.algorithm.privacy

@@ -17,11 +17,11 @@ from archipel.core.state import Assignment, Update
 from archipel.core.types import Finish, Model, Plan, Train, Trained
 
 CHUNK = 1 << 21
-"""Numbers of an update that are checked at a time: it may be on disk."""
+"""Numbers of an update that are checked at a time; it may be on disk."""
 
 
 def measure(context: ControllerContext) -> None:
-    """Have every learner report on the initial model, if the selection needs that before its first choice."""
+    """Have every learner report on the initial model, if the selection needs these reports first."""
     if context.algorithm.selection.measures_first:
         for learner in context.view("selection").active():
             send(context, Send(learner, context.state.model), measures=True)
@@ -64,7 +64,7 @@ def send(context: ControllerContext, decision: Send, *, measures: bool = False) 
 
 
 def planned(context: ControllerContext, member: Member) -> Plan:
-    """Return the plan that the planners make for a learner's next task."""
+    """Return the plan of a learner's next task, as made by the planners."""
     plan = context.plan
     for view, planner in context.planners:
         plan = planner.plan(view, member, plan)
@@ -72,14 +72,14 @@ def planned(context: ControllerContext, member: Member) -> Plan:
 
 
 def carried(context: ControllerContext, member: Member, model: Model) -> Model:
-    """Return the model that a learner's next task carries, after the planners' changes."""
+    """Return the model of a learner's next task, as changed by the planners."""
     for view, planner in context.planners:
         model = planner.carried(view, member, model)
     return model
 
 
 def receive(context: ControllerContext, assignment: Assignment, event: Trained) -> None:
-    """Take a learner's update, or refuse it."""
+    """Accept a learner's update, or refuse it."""
     context.count_traffic("train", event.traffic)
     invalid = _invalid(context, assignment, event)
     if invalid is not None:
@@ -106,7 +106,7 @@ def waste(context: ControllerContext, assignment: Assignment, reason: str) -> No
 
 
 def progress(context: ControllerContext, assignment: Assignment, steps: int) -> None:
-    """Note how many steps an open task has made, and recall tasks that have become too stale."""
+    """Record how many steps an open task has made, and recall tasks that have become too stale."""
     assignment.steps = steps
     if context.algorithm.recall is not None:
         context.algorithm.recall.watch(context.view("recall"), assignment)
@@ -114,7 +114,7 @@ def progress(context: ControllerContext, assignment: Assignment, steps: int) -> 
 
 
 def recall(context: ControllerContext) -> None:
-    """Have learners finish the tasks that the algorithm recalls."""
+    """Tell learners to finish the tasks that the algorithm recalls."""
     part = context.algorithm.recall
     if part is not None:
         for task in sorted(part.overdue(context.view("recall"))):
@@ -169,7 +169,7 @@ def unwanted(context: ControllerContext) -> set[str]:
 
 
 def _update(context: ControllerContext, assignment: Assignment, event: Trained) -> Update:
-    """Return the update to be weighed; unused layers are those of the model that the task carried."""
+    """Return the update to be weighed; layers that were not sent are filled in from the task's model."""
     layout, unused = context.layout, unwanted(context)
     layers = layout.indices([name for name in event.layers if name not in unused] if unused else event.layers)
     sent = set(layers)

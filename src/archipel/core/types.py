@@ -1,7 +1,7 @@
-"""What travels between the controller, the engine and the learners. Read this first.
+"""Messages between the controller, the engine and the learners. Read this first.
 
-Commands speak in the imperative and go from the controller to the engine; events speak in the past tense and come
-back. All of it is plain data: it can be saved, sent over a wire, compared and replayed.
+Commands, named in the imperative, go from the controller to the engine; events, named in the past tense, come back.
+All are plain data: they can be saved, sent over a wire, compared and replayed.
 
 Laws of an engine: every `Train`, `Evaluate` and `AddUp` is answered once, by its event or by `Failed`; `Cancel` is
 answered by `Failed(task, "cancelled")`; a later answer is not applied. So a barrier means "no task
@@ -34,7 +34,7 @@ Role: TypeAlias = Literal["train", "validation", "test"]
 Distance: TypeAlias = Literal["correlation", "cosine", "euclidean"]
 TextTask: TypeAlias = Literal["causal-lm", "masked-lm", "sequence-classification", "token-classification"]
 IGNORED = -100
-"""The target of a token that is not to be predicted; torch's own default."""
+"""The target of a token that is not to be predicted, as in torch."""
 AUC_BINS = 1024
 """Bins of a histogram of class scores: AUC is exact up to ties within a bin."""
 
@@ -46,8 +46,8 @@ AUC_BINS = 1024
 class Model:
     """A model by name: the vector itself lives in the engine's store.
 
-    The manifest says, layer by layer, when the layer last changed: two models with the same stamp at a layer
-    hold the same numbers there, so a wire sends only the layers whose stamp the other side does not have.
+    The manifest holds a stamp for each layer, changed whenever the layer changes: models with the same stamp have
+    the same numbers there, so only layers whose stamp the other side does not have are sent.
     """
 
     name: str
@@ -88,7 +88,7 @@ Result: TypeAlias = Scored | Consistent
 
 
 SiteAnswers: TypeAlias = ScoreTable | tuple[Consistent | None, ...]
-"""What the sites answered to a `Score`, or to a `Consistency` (None: no answer), in the order they were asked."""
+"""The sites' answers to a `Score` or a `Consistency` (None: no answer), in the order they were asked."""
 
 
 def collect_answers(probe: Probe, results: Sequence[Result | None]) -> SiteAnswers:
@@ -100,7 +100,7 @@ def collect_answers(probe: Probe, results: Sequence[Result | None]) -> SiteAnswe
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a learner reports of its training beside the model."""
+    """A learner's report on its training, beside the model."""
 
     epochs: float = 0.0
     losses: tuple[float, ...] = ()
@@ -114,7 +114,7 @@ class Metrics:
     training_loss: float | None = None
     """Mean loss of the received model over the learner's training examples."""
     squared_loss: float | None = None
-    """Mean of the squared losses of single examples, beside it."""
+    """Mean of the squared losses of its single training examples."""
     spent: Spent | None = None
 
 
@@ -127,7 +127,7 @@ class Traffic:
     up: int = 0
     """From the sites to the controller."""
     sites: int = 1
-    """How many sites they went to or came from; each had its own copy of the model on the wire."""
+    """Sites they went to or came from; each was sent its own copy of the model."""
 
 
 # ------------------------------------------------------------------------------------------------------- commands
@@ -147,9 +147,9 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Have these sites evaluate this model; a probe that compares also gets a reference.
+    """Have these sites evaluate this model; a probe that compares two models also gets a reference.
 
-    The engine asks them in parallel and answers when the last answer has come or is given up.
+    The engine asks them in parallel and answers when the last answer has arrived or is given up.
     """
 
     task: int
@@ -158,12 +158,12 @@ class Evaluate:
     probe: Probe
     reference: Model | None = None
     record: bool = False
-    """Only for the records: it costs no virtual time, and its bytes are counted apart."""
+    """Whether it is for the records only: it costs no virtual time, and its bytes are counted apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddUp:
-    """Add up the updates of these training tasks, so that nobody sees a single one."""
+    """Add up the updates of these training tasks without showing any single one."""
 
     task: int
     tasks: tuple[int, ...]
@@ -175,12 +175,12 @@ class AddUp:
     start: str
     """The model that all tasks carried, by name."""
     absent: tuple[str, ...] = ()
-    """Learners of the round that brought no update: in a simulation they drop out of the sum."""
+    """Learners of the round without an update; in a simulation they drop out of the sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Have the learner stop at the end of its epoch and send its result."""
+    """Tell the learner to stop at the end of its epoch and send its result."""
 
     task: int
 
@@ -252,13 +252,13 @@ class Summed:
     tasks: tuple[int, ...]
     """The training tasks whose updates are in the sum; the other learners dropped out."""
     weight: int
-    """Sum of their weights, as they have sent them."""
+    """Sum of the weights that they have sent."""
     traffic: Traffic = Traffic()
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A learner at work has ended another epoch, and has made this many steps in all."""
+    """A learner has finished another epoch of its task, and has made this many steps in all."""
 
     task: int
     steps: int
@@ -266,7 +266,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """There will be no answer: lost, late, refused, crashed, left or cancelled."""
+    """A task or evaluation will not be answered: lost, late, refused, crashed, left or cancelled."""
 
     task: int
     reason: str
@@ -294,7 +294,7 @@ class Joined:
     role: Role = "train"
     """Learners held out for validation or test only evaluate models (RADFed)."""
     fresh: bool = True
-    """It has no private layers yet, or has lost them."""
+    """Whether it has no private layers yet, or has lost them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +304,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class RolledBack:
-    """An operator has taken back the versions after this one."""
+    """An operator has rolled the model back to an earlier version."""
 
     version: int
     """The version whose numbers become the next version."""

@@ -12,7 +12,7 @@ class VectorUses:
 
     counts: dict[str, int] = field(default_factory=dict)
     held: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Those of parts among them, by the part's role."""
+    """The parts' share of these counts, by role."""
 
     def __post_init__(self) -> None:
         self._released: set[str] = set()
@@ -23,7 +23,7 @@ class VectorUses:
             self.counts[name] = self.counts.get(name, 0) + 1
 
     def remove(self, *names: str) -> None:
-        """Count one use less of each of these vectors."""
+        """Count one use less of each vector."""
         for name in names:
             left = self.counts[name] - 1
             if left:
@@ -49,15 +49,15 @@ class VectorUses:
         self.remove(*names)
 
     def release_all(self, role: str) -> None:
-        """Release everything that a part holds."""
+        """Release all vectors that a part holds."""
         for name, uses in self.held.pop(role, {}).items():
             self.remove(*(name,) * uses)
 
     def discard(self, name: str) -> None:
-        """Have a vector dropped that was never named."""
+        """Mark a vector that was never referenced as unneeded."""
         self._released.add(name)
 
     def unneeded(self) -> Iterable[str]:
-        """Return the vectors that nothing names any more; each is returned once."""
+        """Return the vectors without references; each is returned once."""
         released, self._released = self._released, set()
         return [name for name in released if name not in self.counts]

@@ -1,4 +1,4 @@
-"""What is known of a network's arithmetic before a run, from which its executor is chosen."""
+"""Properties of a network's arithmetic that are known before a run and decide its executor."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from archipel.kernels.threads import threads
 from archipel.learner.learner import TrainingContext
 
 SMALL = 2_000_000
-"""Multiplications of one example's forward pass above which one learner alone keeps the cores busy."""
+"""Multiplications in one example's forward pass above which a single learner keeps all cores busy."""
 
 
 def is_small(context: TrainingContext) -> bool:
-    """Return whether one learner alone does not keep the cores busy."""
+    """Return whether a single learner cannot keep all cores busy."""
     return multiplications(context) <= SMALL
 
 
@@ -27,11 +27,11 @@ def multiplications(context: TrainingContext) -> int:
         nonlocal counted
         first = output[0] if isinstance(output, tuple) else output
         if isinstance(first, Tensor) and not isinstance(part, nn.Embedding):
-            whole = isinstance(part, nn.MultiheadAttention)  # it calls no module for its second product
+            whole = isinstance(part, nn.MultiheadAttention)  # its output projection calls no module
             weights = sum(parameter.numel() for parameter in part.parameters(recurse=whole))
             counted += weights * _uses(part, first)
 
-    probe = copied(context.module).train()  # in evaluation attention may take a way without hooks
+    probe = copied(context.module).train()  # in evaluation mode, attention may take a fused path that calls no hooks
     for part in probe.modules():
         part.register_forward_hook(count)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -40,7 +40,7 @@ def multiplications(context: TrainingContext) -> int:
 
 
 def _uses(part: nn.Module, output: Tensor) -> int:
-    """Return how often an example uses every weight of a part: once for each place of an image or a sequence."""
+    """Return how often an example uses each weight of a part: once for each position of an image or a sequence."""
     if isinstance(part, nn.modules.conv._ConvNd):
         return output[0, 0].numel()
     if isinstance(part, nn.Linear | nn.MultiheadAttention | nn.RNNBase):
@@ -50,7 +50,7 @@ def _uses(part: nn.Module, output: Tensor) -> int:
 
 @threads(1)
 def draws(context: TrainingContext) -> bool:
-    """Return whether a training step draws from the global generator."""
+    """Return whether a training step draws random numbers from the global generator."""
     probe = copied(context.module).train()
     with torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()

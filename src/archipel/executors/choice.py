@@ -38,9 +38,9 @@ def choose(context: TrainingContext, plan: Plan) -> tuple[Way, str]:
 
 
 def executor_alone(context: TrainingContext, plan: Plan, way: Way | None, threads: int) -> Executor:
-    """Return the executor for one learner in a process of its own; threads: of a large network.
+    """Return the executor for one learner in a process of its own; threads: their number for a large network.
 
-    It never forks: jobs come one at a time.
+    It never forks, since jobs come one at a time.
     """
     reason = ""
     if way is None:
@@ -51,7 +51,7 @@ def executor_alone(context: TrainingContext, plan: Plan, way: Way | None, thread
 
 
 def executor_of(context: TrainingContext, plan: Plan, way: Way | None = None) -> Executor:
-    """Return the executor that was asked for, or the one that suits the network."""
+    """Return the requested executor, or else the one that suits the network."""
     if way is None:
         way, reason = choose(context, plan)
     else:
@@ -60,21 +60,21 @@ def executor_of(context: TrainingContext, plan: Plan, way: Way | None = None) ->
         reason = ""
     if (
         way in ("plain", "workers") or plan.options
-    ):  # torch's optimisers take a second to load; SGD in a stack needs none
-        optimiser(plan, [nn.Parameter(torch.zeros(1))])  # settings that it does not accept are reported before the run
+    ):  # stacked SGD needs no torch optimiser, and these take a second to load
+        optimiser(plan, [nn.Parameter(torch.zeros(1))])  # raises now for settings that it does not accept
     executor = WAYS[way](context)
     executor.reason = reason
     return executor
 
 
 def _check(context: TrainingContext, plan: Plan, way: Way) -> None:
-    """Raise if the network cannot be executed as it was asked for."""
+    """Raise if the network cannot be executed as requested."""
     name = type(context.module).__name__
     if way in ("stacked", "native"):
         require(
             context.augment is None,
-            f"execution: {way!r} trains on examples as they are, and these are changed at random "
-            f"({context.augment!r}). Use execution='workers' or 'plain'.",
+            f"execution: {way!r} does not support augmentation, and the examples have "
+            f"{context.augment!r}. Use execution='workers' or 'plain'.",
         )
         reason = why_not_stacked(context, plan)
         require(
@@ -85,5 +85,5 @@ def _check(context: TrainingContext, plan: Plan, way: Way) -> None:
         way != "native" or (by_hand(plan) and linear_layers(context) is not None),
         f"execution: {name} with {plan.optimiser} cannot be trained natively: only linear layers and ReLU in a row "
         "that end in class scores under cross entropy, trained by SGD on a CPU, can, and only if a C compiler was "
-        "there when Archipel was installed. Use execution='stacked' or 'workers'.",
+        "available when Archipel was installed. Use execution='stacked' or 'workers'.",
     )

@@ -1,6 +1,6 @@
-"""Train stacks of jobs in forked processes beside this one.
+"""Train stacks of jobs in this process and forked ones.
 
-A stack that a process fails at is trained in this one, so the results depend on no process.
+If a process fails, its stack is trained in this one, so failures do not change results.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from archipel.learner.example_budget import StepNoise
 from archipel.learner.learner import Job, Learner
 
 TrainStack: TypeAlias = Callable[[Sequence[Job], int | None], None]
-"""Trains a stack of jobs for a number of epochs, or to their ends."""
+"""Trains a stack of jobs for a number of epochs, or until they are done."""
 
 KNOWN = 1 << 16
-"""Learners whose examples a process keeps; after that it forgets all of them."""
+"""Most learners whose examples a process caches; beyond that it clears its cache."""
 ROWS = 3
 """Vectors of a job that both processes use: the model, the model it received, and the shift."""
 
 
 class ForkPool:
-    """As many processes as torch has threads, this one included; without fork, this one alone.
+    """A pool of as many processes as torch has threads, this one included; without fork, of this one alone.
 
-    It copies models in one thread: after every copy that they share, torch's threads keep a core busy for some
-    milliseconds, which the processes need.
+    Models are copied by one thread: after a parallel copy torch's threads spin for some milliseconds on cores that the
+    processes need.
     """
 
     def __init__(self, count: int, numbers: int) -> None:
-        """numbers: parameters of a stack at most."""
+        """numbers: most parameters of a stack."""
         self.count = count if sys.platform == "linux" else 1
         self.numbers = numbers
         self._workers: list[_Worker] = []
@@ -51,9 +51,9 @@ class ForkPool:
 
     @threads(1)
     def submit(self, stacks: Sequence[Sequence[Job]], epochs: int | None, train: TrainStack) -> None:
-        """Train all stacks, one a process at a time. Results do not depend on the number of processes.
+        """Train all stacks, each process one at a time. Results do not depend on the number of processes.
 
-        Workers may still train the last stacks when it returns: `wait` before a job is read.
+        Workers may still be training when it returns: call `wait` before reading a job.
         """
         for start in range(0, len(stacks), self.count):
             self.wait(train)
@@ -68,7 +68,7 @@ class ForkPool:
 
     @threads(1)
     def wait(self, train: TrainStack, job: Job | None = None) -> None:
-        """Return when this job, or all, have been trained."""
+        """Wait until this job, or all jobs, have been trained."""
         if job is not None and id(job) not in self._jobs_out:
             return
         out, self._out = self._out, []
@@ -80,16 +80,16 @@ class ForkPool:
             raise
         if failed:
             self.close()
-        for stack, epochs in failed:  # here it works, or raises the error
+        for stack, epochs in failed:  # succeeds here, or raises the error
             train(stack, epochs)
 
     def close(self) -> None:
-        """Stop all workers; stacks that are out are trained here when they are waited for."""
+        """Stop all workers; `wait` trains their unfinished stacks in this process."""
         _close_workers(self._workers)
 
 
 class _Worker:
-    """This side of one process."""
+    """The parent's side of a worker process."""
 
     def __init__(self, train: TrainStack, numbers: int) -> None:
         self._memory = _SharedRows(numbers)
@@ -98,7 +98,7 @@ class _Worker:
         self.connection = fork(_serve, train, self._memory)
 
     def send(self, jobs: Sequence[Job], epochs: int | None) -> None:
-        """Have the process train a stack."""
+        """Send a stack to the process."""
         count, size = len(jobs), jobs[0].vector.numel()
         rows = self._memory.rows(count, size)
         row_of: dict[int, int] = {}
@@ -124,7 +124,7 @@ class _Worker:
             self.connection.send((size, epochs, forget, requests))
 
     def receive(self, jobs: Sequence[Job]) -> bool:
-        """Update the jobs from the reply; return False, and leave them as they are, if the process has failed."""
+        """Update the jobs from the reply; return False and leave them unchanged if the process has failed."""
         try:
             replies = self.connection.recv()
         except (EOFError, OSError):
@@ -156,7 +156,7 @@ class _SharedRows:
     def rows(self, count: int, size: int) -> Sequence[Tensor]:
         """Return rows for the vectors of this many jobs: first all models, then all anchors, then all shifts."""
         shape = (count, size)
-        if self._last[0] != shape:  # raises where they do not fit
+        if self._last[0] != shape:  # raises if they do not fit
             self._last = shape, self._numbers[: ROWS * count * size].view(ROWS * count, size).unbind()
         return self._last[1]
 
@@ -166,7 +166,7 @@ def _vectors(job: Job) -> tuple[Tensor | None, ...]:
 
 
 def _as_arrays(memory: dict[str, Any]) -> dict[str, Any]:
-    """Return tensors by name in a form that a pipe copies; torch would share them between the processes."""
+    """Convert tensors for a pipe, which copies arrays; torch would share the tensors between the processes."""
     return {
         name: value.numpy() if isinstance(value, Tensor) else _as_arrays(value) if isinstance(value, dict) else value
         for name, value in memory.items()
@@ -174,7 +174,7 @@ def _as_arrays(memory: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_tensors(memory: dict[str, Any]) -> dict[str, Any]:
-    """Return what `_as_arrays` was given."""
+    """Reverse `_as_arrays`."""
     return {
         name: torch.from_numpy(value.copy())
         if isinstance(value, np.ndarray)

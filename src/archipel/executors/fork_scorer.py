@@ -1,7 +1,7 @@
-"""Score models in a forked process while this one goes on.
+"""Score models in a forked process while this one continues.
 
-Models lie in shared memory, so that a question is short, and all questions that are out fit into the pipe: this process
-never waits for the other one to read. A question that the process fails at is answered in this one.
+Models are in shared memory, so requests are short, and all open ones fit into the pipe: this process never blocks on
+writing. If the process fails, its requests are computed in this one.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from archipel.learner.learner import TrainingContext
 from archipel.learner.probes import Parts, score_parts
 
 WORTH_A_PROCESS = 5_000_000
-"""Multiplications of a score from which another process computes it."""
+"""Fewest multiplications of a score that is worth sending to the process."""
 QUESTIONS = 64
-"""Questions that may be out at a time,"""
+"""Most open requests."""
 NUMBERS_OUT = 1 << 22
-"""the parameters of their models,"""
+"""Most parameters of their models."""
 BYTES_OUT = 1 << 16
-"""and their bytes without the models: the capacity of a pipe."""
+"""Most bytes of them without the models: the capacity of a pipe."""
 PARTS_KEPT = 256
-"""Parts whose examples the process keeps; after that it forgets all of them."""
+"""Most parts whose examples the process caches; beyond that it clears its cache."""
 
 
 class ForkScorer:
-    """A process that answers one question after the other."""
+    """A process that computes scores, one at a time."""
 
     def __init__(self, context: TrainingContext) -> None:
         self.context = context
@@ -46,16 +46,16 @@ class ForkScorer:
         self.connections: list[Connection] = []
         """None or one."""
         self._rows: Tensor = torch.empty(0)
-        """Memory for models, one a row: the n-th question's is in the n-th row, modulo their number."""
+        """Memory for models: the n-th request's is in row n, modulo the number of rows."""
         self._asked = 0
-        """Questions so far."""
+        """Number of requests so far."""
         self._out: deque[ScoreRequest] = deque()
         self._known: dict[int, Parts] = {}
-        """Parts that the process has, by identity."""
+        """Parts that the process has cached, by identity."""
         weakref.finalize(self, close_all, self.connections)
 
     def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
-        """Score a model in the process if there is a core and enough to compute; at once if it is urgent."""
+        """Score a model in the process if a core is free and it is worth it, otherwise or if urgent in this one."""
         worth = len(parts.examples) * self.context.layout.size > WORTH_A_PROCESS
         if urgent or self.cores < 2 or not worth:
             return KnownResult(self.score_here(model.to(self.context.x.device), parts, probe.bins))
@@ -66,7 +66,7 @@ class ForkScorer:
         return score_parts(self.context, model, parts, bins)
 
     def ask(self, model: Tensor, parts: Parts, bins: int) -> ScoreRequest:
-        """Send a question to the process."""
+        """Send a request to the process."""
         if not len(self._rows):
             count = max(1, min(QUESTIONS, NUMBERS_OUT // model.numel()))
             self._rows = shared_numbers(count * model.numel()).view(count, -1)
@@ -87,7 +87,7 @@ class ForkScorer:
         return question
 
     def _message(self, parts: Parts, bins: int) -> memoryview:
-        """Return a question, with the examples unless the process has them."""
+        """Encode a request, with the examples unless the process has them."""
         new = id(parts) not in self._known
         forget = new and len(self._known) == PARTS_KEPT
         if forget:
@@ -97,13 +97,13 @@ class ForkScorer:
         return ForkingPickler.dumps((self._asked % len(self._rows), id(parts), examples, forget, bins))
 
     def _has_room(self, length: int) -> bool:
-        """Return whether one more question may be sent, and no answer waits to be read."""
+        """Return whether another request fits, and no answer is waiting to be read."""
         if not self.connections or len(self._out) == len(self._rows) or _can_read(self.connections[0]):
             return False
         return sum(question.length for question in self._out) + length <= BYTES_OUT
 
     def receive(self) -> None:
-        """Read the answer to the oldest question."""
+        """Read the answer to the oldest request."""
         found = None
         try:
             if self.connections:
@@ -118,12 +118,12 @@ class ForkScorer:
             close_all(self.connections)
             try:
                 found = self.score_here(self._rows[question.row], question.parts, question.bins)
-            except Exception as error:  # it is this question's, whichever question is waited for
+            except Exception as error:  # belongs to this request, even while another is awaited
                 question.error = error
         question.answer = found
 
     def serve(self, connection: Connection) -> None:
-        """Answer questions, in the process."""
+        """Answer requests; runs in the process."""
         known: dict[int, Parts] = {}
         while True:
             row, key, examples, forget, bins = connection.recv()
@@ -133,12 +133,12 @@ class ForkScorer:
                 known[key] = Parts(torch.from_numpy(examples[0]), examples[1])
             try:
                 found: Any = self.score_here(self._rows[row], known[key], bins)
-            except Exception:  # the parent computes the same score, and raises the same error
+            except Exception:  # the parent computes the same score and raises the same error
                 found = None
             connection.send(found)
 
     def close(self) -> None:
-        """Stop the process; questions that are out are answered here."""
+        """Stop the process; open requests are computed in this one."""
         close_all(self.connections)
 
 
@@ -151,10 +151,10 @@ class ScoreRequest:
     parts: Parts
     bins: int
     length: int
-    """Bytes of it in the pipe."""
+    """Its bytes in the pipe."""
     answer: ScoreTable | None = None
     error: Exception | None = None
-    """What scoring raised in place of an answer."""
+    """The error that scoring raised."""
 
     def result(self) -> ScoreTable:
         """Wait for the answer."""
@@ -170,7 +170,7 @@ def _serve(connection: Connection, scorer: ForkScorer) -> None:
 
 
 def _can_read(connection: Connection) -> bool:
-    """Return what `connection.poll()` does, without the selector that it makes first."""
+    """Return `connection.poll()`, without the cost of its selector."""
     look = select.poll()
     look.register(connection, select.POLLIN)
     return bool(look.poll(0))

@@ -1,8 +1,8 @@
 """Fork a process that serves requests over a pipe.
 
-Threads do not help a small network: every operation takes the interpreter's lock, and passing it on takes longer than
-the operation. A fork shares the data and the network without a copy, as the workers of torch's DataLoader do, computes
-with one thread, and exits when its pipe closes.
+Threads do not help a small network: every operation needs the interpreter lock, whose handover takes longer than the
+operation. A fork shares the data and the network without a copy, as the workers of torch's DataLoader do, computes with
+one thread, and exits when its pipe closes.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def fork(serve: Callable[..., None], *arguments: Any) -> Connection:
 
 
 def _run(near: Connection, serve: Callable[..., None], *arguments: Any) -> None:
-    near.close()  # else the pipe would never be closed
+    near.close()  # else the pipe would never report its end
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     torch.set_num_threads(1)
-    gc.freeze()  # a collection would touch, and so copy, what is shared
+    gc.freeze()  # a collection would write to shared pages and so copy them
     with suppress(EOFError, OSError):
         serve(*arguments)
 

@@ -1,7 +1,7 @@
-"""What trains and scores models in a simulation.
+"""The interface of executors, which train and score models in a simulation.
 
-The simulator knows this interface only. What an executor computes does not depend on how many processes or threads it
-has, and is computed in the background where that is worth it: `wait` and `result` return when it is done.
+The simulator knows this interface only. Results do not depend on the number of processes or threads. Work may run in
+the background: `wait` and `result` return when it is done.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class PendingResult(Protocol[T_co]):
-    """A value that may still be computed."""
+    """A value whose computation may not be finished."""
 
     def result(self) -> T_co:
         """Wait for the value and return it."""
@@ -30,7 +30,7 @@ class PendingResult(Protocol[T_co]):
 
 @dataclass(frozen=True)
 class KnownResult(Generic[T]):
-    """A value that was computed at once."""
+    """A value that was computed immediately."""
 
     value: T
 
@@ -43,34 +43,34 @@ class Executor(Protocol):
     """Trains jobs and scores models."""
 
     name: str
-    """As `simulate(execution=...)` and a run's `execution` call it."""
+    """Its name in `simulate(execution=...)` and in a run's `execution`."""
     reason: str
-    """Why no faster executor was chosen; empty if there is none, or one was asked for."""
+    """Why no faster executor was chosen; empty if there is none, or this one was requested."""
 
     @property
     def ahead(self) -> int:
-        """Return how many jobs it can train before their results are needed; 0: it gains nothing from that.
+        """Return how many jobs are worth submitting before their results are needed; 0: none.
 
-        Above 0 it trains jobs one by one, so that it makes no difference which of them are submitted together.
+        If above 0, jobs are trained one by one, so that results do not depend on which are submitted together.
         """
 
     def running(self) -> AbstractContextManager[None]:
-        """Prepare torch for a simulation in a block: the number of its threads is a part of the arithmetic."""
+        """Set torch's threads for a simulation within a block: their number affects rounding."""
 
     def divide(self, jobs: Sequence[Job]) -> list[list[Job]]:
         """Return the stacks in which these jobs are trained; the bits of a job depend on its stack alone."""
 
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
-        """Start to train jobs for this many epochs, or to their ends; a job must not be read before `wait`."""
+        """Start training jobs for this many epochs, or until they are done; call `wait` before reading a job."""
 
     def wait(self, job: Job | None = None) -> None:
-        """Return when this job, or every job, has been trained as far as was asked for."""
+        """Wait until this job, or all jobs, have been trained as far as requested."""
 
     def drop(self, job: Job) -> None:
-        """Give a job up: it is not waited for."""
+        """Abandon a job, which `wait` then ignores."""
 
     def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
-        """Start to score a model on the examples of several sites; urgent: the result is needed at once."""
+        """Start scoring a model on the examples of several sites; urgent: the result is needed immediately."""
 
     def close(self) -> None:
-        """Stop all processes and drop what is being computed."""
+        """Stop all processes and abandon open work."""

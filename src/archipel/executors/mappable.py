@@ -1,6 +1,6 @@
-"""Functions of torch in operations that `torch.func.vmap` maps over learners, instead of those that it does not.
+"""Torch functions that `torch.func.vmap` cannot map over learners, rewritten in operations that it can.
 
-Numbers differ by rounding only; the trial in `stackable.py` compares them before a stack is used.
+Results differ by rounding only; the trial in `stackable.py` compares them before a stack is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def weight_norm(direction: Tensor, length: Tensor, dim: int = 0) -> Tensor:
 
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *args: Any, **kwargs: Any) -> Tensor:
-    """Return embedded words; the row of the padding has no gradient."""
+    """Return embedded words; the padding's row has no gradient."""
     if padding_idx is not None:
         rows = torch.arange(weight.shape[0], device=weight.device).unsqueeze(1)
         weight = torch.where(rows == padding_idx % weight.shape[0], weight.detach(), weight)
@@ -36,7 +36,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None, *ar
 
 
 def embedding_bag(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Return the sum, mean or maximum of embedded words, a bag in each row."""
+    """Return the sum, mean or maximum of embedded words for each row, a bag of words."""
     names = ("offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse", "per_sample_weights")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     mode = given.pop("mode", "mean")
@@ -103,14 +103,14 @@ MADE: dict[Callable[..., Any], Callable[..., Tensor]] = {
     torch.empty: Tensor.new_empty,
     torch.full: Tensor.new_full,
 }
-"""Functions that make a tensor, and methods that make one for each learner."""
+"""Functions that create a tensor, and the methods that create one for each learner."""
 
 
 class MappableFunctions(TorchFunctionMode):
-    """Replaces functions within a block; tensors made there may be for each learner, to be changed in place."""
+    """Replaces functions within a block; tensors created there may have a copy for each learner, to change in place."""
 
     def __init__(self, like: Tensor | None) -> None:
-        """like: a tensor that is mapped over the learners; None: what is made is the same for all of them."""
+        """like: a tensor that is mapped over the learners; None: created tensors are the same for all of them."""
         super().__init__()
         self._like = like
 

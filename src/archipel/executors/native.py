@@ -1,4 +1,4 @@
-"""Native execution: perceptrons, learner by learner, in C, on the library's own threads."""
+"""Native execution: perceptrons, one learner at a time, in C, on the library's own threads."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.probes import Parts, score_parts
 
 OWN = 1 << 17
-"""Parts of learners that are kept as C reads them; after that all are prepared again."""
+"""Most parts of learners that are cached in the form that C reads; beyond that the cache is cleared."""
 
 
 class Native:
-    """Trains and scores perceptrons on the library's threads while this one goes on."""
+    """Trains and scores perceptrons on the library's threads while this one continues."""
 
     name = "native"
     reason = ""
@@ -45,13 +45,13 @@ class Native:
         self._network = lru_cache(maxsize=8)(self._made)
         self._scoring = self._made((), SgdOptions())
         self._own: dict[int, tuple[Tensor, Tensor]] = {}
-        """Examples of learners by identity: as given, and as C reads them."""
+        """Examples of learners by identity: as given, and in the form that C reads."""
         self._parts = lru_cache(maxsize=256)(self._part_examples)
         self._out: dict[Job, tuple[NativeTraining, int]] = {}
-        """Jobs that are being trained, and how many epochs they will have then."""
+        """Jobs in training, and their number of epochs when done."""
 
     def running(self) -> AbstractContextManager[None]:
-        """Let torch use one thread: what is left to it is small."""
+        """Let torch use one thread, since it has little left to compute."""
         return threads(1)
 
     def divide(self, jobs: Sequence[Job]) -> list[list[Job]]:
@@ -59,7 +59,7 @@ class Native:
         return [[job] for job in jobs]
 
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
-        """Start to train jobs for this many epochs, or to their ends."""
+        """Start training jobs for this many epochs, or until they are done."""
         self.wait()
         jobs = [job for job in jobs if not job.done]
         for job in jobs:
@@ -78,7 +78,7 @@ class Native:
             epochs = None if epochs is None else epochs - 1
 
     def wait(self, job: Job | None = None) -> None:
-        """Return when this job, or all, have been trained."""
+        """Wait until this job, or all jobs, have been trained."""
         for one in list(self._out) if job is None else [job]:
             if one in self._out:
                 training, epochs = self._out[one]
@@ -91,16 +91,16 @@ class Native:
                     (one.validation,) = score_table(training.then)
 
     def drop(self, job: Job) -> None:
-        """Do nothing: a job is trained at once, or together with others."""
+        """Do nothing: a submitted job cannot be stopped."""
 
     def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
-        """Score a model in C, also where it is urgent: its sums are its own; torch makes histograms."""
+        """Score a model in C, even if urgent, since its rounding differs from torch's; torch computes histograms."""
         if probe.bins:
             return KnownResult(score_parts(self.context, model, parts, probe.bins))
         return NativeScore(self._trial(model, self._parts(parts), parts.sizes))
 
     def close(self) -> None:
-        """Stop all training that is out; the library's threads are joined when the process exits."""
+        """Stop all open training; the library's threads are joined when the process exits."""
         for training, _ in self._out.values():
             training.cancel()
         self._out.clear()
@@ -128,7 +128,7 @@ class Native:
         training.begin()
 
     def _watch(self, jobs: Sequence[Job]) -> None:
-        """Append every job's mean loss on its validation part."""
+        """Append each job's mean loss on its validation part."""
         sizes = [len(job.learner.validation) for job in jobs]
         trials = [
             self._trial(job.vector, self._examples(job.learner.validation), np.array([size]))
@@ -150,7 +150,7 @@ class Native:
         return torch.zeros_like(job.vector) if kept is None else kept.clone()
 
     def _examples(self, examples: Tensor) -> Tensor:
-        """Return a learner's examples as C reads them; they stay the same from task to task."""
+        """Return a learner's examples in the form that C reads; cached from task to task."""
         known = self._own.get(id(examples))
         if known is None:
             if len(self._own) >= OWN:
@@ -162,11 +162,11 @@ class Native:
         return self._readable(parts.examples)
 
     def _readable(self, examples: Tensor) -> Tensor:
-        """Return examples in one piece, once all of them are known to exist: C would read any memory."""
+        """Return contiguous indices of examples; refuse invalid ones, which C would follow into any memory."""
         count = len(self.context.x)
         require(
             len(examples) == 0 or 0 <= int(examples.min()) <= int(examples.max()) < count,
-            f"Native: a learner has examples that do not exist: their numbers must be from 0 to {count - 1}.",
+            f"Native: a learner has invalid examples: indices must be from 0 to {count - 1}.",
         )
         return examples.contiguous()
 
@@ -189,7 +189,7 @@ def _descent(plan: Plan) -> SgdOptions:
 
 
 def score_table(trial: NativeTrial) -> ScoreTable:
-    """Return what a trial has counted."""
+    """Return a trial's counts as a table."""
     return ScoreTable(trial.sizes, trial.losses, trial.confusion, None)
 
 

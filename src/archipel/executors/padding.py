@@ -1,4 +1,4 @@
-"""Find out whether a network's outputs depend on the examples that fill up a short batch."""
+"""Find out whether a network's outputs depend on the padding of a short batch."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from archipel.kernels.threads import threads
 from archipel.learner.learner import TrainingContext
 
 TOLERANCE = 1e-3
-"""By which outputs may differ, relative to the largest."""
+"""Largest difference of outputs, relative to the largest output, that counts as equal."""
 FACTORS = (1, 100, -100)
-"""What padding is multiplied by: a network may compare numbers of a whole batch with a bound."""
+"""Factors of the padding: a network may compare numbers of a whole batch with a bound."""
 
 
 @threads(1)
 def padding_counts(context: TrainingContext, made: Mapped, batch: int) -> bool:
-    """Return whether outputs of a short batch are others in a batch of this size, whatever it is filled up with.
+    """Return whether outputs of a short batch change if it is padded to this size, for any of several paddings.
 
-    A network that draws random numbers is looked at in evaluation mode: it draws fewer for a shorter batch.
+    A network that draws random numbers is tested in evaluation mode, since it draws fewer for a shorter batch.
     """
     alone = copied(context.module).train(made.draws is None)
     made.module.train(made.draws is None)
@@ -51,7 +51,7 @@ def _tensors(outputs: Any) -> list[Tensor]:
 
 
 def _close(mine: Tensor, theirs: Tensor) -> bool:
-    """Return whether outputs agree; those that are no numbers in both do too."""
+    """Return whether outputs agree; NaN agrees with NaN."""
     if mine.shape != theirs.shape:
         return False
     scale = float(theirs.abs().nan_to_num().max().clamp(min=1e-6))

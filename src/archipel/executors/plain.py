@@ -1,4 +1,4 @@
-"""Plain execution: one learner after the other, in this thread. The reference for all others."""
+"""Plain execution: one learner at a time, in this thread. The reference for all others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from archipel.learner.training import advance
 
 
 class Plain:
-    """Trains jobs one after the other, as soon as they are submitted."""
+    """Trains jobs one at a time, as soon as they are submitted."""
 
     name = "plain"
     reason = ""
@@ -27,10 +27,10 @@ class Plain:
     def __init__(self, context: TrainingContext) -> None:
         self.context = context
         self.scorer = ForkScorer(context) if is_small(context) else None
-        """Scores models in another process while this one trains; a large network keeps all cores busy itself."""
+        """Scores models in another process; None for a large network, which keeps all cores busy itself."""
 
     def running(self) -> AbstractContextManager[None]:
-        """Let torch use one thread for a small network, and its own number for a large one."""
+        """Let torch use one thread for a small network, and its default number for a large one."""
         return threads(None if self.scorer is None else 1)
 
     def divide(self, jobs: Sequence[Job]) -> list[list[Job]]:
@@ -38,7 +38,7 @@ class Plain:
         return [[job] for job in jobs]
 
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
-        """Train jobs for this many epochs, or to their ends."""
+        """Train jobs for this many epochs, or until they are done."""
         for job in jobs:
             advance(self.context, job, epochs)
 
@@ -46,15 +46,15 @@ class Plain:
         """Return at once: `submit` has trained the jobs."""
 
     def drop(self, job: Job) -> None:
-        """Do nothing: a job is trained at once, or together with others."""
+        """Do nothing: `submit` has trained the job."""
 
     def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
-        """Score a model, in another process where that is worth it."""
+        """Score a model, in another process if that is worth it."""
         if self.scorer is None:
             return KnownResult(score_parts(self.context, model.to(self.context.x.device), parts, probe.bins))
         return self.scorer.score(model, parts, probe, urgent=urgent)
 
     def close(self) -> None:
-        """Stop the process that scores."""
+        """Stop the scoring process."""
         if self.scorer is not None:
             self.scorer.close()

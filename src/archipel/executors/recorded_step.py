@@ -1,7 +1,7 @@
-"""RecordedStep a recording: its operations are prepared for a number of learners, and each finds its tensors ready.
+"""Prepare a recording for a number of learners: bind its operations to preallocated tensors.
 
-What is computed on the way lies in one piece of memory that is used again as soon as nobody needs what is in it, so
-that little memory is touched. Operations whose result is the same in each step are run once.
+Intermediate results share one block of memory, whose pieces are reused as soon as they are no longer needed, to keep
+the working set small. Operations with the same result in each step run once.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from archipel.executors.simplify import lasting, read, written
 
 Operation: TypeAlias = Callable[[], object]
 Draw: TypeAlias = Callable[[int, Tensor, RecordedCall], Operation]
-"""Returns the call that puts the random numbers of a draw, by its number, into a tensor."""
+"""Returns the call that writes the random numbers of a draw, given by its number, into a tensor."""
 ALIGNED = 64
-"""Bytes that every tensor begins at a multiple of."""
+"""Alignment of tensors in bytes."""
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,20 @@ class ReadyStep:
 
     calls: Sequence[Operation]
     results: Sequence[Tensor]
-    """What it returns, the same tensors in each step."""
+    """Its results, the same tensors in each step."""
 
 
 class RecordedStep:
-    """A recording, and what it needs for any number of learners."""
+    """A recording with its plan of memory for any number of learners."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self._once = _constant(recording)
-        """Calls whose results are always the same."""
+        """Calls whose results are the same in every step."""
         self.lives = _Lifetimes(recording, self._once)
 
     def prepare(self, learners: int, given: Mapping[str, Tensor], rate: float, draw: Draw | None) -> ReadyStep:
-        """Return the step of so many learners on these tensors, which must lie in order."""
+        """Return the step of this many learners on these tensors, which must be contiguous."""
         memory = _Memory(self, learners, given)
         once: list[Operation] = []
         always: list[Operation] = []
@@ -74,7 +74,7 @@ class RecordedStep:
 
 
 def _constant(recording: Recording) -> set[int]:
-    """Return the numbers of the calls whose results are always the same."""
+    """Return the numbers of the calls whose results are the same in every step."""
     writes: dict[int, int] = {}
     for call in recording.calls:
         for memory in written(call):
@@ -92,11 +92,11 @@ def _constant(recording: Recording) -> set[int]:
 
 
 class _Lifetimes:
-    """When pieces of memory are written first and used last, and which can take the place of others."""
+    """First write and last use of each piece of memory, and which pieces can reuse another's."""
 
     def __init__(self, recording: Recording, once: set[int]) -> None:
         self.first: dict[int, int] = {}
-        """Before all calls, -1, for what is the same in each step."""
+        """The call that writes each piece first; -1, before all calls, if it is the same in each step."""
         self.last: dict[int, int] = {}
         self.places: dict[int, set[TensorPlace]] = {}
         for number, call in enumerate(recording.calls):
@@ -107,7 +107,7 @@ class _Lifetimes:
         same = {memory for memory, first in self.first.items() if first < 0}
         self.last |= dict.fromkeys(lasting(recording) | same, len(recording.calls))
         self.instead = self._instead(recording)
-        """Memory that takes that of an argument: computed number by number, and nobody needs the argument later."""
+        """Results that overwrite an argument: computed elementwise from an argument that is not needed later."""
 
     def _instead(self, recording: Recording) -> dict[int, int]:
         found: dict[int, int] = {}
@@ -127,7 +127,7 @@ class _Lifetimes:
 
 
 class _Memory:
-    """The tensors of a step of so many learners."""
+    """The tensors of a step of a number of learners."""
 
     def __init__(self, replay: RecordedStep, learners: int, given: Mapping[str, Tensor]) -> None:
         recording = replay.recording
@@ -185,15 +185,15 @@ class _Memory:
 
 
 class _Arena:
-    """Pieces of one large piece of memory; what was given back is taken again."""
+    """An allocator of pieces of one block of memory."""
 
     def __init__(self) -> None:
         self.size = 0
         self._free: list[tuple[int, int]] = []
-        """Beginnings and ends, in order."""
+        """Free pieces: begin and end, ascending."""
 
     def take(self, size: int) -> int:
-        """Return where a piece of this size begins."""
+        """Allocate a piece of this size and return where it begins."""
         size = _aligned(size)
         fitting = [(end - begin, begin, end) for begin, end in self._free if end - begin >= size]
         if fitting:
@@ -209,7 +209,7 @@ class _Arena:
         return begin
 
     def give_back(self, begin: int, size: int) -> None:
-        """Take a piece back."""
+        """Free a piece."""
         end = begin + _aligned(size)
         for neighbour in [*self._free]:
             if neighbour[1] == begin or neighbour[0] == end:
@@ -223,7 +223,7 @@ def _aligned(size: int) -> int:
 
 
 def _ready(call: RecordedCall, memory: _Memory, rate: float) -> Operation:
-    """Return a call of an operation on its tensors."""
+    """Bind an operation to its tensors."""
 
     def change(value: TensorPlace | PerLearner | Rate) -> object:
         if isinstance(value, TensorPlace):
@@ -253,7 +253,7 @@ def _ready(call: RecordedCall, memory: _Memory, rate: float) -> Operation:
 
 @cache
 def out_variant(operation: OpOverload) -> tuple[OpOverload, tuple[str, ...]] | None:
-    """Return the operation that puts the same results into given tensors, and their names; None: there is none."""
+    """Return the out= variant of an operation and the names of its out arguments; None if it has none."""
     wanted = [(one.name, str(one.type)) for one in operation._schema.arguments]
     packet = operation._overloadpacket
     for overload in (getattr(packet, name) for name in packet.overloads()):

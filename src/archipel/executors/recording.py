@@ -1,9 +1,9 @@
 """Record the operations of a step, for any number of learners.
 
 A step of a network that `torch.func` maps over learners is always the same list of operations on tensors whose sizes
-depend on the number of learners. It is run for two and for three learners, and the operations are noted, below autograd
-and below the mapping. What differs between the two notes grows by the same amount with each learner; everything else is
-the same for any number of them. `recorded_step.py` runs the operations again without finding them out again.
+depend on the number of learners. It is run for two and for three learners, and its operations are recorded below
+autograd and vmap. Sizes that differ between the two recordings grow linearly with the number of learners; everything
+else is the same for any number. `recorded_step.py` replays the operations without the overhead of dispatching them.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ DRAWS = {
     "aten::randn_like": "normal",
     "aten::normal_": "normal",
 }
-"""Operations that draw random numbers and can be replayed, and how their numbers are distributed."""
+"""Operations that draw random numbers and can be replayed, and their distributions."""
 
 
 class UnrecordableError(Exception):
-    """A step is not the same list of operations each time; says why."""
+    """A step cannot be recorded; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class PerLearner:
     slope: int
 
     def at(self, learners: int) -> int:
-        """Return the size for so many learners."""
+        """Return the size for this many learners."""
         return self.base + self.slope * learners
 
 
@@ -57,14 +57,14 @@ def fixed(size: Size) -> int:
 
 @dataclass(frozen=True)
 class Rate:
-    """The learning rate times a factor: it may be another one in every task."""
+    """The learning rate times a factor; it may differ from task to task."""
 
     factor: float
 
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """A tensor as a part of a piece of memory."""
+    """A tensor's location: its memory, sizes and strides."""
 
     memory: int
     dtype: torch.dtype
@@ -74,7 +74,7 @@ class TensorPlace:
 
 
 Form: TypeAlias = Any
-"""Arguments of an operation: tensors are places, sizes may be per learner, and they may be nested."""
+"""Nested arguments of an operation, with places for tensors; sizes may be per learner."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class RecordedCall:
 
     @property
     def reads(self) -> Iterator[TensorPlace]:
-        """The tensors among the arguments; those that are changed in place too."""
+        """The tensors among the arguments, including those changed in place."""
         yield from places((self.args, self.kwargs))
 
     @property
@@ -113,11 +113,11 @@ class Recording:
 
     calls: tuple[RecordedCall, ...]
     results: tuple[TensorPlace, ...]
-    """What the step returns."""
+    """The results of the step."""
     given: Mapping[str, int]
-    """The memory of tensors that the step is given, by name."""
+    """The memory of the step's inputs, by name."""
     held: Mapping[int, Tensor] = field(default_factory=dict)
-    """The memory of other tensors that the step reads: constants of the network."""
+    """The memory of other tensors that the step reads, the network's constants."""
 
 
 def places(form: Form) -> Iterator[TensorPlace]:
@@ -132,7 +132,7 @@ def places(form: Form) -> Iterator[TensorPlace]:
 
 
 def transformed(form: Form, change: Callable[[TensorPlace | PerLearner | Rate], Any]) -> Form:
-    """Return a form with everything changed that is not the same in every step."""
+    """Return a form with its tensors, sizes and rates replaced."""
     if isinstance(form, TensorPlace | PerLearner | Rate):
         return change(form)
     if isinstance(form, tuple | list):
@@ -143,26 +143,26 @@ def transformed(form: Form, change: Callable[[TensorPlace | PerLearner | Rate], 
 
 
 class Recorder(TorchDispatchMode):
-    """Notes every operation on tensors within a block."""
+    """Records every operation on tensors within a block."""
 
     def __init__(self, given: Mapping[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[RecordedCall] = []
         self.held: dict[int, Tensor] = {}
         self._alive: list[Tensor] = []
-        """All tensors: while they are there, no memory is used twice."""
+        """All tensors, kept alive so that no memory is reused."""
         self._memory: dict[int, int] = {}
         self.given = {name: self.place(tensor).memory for name, tensor in given.items()}
         self._varying = {*self.given.values()}
-        """The memory whose numbers are not the same in each step."""
+        """The memory whose contents change from step to step."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Make no provision for torch.compile: that loads it, which takes a second."""
+        """Return False, which avoids loading torch.compile; that takes a second."""
         return False
 
     def place(self, tensor: Tensor, made: bool = True) -> TensorPlace:
-        """Return a tensor's place; made: by an operation, or given, so that its memory is not a constant."""
+        """Return a tensor's place; made: it is an input or a result, so that its memory is not a constant."""
         if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
             raise UnrecordableError("it computes with sparse tensors or with views that torch computes when read")
         self._alive.append(tensor)
@@ -189,7 +189,7 @@ class Recorder(TorchDispatchMode):
         varies = any(place.memory in self._varying for place in places((args_form, kwargs_form)))
         _check(func, varies)
         result = func(*args, **kwargs)
-        if torch.Tag.inplace_view in func.tags:  # the same numbers, seen in another way from here on
+        if torch.Tag.inplace_view in func.tags:  # changes the view and not the contents
             return result
         outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
         if not varies and _decides(func):
@@ -207,26 +207,26 @@ class Recorder(TorchDispatchMode):
 
 
 def _decides(operation: OpOverload) -> bool:
-    """Return whether other operations depend on the numbers that an operation returns."""
+    """Return whether later operations may depend on an operation's result."""
     return torch.Tag.data_dependent_output in operation.tags or torch.Tag.dynamic_output_shape in operation.tags
 
 
 def _check(operation: OpOverload, varies: bool) -> None:
-    """Raise if an operation cannot be replayed; varies: its arguments are not the same in each step."""
+    """Raise if an operation cannot be replayed; varies: its arguments change from step to step."""
     tags = operation.tags
     if varies and torch.Tag.data_dependent_output in tags:
         raise UnrecordableError("its forward pass reads a number out of a tensor")
     if varies and torch.Tag.dynamic_output_shape in tags:
         raise UnrecordableError(f"the sizes of its tensors depend on their numbers ({operation})")
     if torch.Tag.nondeterministic_seeded in tags and operation.name() not in DRAWS:
-        raise UnrecordableError(f"it draws random numbers by {operation}, which is not one number after the other")
+        raise UnrecordableError(f"it draws random numbers by {operation}, which is not supported")
 
 
 StepBody: TypeAlias = Callable[[], Sequence[Tensor]]
 
 
 def recorded(step: Callable[[int], tuple[Mapping[str, Tensor], StepBody]]) -> Recording:
-    """Record a step; `step` returns what is given to it, and itself, for so many learners."""
+    """Record a step; `step` returns the inputs and the body for a number of learners."""
     counts = (2, 3)
     first, second = (_recorded(*step(count)) for count in counts)
     try:
@@ -242,18 +242,18 @@ def _recorded(given: Mapping[str, Tensor], step: StepBody) -> Recording:
 
 
 class _DifferError(Exception):
-    """Two recordings do not agree."""
+    """Two recordings differ."""
 
 
 def _merged(first: Recording, second: Recording, counts: tuple[int, int]) -> Recording:
-    """Return what two recordings, of different numbers of learners, have in common."""
+    """Merge recordings for two numbers of learners into one for any number."""
     if [call.name for call in first.calls] != [call.name for call in second.calls]:
-        raise _DifferError("one has other operations")
+        raise _DifferError("the operations differ")
     if first.held.keys() != second.held.keys():
-        raise _DifferError("one has other constants")
+        raise _DifferError("the constants differ")
     for memory, tensor in first.held.items():
         if not _same_numbers(tensor, second.held[memory]):
-            raise _DifferError("its constants differ")
+            raise _DifferError("the values of constants differ")
     calls = [
         replace(one, **{name: _joined(getattr(one, name), getattr(other, name), counts) for name in PARTS})
         for one, other in zip(first.calls, second.calls, strict=True)
@@ -262,7 +262,7 @@ def _merged(first: Recording, second: Recording, counts: tuple[int, int]) -> Rec
 
 
 PARTS = ("args", "kwargs", "outputs")
-"""Of a call, that may differ with the number of learners."""
+"""Fields of a call that may depend on the number of learners."""
 
 
 def _same_numbers(one: Tensor, other: Tensor) -> bool:
@@ -270,7 +270,7 @@ def _same_numbers(one: Tensor, other: Tensor) -> bool:
 
 
 def _joined(one: Form, other: Form, counts: tuple[int, int]) -> Form:
-    """Return the form that is this one for the first number of learners, and the other one for the second."""
+    """Return the form that equals `one` for the first number of learners and `other` for the second."""
     if type(one) is not type(other):
         raise _DifferError(f"{one} and {other}")
     if isinstance(one, TensorPlace):

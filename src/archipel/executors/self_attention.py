@@ -1,4 +1,4 @@
-"""Self-attention whose gradient is put together once."""
+"""Self-attention with a cheaper backward pass."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch.nn import functional
 
 
 class SelfAttention(nn.MultiheadAttention):
-    """Attention of a sequence to itself, to torch's bits.
+    """Attention of a sequence to itself, bitwise equal to torch's.
 
-    Torch cuts queries, keys and values out of one tensor by their index, so that in the backward pass each of the three
-    becomes a tensor of zeros of the size of all, and these are added. Here they are put side by side.
+    Torch takes queries, keys and values from one tensor by indexing, so the backward pass expands each of the three
+    gradients to the full size with zeros and adds them up. Here they are concatenated.
     """
 
     def __init__(self, attention: nn.MultiheadAttention) -> None:
-        """Take the place of a module, with its parameters and settings."""
+        """Replace a module, with its parameters and settings."""
         nn.Module.__init__(self)
         self.__dict__.update(attention.__dict__)
 
@@ -48,5 +48,5 @@ class SelfAttention(nn.MultiheadAttention):
 
 
 def suits(module: nn.MultiheadAttention) -> bool:
-    """Return whether queries, keys and values come from one product, and nothing is added to them."""
+    """Return whether queries, keys and values come from one product without added biases or zeros."""
     return module._qkv_same_embed_dim and module.bias_k is None and not module.add_zero_attn

@@ -1,4 +1,4 @@
-"""A network that does the same with less to do."""
+"""Rewrite a network into an equivalent one that computes less."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from archipel.kernels.native.convolution import Padding, convolved_maxima
 
 
 def with_shortcuts(module: nn.Module) -> nn.Module:
-    """Where a network rectifies and then takes maxima, take the maxima first; join them with a convolution before them.
+    """Swap ReLU and max pooling, fuse them with a convolution before them, and replace self-attention.
 
-    The gradient of self-attention is put together once. Layers are joined in sequences only: what another module's
-    `forward` does is its own business, and so is what somebody listens to. Parameters keep their names.
+    Layers are fused in `Sequential` only, since another module's `forward` may do anything, and never if they have
+    hooks. Parameters keep their names.
     """
     if type(module) is nn.MultiheadAttention and not watched(module):
         return SelfAttention(module) if suits(module) else module
@@ -29,10 +29,9 @@ def with_shortcuts(module: nn.Module) -> nn.Module:
 
 
 def _pool_first(layers: list[tuple[str, nn.Module]]) -> None:
-    """Rectify maxima, in place, instead of taking maxima of what was rectified.
+    """Apply ReLU in place after max pooling instead of before it.
 
-    The largest of some rectified numbers is the largest of the numbers, rectified, and its gradient goes the same way:
-    the same to the bit, of a quarter as many for a pool of 2.
+    Both orders give the same result and gradient to the bit; a pool of 2 leaves a quarter as many numbers.
     """
     for place in range(len(layers) - 1):
         (relu, first), (pool, second) = layers[place : place + 2]
@@ -41,7 +40,7 @@ def _pool_first(layers: list[tuple[str, nn.Module]]) -> None:
 
 
 def _joined(layers: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
-    """Make one layer of a convolution, maxima of two by two and rectifying: the same up to rounding."""
+    """Fuse a convolution, 2 x 2 max pooling and ReLU into one layer; equal up to rounding."""
     joined: list[tuple[str, nn.Module]] = []
     for layer in layers:
         joined.append(layer)
@@ -54,7 +53,7 @@ def _joined(layers: list[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
 
 
 class ConvolvedMaxima(nn.Module):
-    """A convolution, its maxima of two by two, and rectifying."""
+    """A convolution, 2 x 2 max pooling and ReLU."""
 
     bias: Tensor | None
 
@@ -89,7 +88,7 @@ def _is_two_by_two(layer: nn.Module) -> bool:
 
 
 def watched(module: nn.Module) -> bool:
-    """Return whether somebody listens to a module by hooks."""
+    """Return whether a module has hooks."""
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )

@@ -1,7 +1,6 @@
-"""Make a recording do the same with fewer and larger operations.
+"""Simplify a recording to fewer and larger operations.
 
-Every function takes a recording and returns one that leaves the same numbers in its results and in what it is given, up
-to rounding.
+Every function takes a recording and returns one that leaves the same numbers in its results and inputs, up to rounding.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ aten = torch.ops.aten
 EMPTY = {
     f"aten::{name}" for name in ("empty.memory_format", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 }
-"""Operations that make memory and write nothing."""
+"""Operations that allocate memory without writing to it."""
 FILLED = {f"aten::{name}" for name in ("ones_like", "zeros_like", "full_like", "new_zeros", "new_ones", "new_full")}
-"""Operations that look at the size of their argument only."""
+"""Operations that use only the size of their argument."""
 PRODUCTS = {"aten::mul.Scalar", "aten::mul.Tensor", "aten::div.Scalar", "aten::div.Tensor"}
 
 
 def simplified(recording: Recording) -> Recording:
-    """Return a recording with everything that helps."""
-    for change in (_without_views, _without_ones, _needed, _with_biases, _turned):
+    """Apply all simplifications."""
+    for change in (_without_views, _without_ones, _needed, _with_biases, _contiguous):
         recording = change(recording)
     return recording
 
 
 def descending(recording: Recording, names: Sequence[str]) -> Recording:
-    """Return a recording that moves what it is given by these names against its results, in their order."""
+    """Return a recording that subtracts its results, scaled by the rate, from the inputs of these names, in order."""
     descents = [
         RecordedCall(
             aten.sub_.Tensor, (given := _whole(recording.given[name], result), result), {"alpha": Rate(1.0)}, (given,)
@@ -58,7 +57,7 @@ def descending(recording: Recording, names: Sequence[str]) -> Recording:
 
 
 def read(call: RecordedCall) -> set[int]:
-    """Return the memory whose numbers an operation uses."""
+    """Return the memory that an operation reads."""
     if call.name in DRAWS or call.name in FILLED:
         return {place.memory for place in call.changes}
     return {place.memory for place in call.reads}
@@ -74,17 +73,17 @@ def written(call: RecordedCall) -> set[int]:
 
 
 def lasting(recording: Recording) -> set[int]:
-    """Return the memory whose numbers matter before or after the step."""
+    """Return the memory that outlives a step: inputs, results and constants."""
     return {*recording.given.values(), *recording.held, *(place.memory for place in recording.results)}
 
 
 def _undisturbed(calls: Iterable[RecordedCall], memory: set[int]) -> bool:
-    """Return whether none of some operations writes this memory."""
+    """Return whether no operation writes this memory."""
     return not any(written(call) & memory for call in calls)
 
 
 def _whole(memory: int, like: TensorPlace) -> TensorPlace:
-    """Return all of a piece of memory as a tensor of the same sizes as another."""
+    """Return a whole piece of memory as a contiguous tensor with the sizes of another."""
     stride, strides = 1, []
     for size in reversed(like.shape[1:]):
         strides.append(stride)
@@ -96,18 +95,18 @@ def _whole(memory: int, like: TensorPlace) -> TensorPlace:
 
 
 def _without_views(recording: Recording) -> Recording:
-    """Leave out what writes nothing: views of tensors are places, and memory is there."""
+    """Remove operations that write nothing, such as views and allocations."""
     return replace(recording, calls=tuple(call for call in recording.calls if written(call)))
 
 
 def _without_ones(recording: Recording) -> Recording:
-    """Leave out products with one and copies, where both sides stay as they are."""
+    """Remove copies and multiplications by one, if neither side is changed later."""
     writes = Counter(memory for call in recording.calls for memory in written(call))
     writes.update(recording.given.values())
     fixed_memory = {*recording.given.values(), *recording.held}
     kept: list[RecordedCall] = []
     same: dict[int, TensorPlace] = {}
-    """Memory that would hold the numbers of another place."""
+    """Removed memory, and the place to read instead."""
     for recorded in recording.calls:
         call = replace(recorded, args=_redirected(recorded.args, same), kwargs=_redirected(recorded.kwargs, same))
         source, copy = _source(call), call.outputs[0] if call.outputs else None
@@ -122,7 +121,7 @@ def _without_ones(recording: Recording) -> Recording:
 
 
 def _source(call: RecordedCall) -> TensorPlace | None:
-    """Return the tensor that an operation only copies, if it does."""
+    """Return the tensor that an operation merely copies, or None."""
     one = call.name in PRODUCTS and type(call.args[1]) in (int, float) and call.args[1] == 1
     if (one or call.name == "aten::clone") and isinstance(call.args[0], TensorPlace):
         return call.args[0]
@@ -130,13 +129,13 @@ def _source(call: RecordedCall) -> TensorPlace | None:
 
 
 def _lies_like(one: TensorPlace, other: TensorPlace) -> bool:
-    """Return whether two tensors have the same sizes and strides; strides of sizes of one do not count."""
+    """Return whether two tensors have the same sizes and strides; strides of dimensions of size 1 are ignored."""
     strides = zip(one.shape, one.stride, other.stride, strict=True) if one.shape == other.shape else [(2, 0, 1)]
     return one.dtype == other.dtype and all(size == 1 or mine == theirs for size, mine, theirs in strides)
 
 
 def _redirected(form: Form, same: Mapping[int, TensorPlace]) -> Form:
-    """Return arguments, or results, that are read where the numbers lie."""
+    """Return arguments or results with removed memory replaced by the place to read instead."""
 
     def change(value: object) -> object:
         if isinstance(value, TensorPlace) and value.memory in same:
@@ -155,7 +154,7 @@ def _sum(one: Size, other: Size) -> Size:
 
 
 def _needed(recording: Recording) -> Recording:
-    """Leave out what no result needs."""
+    """Remove operations that no result needs."""
     wanted, kept = lasting(recording), []
     for call in reversed(recording.calls):
         if written(call) & wanted:
@@ -168,7 +167,7 @@ def _needed(recording: Recording) -> Recording:
 
 
 class _Products:
-    """The batched products of a recording whose results are used by one other operation."""
+    """The batched products of a recording with a result that only one other operation uses."""
 
     def __init__(self, recording: Recording) -> None:
         self.calls = [*recording.calls]
@@ -187,7 +186,7 @@ class _Products:
         }
 
     def before(self, number: int, memory: int) -> RecordedCall | None:
-        """Return the product that made this memory, if it can be made at the time of a later operation as well."""
+        """Return the product that made this memory, if it can be moved to a later operation."""
         at = self._at.get(memory)
         if at is None or at >= number:
             return None
@@ -195,7 +194,7 @@ class _Products:
         return call if _undisturbed(self.calls[at + 1 : number], read(call)) else None
 
     def join(self, number: int, product: RecordedCall, joined: RecordedCall) -> None:
-        """Replace an operation and the product before it by one."""
+        """Replace an operation and the product before it by one operation."""
         self.calls[self.calls.index(product)] = NOTHING
         self.calls[number] = joined
 
@@ -204,7 +203,7 @@ NOTHING = RecordedCall(aten.empty.memory_format, (), {}, ())
 
 
 def _with_biases(recording: Recording) -> Recording:
-    """Add what is added to a product while it is made."""
+    """Fuse an addition to a product into the product (baddbmm)."""
     products = _Products(recording)
     for number, call in enumerate(products.calls):
         if call.name != "aten::add.Tensor" or call.kwargs or not all(isinstance(one, TensorPlace) for one in call.args):
@@ -225,7 +224,7 @@ def _with_biases(recording: Recording) -> Recording:
 
 
 def _as_bias(added: TensorPlace, product: TensorPlace) -> TensorPlace | None:
-    """Return one row for each learner as it is added to a product [learner, row, column]; None if it is no such row."""
+    """Return one row for each learner, shaped to be added to [learner, row, column]; None for other tensors."""
     (first, *middle, last), shape = added.shape, product.shape
     if len(added.shape) < 2 or any(size != 1 for size in middle) or (first, last) != (shape[0], shape[2]):
         return None
@@ -234,8 +233,8 @@ def _as_bias(added: TensorPlace, product: TensorPlace) -> TensorPlace | None:
     )
 
 
-def _turned(recording: Recording) -> Recording:
-    """Make results that are transposed products as products the other way round, so that they lie in order."""
+def _contiguous(recording: Recording) -> Recording:
+    """Compute transposed results of products as products of transposed operands, so that they are contiguous."""
     calls, results = [*recording.calls], [*recording.results]
     uses = Counter(memory for call in calls for memory in {place.memory for place in call.reads})
     at = {call.outputs[0].memory: i for i, call in enumerate(calls) if call.name == "aten::bmm" and call.outputs[0]}
@@ -262,7 +261,7 @@ def _transposed(place: TensorPlace) -> TensorPlace:
 
 
 def _updated_early(recording: Recording) -> Recording:
-    """Change what is given as soon as nobody needs it as it was."""
+    """Move updates of inputs to just after the last use of the old values."""
     given, calls = {*recording.given.values()}, [*recording.calls]
     for number in range(len(calls)):
         call = calls[number]
@@ -276,14 +275,14 @@ def _updated_early(recording: Recording) -> Recording:
 
 
 def _clash(one: RecordedCall, other: RecordedCall) -> bool:
-    """Return whether two operations cannot change places."""
+    """Return whether two operations cannot be swapped."""
     mine, theirs = written(one), written(other)
     draws = one.name in DRAWS and other.name in DRAWS
     return draws or bool(mine & (theirs | read(other)) or theirs & read(one))
 
 
 def _with_descents(recording: Recording) -> Recording:
-    """Descend along a product while it is made."""
+    """Fuse an update along a product into the product."""
     products = _Products(recording)
     for number, call in enumerate(products.calls):
         if call.name != "aten::sub_.Tensor" or not isinstance(call.kwargs.get("alpha"), Rate):

@@ -1,4 +1,4 @@
-"""Find out whether many learners can be stepped as one, and if not, why, in words that a user can act on."""
+"""Find out whether many learners can be trained as one stack and, if not, why, in terms a user can act on."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from archipel.kernels.threads import threads
 from archipel.learner.learner import TrainingContext
 
 WIDTH, LEARNERS, RATE = 3, 4, 0.1
-"""Examples of a batch, learners and their rate in the trial."""
+"""Examples of a batch, learners, and their learning rate in the trial."""
 TOLERANCE = 1e-3
-"""By which gradients of a stack may differ from those of one learner alone, relative to the largest."""
+"""Tolerance for gradients of a stack against those of a learner alone, relative to the largest."""
 
 IN_PLACE = "an operation of its forward pass changes a tensor in place"
 DIFFERENT = "comes out differently in a stack than alone"
@@ -42,19 +42,19 @@ CAUSES = {
     "data pointer": "its forward pass takes a tensor out of torch, as numpy() does",
     "randomness": "it draws random numbers that are not for one learner each",
 }
-"""What torch says when a network cannot be mapped over learners, and what that means."""
+"""Fragments of torch's errors for networks that vmap cannot map, and what they mean."""
 
 
 def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
     """Return why learners of this network cannot be stepped as one under this plan; None: they can."""
     if context.augment is not None:
-        return "its examples are changed at random"
+        return "its examples are augmented"
     if context.local_noise is not None:
         return "LocalNoise clips the gradient of every example"
     if context.objective is not None:
-        return f"its learners minimise an objective of their own ({context.objective!r})"
+        return f"its learners minimise another objective than the loss ({context.objective!r})"
     if context.descent is not None:
-        return f"its learners descend along something else than a gradient ({context.descent!r})"
+        return f"its learners do not descend along the gradient ({context.descent!r})"
     if plan.phases:
         return "its tasks have phases, in which different layers or models train"
     if context.has_texts or context.per_token:
@@ -62,7 +62,7 @@ def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
     if plan.accumulate > 1:
         return f"its mini-batches are computed in {plan.accumulate} pieces"
     if plan.optimiser not in ELEMENTWISE:
-        return f"{plan.optimiser} does not change every number by its own gradient alone"
+        return f"{plan.optimiser} is not elementwise"
     if any(map(has_hooks, context.module.parameters())):
         return "a parameter of it has a hook"
     if any(map(_has_rules, context.module.modules())):
@@ -70,7 +70,7 @@ def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
     count = multiplications(context)
     if count > SMALL:
         return f"it is large: {count:,} multiplications an example, more than {SMALL:,}"
-    if classifier_parts(context) is not None:  # its step is written out, for every such network
+    if classifier_parts(context) is not None:  # every such network can: its step is written out
         return None
     try:
         made = network(context)
@@ -82,9 +82,9 @@ def why_not_stacked(context: TrainingContext, plan: Plan) -> str | None:
 
 
 def _tried(context: TrainingContext, made: Mapped, batch: int) -> str | None:
-    """Try to step learners of a network as one, in the way that suits it; return why they cannot be, or None."""
+    """Try to step learners of a network as one stack; return why that does not work, or None."""
     if _draws_elsewhere(context):
-        return "it draws random numbers from Python's or numpy's generator, which a seed of the run does not reach"
+        return "it draws random numbers from Python's or numpy's generator, which the run does not seed"
     changed = _changed_buffer(context)
     if changed:
         return f"its forward pass changes a buffer, {changed}, that is not saved (persistent=False)"
@@ -109,7 +109,7 @@ def _trial(context: TrainingContext, made: Mapped) -> str | None:
         warnings.simplefilter("always")
         try:
             apart, name = _difference(context, made)
-        except Exception as error:  # whatever a network does that torch.func cannot map
+        except Exception as error:  # a network can raise anything under torch.func
             reason: str | None = _cause(error)
         else:
             reason = None if apart <= TOLERANCE else f"{name} {DIFFERENT}"
@@ -118,7 +118,7 @@ def _trial(context: TrainingContext, made: Mapped) -> str | None:
 
 
 def _draws_elsewhere(context: TrainingContext) -> bool:
-    """Return whether a forward pass draws from generators that are not torch's."""
+    """Return whether a forward pass draws from Python's or numpy's generator."""
     module, before = copied(context.module).train(), (getstate(), repr(np.random.get_state()))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module(context.x[[0, -1]])
@@ -135,14 +135,14 @@ def _changed_buffer(context: TrainingContext) -> str:
 
 
 def _has_rules(part: nn.Module) -> bool:
-    """Return whether an embedding changes gradients or weights by rules that a stack would ignore."""
+    """Return whether an embedding changes gradients or weights by options that a stack would ignore."""
     if not isinstance(part, nn.Embedding | nn.EmbeddingBag):
         return False
     return part.max_norm is not None or part.scale_grad_by_freq or part.sparse
 
 
 def _operation(warning: str) -> str:
-    """Return the operation that a warning of torch is about."""
+    """Return the operation that a torch warning names."""
     return next((word.rstrip(".") for word in warning.split() if word.startswith("aten::")), "an operation")
 
 
@@ -157,9 +157,9 @@ def _cause(error: Exception) -> str:
 
 @threads(1)
 def _difference(context: TrainingContext, made: Mapped) -> tuple[float, str]:
-    """Return how far two steps of stacked learners, the second one with short batches, are from theirs alone.
+    """Return how far two steps of stacked learners, the second with short batches, are from those of learners alone.
 
-    The second value is the name of the tensor that is farthest from what it should be.
+    The second value is the name of the tensor with the largest difference.
     """
     first, second = _of_all_kinds(context.y, 2 * LEARNERS * WIDTH).view(2, LEARNERS, WIDTH)
     # where no batch may be padded, all of the second step are short
@@ -178,7 +178,7 @@ def _difference(context: TrainingContext, made: Mapped) -> tuple[float, str]:
 
 
 def _of_all_kinds(y: Tensor, count: int) -> Tensor:
-    """Return the indices of so many examples, of as many classes as there are: a loss may treat one in its own way."""
+    """Return the indices of `count` examples of as many classes as possible: a loss may treat classes differently."""
     if y.is_floating_point() or y.dim() != 1:
         return torch.arange(count) % len(y)
     order = torch.argsort(y, stable=True)
@@ -231,12 +231,12 @@ def _plain_steps(context: TrainingContext, start: Tensor, batches: Sequence[Tens
     binding.collect(vector)
     changed = [name for name, value in _attributes(module).items() if before.get(name) != value]
     if changed:
-        raise UnrecordableError(f"its forward pass changes an attribute, {changed[0]}, that is no buffer")
+        raise UnrecordableError(f"its forward pass changes an attribute, {changed[0]}, that is not a buffer")
     return vector
 
 
 def _attributes(module: nn.Module) -> dict[str, object]:
-    """Return the numbers, texts and tensors that modules keep beside their parameters and buffers."""
+    """Return the numbers, strings and tensors that modules hold beside their parameters and buffers."""
     found: dict[str, object] = {}
     for path, part in module.named_modules():
         for name, value in vars(part).items():

@@ -1,6 +1,6 @@
-"""Stacked execution: many learners trained at once.
+"""Stacked execution: many learners are trained at once.
 
-A step is one batched product for each linear layer of all learners in the stack (`stacked_networks.py`). Learners may
+A step has one batched product for each linear layer of all learners in the stack (`stacked_networks.py`). Learners may
 differ in the number of examples, batches and epochs: they are sorted by steps, so that those with steps left are always
 the first ones, and a short last batch is padded with examples of weight zero.
 """
@@ -32,39 +32,39 @@ from archipel.learner.probes import Parts, empty_table, mean_loss, tally
 from archipel.learner.training import advance
 
 NUMBERS = 1 << 26
-"""Parameters of a stack at most."""
+"""Most parameters of a stack."""
 WORTH_A_PROCESS = 1_500_000
-"""Multiplications of a step's forward pass that make a stack of its own, which another process may train."""
+"""Multiplications in a step's forward pass from which jobs form a separate stack, for another process."""
 LEARNERS = 5
-"""Learners that share a recorded step at least: fewer are slower, each, as operations take time of their own."""
+"""Fewest learners in a stack: with fewer, the overhead of operations dominates."""
 KEPT = 1 << 20
-"""Parameters of a stack at most whose memory is kept for the next one: to prepare it takes as long as a step."""
+"""Most parameters of a stack whose memory is kept for the next one; preparing it takes as long as a step."""
 
 
 @dataclass
 class Stack:
-    """The models of some jobs, side by side."""
+    """The stacked models of some jobs."""
 
     models: Places
     optimiser: StackedOptimiser
     prepared: dict[int, PreparedStep] = field(default_factory=dict)
-    """The steps of the learners that still train, by the width of their batches."""
+    """Prepared steps by the number of learners still in training and the width of their batches."""
 
 
 @dataclass(frozen=True)
 class PreparedStep:
-    """A step of so many learners on so many examples each."""
+    """A step of a number of learners on a number of examples each."""
 
     learners: int
     inputs: Tensor
-    """Memory for the examples, one after the other,"""
+    """Memory for the examples."""
     targets: Tensor
-    """and for their targets."""
+    """Memory for their targets."""
     step: Step
 
 
 class Stacked:
-    """Steps many learners as one."""
+    """Trains many learners as one stack."""
 
     name = "stacked"
     reason = ""
@@ -78,32 +78,32 @@ class Stacked:
         self.scorer = ForkScorer(context)
         self._products = max(context.layout.size, multiplications(context))
         self._last: tuple[object, Stack | None] = (None, None)
-        """What the jobs of the last stack had in common, and the stack if its memory is kept."""
+        """The key of the last stack, and the stack, if its memory is kept."""
 
     def running(self) -> AbstractContextManager[None]:
-        """Let torch use one thread: the products are small, and a second thread would cost more than it gains."""
+        """Let torch use one thread: the products are too small to gain from more."""
         return threads(1)
 
     def divide(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Return stacks of jobs that have enough in common to be stepped as one."""
+        """Divide jobs into stacks that can be stepped as one."""
         groups: dict[object, list[Job]] = {}
         for job in jobs:
             groups.setdefault((_shared(job), self.network.whole and job.examples), []).append(job)
         return [stack for group in groups.values() for stack in self._divided(group)]
 
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
-        """Start to train jobs for this many epochs, or to their ends."""
+        """Start training jobs for this many epochs, or until they are done."""
         self.pool.submit(self.divide(jobs), epochs, self._advance)
 
     def wait(self, job: Job | None = None) -> None:
-        """Return when this job, or all, have been trained."""
+        """Wait until this job, or all jobs, have been trained."""
         self.pool.wait(self._advance, job)
 
     def drop(self, job: Job) -> None:
-        """Do nothing: a job is trained at once, or together with others."""
+        """Do nothing: a job cannot be removed from its stack."""
 
     def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
-        """Score a model, in another process where that is worth it."""
+        """Score a model, in another process if that is worth it."""
         return self.scorer.score(model, parts, probe, urgent=urgent)
 
     def close(self) -> None:
@@ -112,10 +112,10 @@ class Stacked:
         self.scorer.close()
 
     def _divided(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Return stacks that are each worth a process and fit into memory; jobs of similar length come together.
+        """Return stacks that are each worth a process and fit into memory, with jobs of similar length together.
 
-        The division depends on the jobs alone, not on the number of processes, so that the bits depend on nothing else.
-        It is by a power of two, so that any such number of processes has as much to do.
+        The division depends on the jobs alone and not on the number of processes, so that the results do not either.
+        The number of stacks is a power of two, to keep 2, 4, … processes equally busy.
         """
         fitting = max(1, NUMBERS // self.context.layout.size)
         worth = len(jobs) * self._products * max(job.plan.batch for job in jobs) // WORTH_A_PROCESS
@@ -127,7 +127,7 @@ class Stacked:
         return [ordered[start:stop] for start, stop in pairwise(bounds)]
 
     def _advance(self, jobs: Sequence[Job], epochs: int | None) -> None:
-        if self.network.norms:  # torch refuses statistics of one example, or has them from its places
+        if self.network.norms:  # torch refuses batch statistics of one example, or takes them over its positions
             for job in jobs:
                 if _has_batch_of_one(job):
                     advance(self.context, job, epochs)
@@ -143,7 +143,7 @@ class Stacked:
             left = None if left is None else left - ahead
 
     def _train(self, jobs: Sequence[Job], epochs: int) -> None:
-        """Train these jobs for this many epochs, or what is left of them."""
+        """Train these jobs for this many epochs, or as many as are left."""
         ends = {job: min(job.epochs + epochs, epochs_of(job.plan, job.examples)) for job in jobs}
         ahead = {job: job.steps_at(end) - job.steps for job, end in ends.items()}
         jobs = sorted(jobs, key=lambda job: -ahead[job])
@@ -163,7 +163,7 @@ class Stacked:
             self._score(jobs, stack.models.tensors)
 
     def _trained(self, plan: Plan) -> TrainedParts:
-        """Return what a plan trains, parameters in the order in which torch's optimisers number them."""
+        """Return the parts that a plan trains, with parameters in the order in which torch's optimisers number them."""
         layers = self.context.layout.layers
         trained = [layer for layer in layers if plan.trains is None or layer.name in plan.trains]
         names = {entry.name for layer in trained if not layer.buffers for entry in layer.entries}
@@ -174,7 +174,7 @@ class Stacked:
         )
 
     def _stack(self, jobs: Sequence[Job], trained: TrainedParts) -> Stack:
-        """Return the models of these jobs side by side, in the last stack's memory if that was small and alike."""
+        """Stack the models of these jobs, reusing the last stack's memory if it was small and of the same shape."""
         plan, alike = jobs[0].plan, (len(jobs), *_shared(jobs[0]))
         alike_before, stack = self._last
         if alike != alike_before or stack is None or not by_hand(plan):
@@ -210,7 +210,7 @@ class Stacked:
         trained: TrainedParts,
         going_on: Sequence[Job],
     ) -> None:
-        """Make so many steps for each of the jobs, which come sorted: those with most of them first.
+        """Make `steps` steps for each of the jobs, which are sorted by them, most first.
 
         going_on: jobs whose optimisers' memory is needed later.
         """
@@ -237,7 +237,7 @@ class Stacked:
                         job.memory = optimiser.memory(i)
 
     def _seed(self, jobs: Sequence[Job], batches: Sequence[int], step: int, present: NDArray[np.int64]) -> None:
-        """Give learners that begin an epoch the generator that they have alone."""
+        """Seed learners that begin an epoch as if they were trained alone."""
         draws = self.network.draws
         assert draws is not None
         draws.present = present.tolist()
@@ -247,7 +247,7 @@ class Stacked:
                 draws.seed(i, job.key + job.epochs + epoch)
 
     def _prepared(self, stack: Stack, k: int, width: int, trained: TrainedParts) -> PreparedStep:
-        """Return the step of the first k learners; those that are done come after them."""
+        """Return the step of the first k learners, those not done."""
         prepared = stack.prepared.get(width)
         if prepared is None or prepared.learners != k:
             if any(other.learners != k for other in stack.prepared.values()):
@@ -259,7 +259,7 @@ class Stacked:
         return prepared
 
     def _watch(self, jobs: Sequence[Job]) -> None:
-        """Append every job's mean loss on its validation part."""
+        """Append each job's mean loss on its validation part."""
         if self.network.whole:
             for job in jobs:
                 self.context.binding.bind(job.vector)
@@ -277,7 +277,7 @@ class Stacked:
             job.losses.append(float(means[i]) if len(job.learner.validation) else float("nan"))
 
     def _score(self, jobs: Sequence[Job], tensors: Mapping[str, Tensor]) -> None:
-        """Score every job's model on its validation part, all in one pass."""
+        """Score all jobs' models on their validation parts in one pass."""
         context = self.context
         examples, there = _validation(jobs)
         self.network.eval()
@@ -290,7 +290,7 @@ class Stacked:
 
 
 def _shared(job: Job) -> tuple[object, ...]:
-    """Return what jobs of one stack have to have in common."""
+    """Return the key that jobs of one stack must share."""
     plan = job.plan
     steps = 0 if by_hand(plan) else job.steps  # torch's optimisers count them
     settings = (plan.optimiser, plan.rate, plan.momentum, plan.proximal, tuple(plan.options.items()), plan.trains)
@@ -302,19 +302,19 @@ def _has_batch_of_one(job: Job) -> bool:
 
 
 def _validation(jobs: Sequence[Job]) -> tuple[Tensor, Tensor]:
-    """Return indices of the examples of validation parts, [learner, place], and where there is one: padding is none."""
+    """Return indices of the examples of validation parts, [learner, position], and a mask without the padding."""
     parts = [job.learner.validation.numpy() for job in jobs]
     sizes = [len(part) for part in parts]
     examples = np.empty((len(jobs), max(1, *sizes)), dtype=np.int64)
     for mine, job, part, size in zip(examples, jobs, parts, sizes, strict=True):
         mine[:size] = part
-        mine[size:] = part[0] if size else int(job.learner.train[0])  # padding is the learner's own too
+        mine[size:] = part[0] if size else int(job.learner.train[0])  # pad with the learner's own examples
     there = np.arange(examples.shape[1]) < np.array(sizes)[:, None]
     return torch.from_numpy(examples), torch.from_numpy(there)
 
 
 def _phases(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield how many still train from one step to another, where those with most steps come first."""
+    """Yield (first step, end, number of learners in training) for learners sorted by steps, most first."""
     start = 0
     for stop in sorted({*steps}):
         if stop:
@@ -323,9 +323,9 @@ def _phases(steps: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def _table(jobs: Sequence[Job], steps: Sequence[int], batches: Sequence[int]) -> NDArray[np.int64]:
-    """Return indices of the examples of the next mini-batches: [step, learner, place].
+    """Return indices of the examples of the next mini-batches: [step, learner, position].
 
-    Padding is the learner's own and has weight zero: 0 x NaN of another learner is NaN.
+    Padding repeats the learner's own examples with weight zero: another learner's could be NaN, and 0 x NaN is NaN.
     """
     longest, widest = steps[0], max(batches)
     table = np.empty((longest, len(jobs), widest), dtype=np.int64)
@@ -343,7 +343,7 @@ def _table(jobs: Sequence[Job], steps: Sequence[int], batches: Sequence[int]) ->
 
 @lru_cache(maxsize=1)
 def _weights(examples: Sequence[int], batches: Sequence[int], longest: int) -> Tensor:
-    """Return weights of the examples in their batch's mean: [step, learner, place], the same in every round."""
+    """Return weights of the examples in their batch's mean, [step, learner, position], the same in every round."""
     weights = np.zeros((longest, len(batches), max(batches)), dtype=np.float32)
     for i, (n, batch) in enumerate(zip(examples, batches, strict=True)):
         weights[:, i, :batch] = 1 / batch

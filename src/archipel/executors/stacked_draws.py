@@ -1,4 +1,4 @@
-"""Random numbers of a stack: each learner draws as many, from the same generator, as when it is trained alone."""
+"""Random numbers of a stack: each learner draws the same numbers as when it is trained alone."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from archipel.executors.recording import DRAWS, RecordedCall, Recorder, TensorPl
 
 @dataclass(frozen=True)
 class DrawForm:
-    """The tensor that is filled by a draw when a learner is trained alone."""
+    """The tensor that a draw fills when a learner is trained alone."""
 
     shape: tuple[int, ...]
-    """With one example."""
+    """Its shape with one example."""
     example: int | None
-    """The dimension of the examples; None: the same numbers are for all of them."""
+    """The dimension of the examples; None: all examples share the numbers."""
     order: tuple[int, ...]
-    """Its dimensions as they lie in memory, in whose order numbers are drawn."""
+    """Its dimensions in memory order, which is the order of the draws."""
 
     def sizes(self, examples: int) -> tuple[int, ...]:
-        """Return its sizes for so many examples."""
+        """Return its sizes for this many examples."""
         return tuple(examples if place == self.example else size for place, size in enumerate(self.shape))
 
     def in_order(self, numbers: Tensor, examples: int) -> Tensor:
-        """Return numbers that lie as they are drawn as a tensor of so many examples; leading dimensions stay."""
+        """View numbers in the order of their draws as a tensor of this many examples; leading dimensions stay."""
         sizes, leading = self.sizes(examples), numbers.dim() - 1
         drawn = numbers.unflatten(-1, [sizes[place] for place in self.order]) if sizes else numbers.squeeze(-1)
         places = [leading + self.order.index(place) for place in range(len(sizes))]
@@ -37,11 +37,11 @@ class DrawForm:
 
 
 def draw_forms(module: nn.Module, x: Tensor) -> list[DrawForm]:
-    """Return what a network in training mode draws in one forward pass."""
+    """Return the draws of a network in training mode in one forward pass."""
     with torch.random.fork_rng(devices=[]):
         two, three = (_draws(module, x[torch.arange(count) % len(x)]) for count in (2, 3))
     if len(two) != len(three):
-        raise UnrecordableError("it draws random numbers in another way for other numbers of examples")
+        raise UnrecordableError("its random draws depend on the number of examples")
     return [_form(*both) for both in zip(two, three, strict=True)]
 
 
@@ -74,23 +74,23 @@ def _form(two: TensorPlace, three: TensorPlace) -> DrawForm:
 
 
 class LearnersDraws:
-    """Gives every learner of a stack the random numbers that it would draw alone."""
+    """Gives each learner of a stack the random numbers that it would draw alone."""
 
     def __init__(self, forms: Sequence[DrawForm]) -> None:
         self.forms = forms
         self.generators: list[torch.Generator] = []
         self.present: Sequence[int] = ()
-        """Examples of every learner's batch without padding."""
+        """Number of examples in each learner's batch without padding."""
         self._scratch: dict[torch.dtype, Tensor] = {}
 
     def seed(self, learner: int, key: int) -> None:
-        """Seed a learner's generator as a pass over its data does."""
+        """Seed a learner's generator as for a pass over its data."""
         while learner >= len(self.generators):
             self.generators.append(torch.Generator())
         self.generators[learner].manual_seed(key)
 
     def ready(self, number: int, target: Tensor, call: RecordedCall) -> Operation:
-        """Return the call that makes a draw of a forward pass, by its number, into a tensor [learner, ...]."""
+        """Return the call that fills a tensor [learner, ...] with a forward pass's draw of this number."""
         form, learners = self.forms[number], len(target)
         width = 1 if form.example is None else target.shape[1 + form.example]
         kind = DRAWS[call.name]
@@ -116,7 +116,7 @@ class LearnersDraws:
         return draw
 
     def _numbers(self, dtype: torch.dtype, learners: int, count: int) -> Tensor:
-        """Return memory for numbers of learners, which all draws use."""
+        """Return memory for the learners' numbers, shared by all draws."""
         if dtype not in self._scratch or self._scratch[dtype].numel() < learners * count:
             with torch.inference_mode(False):  # steps within that mode and outside of it use the same memory
                 self._scratch[dtype] = torch.empty(learners * count, dtype=dtype)
@@ -124,10 +124,10 @@ class LearnersDraws:
 
 
 def _distribution(kind: str, call: RecordedCall) -> tuple[Callable[..., Tensor], Callable[[Tensor, Tensor], object]]:
-    """Return what fills memory with numbers, and what puts them into a tensor.
+    """Return functions that fill memory with random numbers and that write them into a tensor.
 
-    A number of `bernoulli_` is one where a uniform number of double precision is below the chance. It is drawn in this
-    way, to the same bits, because `bernoulli_` takes three times as long.
+    `bernoulli_` sets 1 where a uniform number in double precision is below the probability. Drawing uniform numbers
+    gives the same bits in a third of the time.
     """
     settings = call.args[1:] if call.name.endswith("_") or kind == "bernoulli" else ()
     if kind == "bernoulli":

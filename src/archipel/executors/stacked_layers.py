@@ -1,4 +1,4 @@
-"""Batch norm over batches of different lengths: a short one is padded, and the padding must not count."""
+"""Batch norm that ignores the padding of short batches."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class PaddedBatchNorm(_BatchNorm):
     """Batch norm of one learner whose batch may be padded."""
 
     shares: Tensor | None = None
-    """Of the examples in their batch's mean, 0 for padding; None: nothing is padded."""
+    """Weights of the examples in the batch's mean, 0 for padding; None: there is no padding."""
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Accept every dimension: the norm that this one replaces has seen the same inputs."""
+        """Accept every dimension; the original layer has checked the same inputs."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or (self.shares is None and self.momentum is not None):

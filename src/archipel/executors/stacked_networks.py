@@ -1,8 +1,8 @@
-"""A network for many learners at once: every tensor has a leading dimension, one slice a learner.
+"""A network for many learners at once: every tensor has a leading dimension, one slice per learner.
 
-A plain sequence of linear layers and activations is stepped by batched products. Where it ends in class scores its
-step is written out, because small batches would spend most of their time on autograd's graph, and every gradient goes
-into its tensor in the product that makes it. Other networks go through `torch.func.vmap`, whatever they hold.
+A plain sequence of linear layers and activations is stepped by batched products. If it ends in class scores its step is
+written out by hand, because with small batches autograd's graph takes most of the time, and gradients are fused into
+the products that update the tensors. All other networks go through `torch.func.vmap`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PER_EXAMPLE: tuple[Loss, ...] = (
     nn.functional.smooth_l1_loss,
     nn.functional.binary_cross_entropy_with_logits,
 )
-"""Losses whose mean over a batch is the mean of single examples' losses, so that examples can have weights."""
+"""Losses that are the mean of single examples' losses, so that examples can be weighted."""
 
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
@@ -55,33 +55,33 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[T
     nn.Tanh: (torch.tanh_, lambda gradient, output: _tanh_backward(gradient, output, grad_input=gradient)),
     nn.Sigmoid: (torch.sigmoid_, lambda gradient, output: _sigmoid_backward(gradient, output, grad_input=gradient)),
 }
-"""Forward, and the gradient with respect to the input from that of the output and the output itself; in place."""
+"""Forward, and the gradient of the input from the output and its gradient; both in place."""
 
 NamedPart: TypeAlias = tuple[nn.Module, str, str]
-"""A part of a sequence, and the names that its weight and bias have or would have."""
+"""A part of a sequence, and the names of its weight and bias, if any."""
 Step: TypeAlias = Callable[[Tensor, bool], None]
-"""One step of all learners on the examples that are ready, with weights [learner, example]; are some of them 0?"""
+"""One step of all learners on the prepared examples: takes weights [learner, example], and whether some are 0."""
 UNTRIED = "it has not been tried"
 X, Y, SHARES = "(x)", "(y)", "(shares)"
-"""What a recorded step is given beside the tensors of the models, whose names have no brackets."""
+"""Names of a recorded step's inputs beside the models' tensors, whose names have no brackets."""
 
 
 @dataclass(frozen=True)
 class TrainedParts:
-    """What a step changes."""
+    """The parts that a step changes."""
 
     parameters: tuple[str, ...]
     frozen: tuple[str, ...] = ()
-    """Modules whose batch norm keeps its statistics and uses them."""
+    """Modules whose batch norm uses its running statistics unchanged."""
 
 
 class Mapped:
-    """Any network that can be stacked, through torch.func; its steps are recorded once and replayed."""
+    """Any stackable network, mapped by torch.func; its steps are recorded once and replayed."""
 
     whole = False
-    """Batches count as a whole: examples depend on each other, or the loss is no mean over them. None may be padded."""
+    """Whether batches cannot be padded: examples depend on each other, or the loss is not a mean over them."""
     own_tensors = False
-    """What the network makes in its forward pass, such as zeros, is made for each learner, to be changed in place."""
+    """Whether tensors created in the forward pass, such as zeros, get a copy for each learner, to change in place."""
 
     def __init__(self, context: TrainingContext) -> None:
         self.loss = context.loss
@@ -89,19 +89,19 @@ class Mapped:
         self.norms = with_padded_norms(self.module)
         with_unrolled_layers(self.module)
         self.draws = LearnersDraws(draw_forms(copied(context.module).train(), context.x)) if draws(context) else None
-        """What gives the learners their random numbers, if the network draws some in training."""
+        """The source of the learners' random numbers, if the network draws some in training."""
         self.trial: str | None = UNTRIED
-        """Why learners cannot be stepped as one; None: they can."""
+        """Why learners cannot be stacked; None: they can."""
         self._steps: dict[object, RecordedStep] = {}
         self._like = (context.x[:1], context.y[:1])
 
     def eval(self) -> None:
-        """Turn to evaluation mode."""
-        if self.module.training:  # to do so takes as long as a layer
+        """Switch to evaluation mode."""
+        if self.module.training:  # switching takes as long as a layer
             self.module.eval()
 
     def outputs(self, tensors: Tensors, x: Tensor, shares: Tensor | None = None) -> Tensor:
-        """Return the outputs of the learners' networks on [learner, example, …]; shares: 0 for padding."""
+        """Return the networks' outputs on [learner, example, …]; shares: the examples' weights, 0 for padding."""
         mapped = vmap(
             self._run, (0, 0, None if shares is None else 0), randomness="error" if self.draws is None else "different"
         )
@@ -116,7 +116,7 @@ class Mapped:
         return outputs
 
     def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Return the loss of every single example: [learner, example]."""
+        """Return the loss of each example, [learner, example]."""
         if self.loss in PER_EXAMPLE and isinstance(outputs, Tensor):
             flat = self.loss(outputs.flatten(0, 1), y.flatten(0, 1), reduction="none")  # type: ignore[call-arg]
             return flat.reshape(*y.shape[:2], -1).mean(dim=2)
@@ -125,7 +125,7 @@ class Mapped:
         return losses
 
     def step(self, tensors: Tensors, trained: TrainedParts, optimiser: StackedOptimiser, x: Tensor, y: Tensor) -> Step:
-        """Return a step down the weighted sum of the losses of the examples that are in x and y when it is called."""
+        """Return a step along the gradient of the weighted sum of losses on the contents of x and y."""
         plain = isinstance(optimiser, StackedSgd) and optimiser.is_plain
         shares = x.new_empty(x.shape[:2], dtype=torch.float32)
         given = {**tensors, X: x, Y: y, SHARES: shares}
@@ -148,7 +148,7 @@ class Mapped:
         return step
 
     def _recorded(self, like: Tensors, trained: TrainedParts, width: int, padded: bool, plain: bool) -> RecordedStep:
-        """Return the recorded step of learners with batches of this width; plain: it descends by itself."""
+        """Return the recorded step of learners with batches of this width; plain: it includes the SGD update."""
         names = trained.parameters
         key = (trained, width, padded, plain, self.whole, self.own_tensors)
         if key not in self._steps:
@@ -186,7 +186,7 @@ def _alone(example: Tensor) -> Tensor:
 
 
 def _repeated(tensor: Tensor, *counts: int) -> Tensor:
-    """Return a tensor as often as this along its first dimensions, in order."""
+    """Repeat a tensor along new leading dimensions of these sizes."""
     return tensor.expand(*counts, *tensor.shape[len(counts) :]).clone(memory_format=torch.contiguous_format)
 
 
@@ -213,15 +213,14 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class Classifier(Sequential):
-    """A sequence that ends in a linear layer of class scores under cross entropy: its step is written out.
+    """A sequence that ends in a linear layer of class scores under cross entropy, with its step written out.
 
-    Every tensor of a step has its own place in memory, so that a step is a list of calls that were made ready before
-    the first one. The last layer works with classes before examples, because a softmax over a short last dimension is
-    slow.
+    All tensors of a step are preallocated, so that a step is a list of prepared calls. The last layer puts classes
+    before examples, because a softmax over a short last dimension is slow.
     """
 
     def step(self, tensors: Tensors, trained: TrainedParts, optimiser: StackedOptimiser, x: Tensor, y: Tensor) -> Step:
-        if not isinstance(optimiser, StackedSgd):  # others need all gradients at once
+        if not isinstance(optimiser, StackedSgd):  # other optimisers need all gradients at once
             return super().step(tensors, trained, optimiser, x, y)
         names = trained.parameters
         *below, (_, weight, bias) = self.parts
@@ -267,7 +266,7 @@ class Classifier(Sequential):
 
 
 def _forward(calls: list[Operation], part: nn.Module, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Add the calls of a part; return where its output will be once they are made."""
+    """Add the calls of a part; return the tensor of its output."""
     if isinstance(part, nn.Linear):
         assert weight is not None
         output = x.new_empty(*x.shape[:-1], part.out_features)
@@ -281,7 +280,7 @@ def _forward(calls: list[Operation], part: nn.Module, x: Tensor, weight: Tensor 
 
 
 def _product(calls: list[Operation], left: Tensor, right: Tensor, out: Tensor, more: Tensor | None = None) -> None:
-    """Add the call that puts left @ right + more into its place."""
+    """Add the call that computes left @ right + more into a tensor."""
     if more is None:
         calls.append(partial(torch.bmm, left, right, out=out))
     else:
@@ -297,7 +296,7 @@ def _change(
     above: Tensor,
     inputs: Tensor,
 ) -> None:
-    """Add the calls that change a linear layer: the gradient of its outputs is `above`, [learner, output, example]."""
+    """Add the calls that update a linear layer; above: the gradient of its outputs, [learner, output, example]."""
     if weight in trained:
         calls.append(optimiser.by_product(weight, above, inputs))
     if bias in trained:
@@ -310,7 +309,7 @@ _networks: WeakKeyDictionary[TrainingContext, Mapped] = WeakKeyDictionary()
 
 
 def network(context: TrainingContext) -> Mapped:
-    """Return the fastest way to run the network for many learners at once; it is made once, for what it records."""
+    """Return the fastest implementation for many learners at once; cached, since it keeps its recordings."""
     if context not in _networks:
         parts = _plain_sequence(context)
         kind = Sequential if classifier_parts(context) is None else Classifier
@@ -326,14 +325,14 @@ def classifier_parts(context: TrainingContext) -> list[NamedPart] | None:
     kinds = [type(part) for part, *_ in parts]
     known = all(kind in (nn.Linear, nn.Flatten, nn.Identity, *ACTIVATIONS) for kind in kinds)
     acting = [kind in ACTIVATIONS for kind in kinds if kind in (nn.Linear, *ACTIVATIONS)]
-    # an activation takes the place of its input, which another one before it would still need
+    # an activation overwrites its input, which another activation before it would still need
     written = known and kinds[-1] is nn.Linear and not any(map(and_, acting, acting[1:]))
     labels = context.loss is nn.functional.cross_entropy and y.dim() == 1 and y.dtype == torch.int64
     return parts if written and labels else None
 
 
 def _plain_sequence(context: TrainingContext) -> list[NamedPart] | None:
-    """Return the parts of a plain sequence of linear layers and activations that nobody listens to, or None."""
+    """Return the parts of a plain sequence of linear layers and activations without hooks, or None."""
     module, layout = context.module, context.layout
     parts = _flattened(module)
     if parts is None or len(set(parts)) < len(parts) or layout.tied or layout.frozen is not None:

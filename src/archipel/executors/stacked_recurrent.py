@@ -1,7 +1,7 @@
-"""GRUs and plain recurrent layers in operations that `torch.func.vmap` maps over learners: it does not map torch's own.
+"""GRUs and plain recurrent layers in operations that `torch.func.vmap` can map over learners, unlike torch's own.
 
-Numbers differ from torch's by rounding only; the trial in `stackable.py` compares them before a stack is used. An LSTM
-stays as it is: torch computes one in a single fused operation, which is faster than a stack of its steps.
+Results differ from torch's by rounding only; the trial in `stackable.py` compares them before a stack is used. LSTMs
+are not replaced: torch computes one in a single fused operation, which is faster than a stack of its steps.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from archipel.executors.shortcuts import watched
 
 
 class Unrolled(nn.RNNBase):
-    """A recurrent layer whose steps are written out; the kinds differ in `cell`."""
+    """A recurrent layer with its steps written out; subclasses define `cell`."""
 
     def cell(self, x: Tensor, before: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the output of a step; x: the input's part of all gates, before: the output of the step before."""
+        """Return the output of a step; x: the input's part of all gates, before: the previous output."""
         raise NotImplementedError
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return the outputs of the last layer, and the last output of every layer, as torch does."""
+        """Return the outputs of the last layer and the last output of every layer, as torch does."""
         if input.dim() != 3:
             raise RuntimeError("a recurrent layer in a stack takes a batch of sequences")
         time, examples = (1, 0) if self.batch_first else (0, 1)
@@ -69,7 +69,7 @@ class UnrolledRNN(Unrolled, nn.RNN):  # type: ignore[misc]
 def with_unrolled_layers(module: nn.Module) -> None:
     """Replace recurrent layers inside a module by ones that can be mapped.
 
-    Layers with dropout between them stay: torch draws its masks in an order of its own.
+    Layers with dropout between them are kept: torch draws its masks in another order.
     """
     for name, child in module.named_children():
         if type(child) in (nn.GRU, nn.RNN) and isinstance(child, nn.RNNBase):

@@ -1,4 +1,4 @@
-"""The models of a stack in memory, and the optimisers that change them."""
+"""The memory of a stack's models, and the optimisers that update them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from archipel.learner.learner import optimiser
 ELEMENTWISE = (
     *("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD", "Rprop"),
 )
-"""Optimisers of torch that change every number by its own gradient and memory alone, so that a stack of models is to
-them one model with more numbers."""
+"""Torch's elementwise optimisers, for which a stack of models is just one larger model."""
 FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
-"""Those that torch can make in one operation for all tensors."""
+"""Those with a fused or foreach implementation for all tensors at once."""
 WAYS = ("fused", "foreach", "capturable", "differentiable")
-"""Options about how an optimiser is computed: where a plan has one of them, it is as it says."""
+"""Options that select an optimiser's implementation; a plan's choice is kept."""
 SCALARS = ("step", "eta", "mu", "mu_product")
-"""What they remember once for a whole parameter: it depends on the number of steps alone."""
+"""State that is kept once per parameter, since it depends on the number of steps alone."""
 
 
 class Places:
-    """Memory for models as named tensors, [learner, …], each in one piece, as batched products need it."""
+    """Memory for models as named contiguous tensors, [learner, …], as batched products need them."""
 
     def __init__(self, layout: Layout, count: int, like: Tensor) -> None:
         entries = [entry for layer in layout.layers for entry in layer.entries]
@@ -37,7 +36,7 @@ class Places:
         self._sizes = [entry.stop - entry.start for entry in entries]
 
     def fill(self, vectors: Sequence[Tensor]) -> None:
-        """Copy one vector for each learner; in a round they all start from the same one."""
+        """Copy in one vector for each learner; in a round all start from the same one."""
         alike = all(vector is vectors[0] for vector in vectors)
         rows = vectors[0].unsqueeze(0) if alike else torch.stack([*vectors])
         for place, piece in zip(self._pieces, rows.split_with_sizes(self._sizes, 1), strict=True):
@@ -48,36 +47,36 @@ class Places:
         return torch.cat([piece[learner] for piece in self._pieces])
 
     def vectors(self) -> list[Tensor]:
-        """Return the models, each in memory of its own: some are needed longer than others."""
+        """Return the models, each in separate memory, since some live longer than others."""
         return [row.clone() for row in torch.cat(self._pieces, dim=1).float().unbind()]
 
 
 class StackedOptimiser(Protocol):
-    """Changes the models of a stack by their gradients."""
+    """Updates the models of a stack by their gradients."""
 
     plan: Plan
     anchors: Places | None
     """The models that the proximal term pulls towards."""
     shifts: Places | None
-    """What is added to every gradient."""
+    """The vectors added to every gradient."""
 
     def narrow(self, k: int) -> Mapping[str, Tensor]:
-        """Go on with the first k learners; return the tensors of their models."""
+        """Continue with the first k learners; return the tensors of their models."""
 
     def apply(self, names: Sequence[str], gradients: Sequence[Tensor]) -> None:
         """Change these tensors by their gradients."""
 
     def memory(self, learner: int) -> dict[str, Any]:
-        """Return what it remembers of one learner."""
+        """Return its state for one learner."""
 
 
 def by_hand(plan: Plan) -> bool:
-    """Return whether `StackedSgd` makes this plan's steps: torch's optimisers take a second to load."""
+    """Return whether `StackedSgd` can make this plan's steps, which avoids loading torch's optimisers for a second."""
     return plan.optimiser == "SGD" and set(plan.options) <= {"weight_decay", "nesterov"}
 
 
 class StackedSgd:
-    """SGD as torch.optim writes it: shift, proximal term, weight decay, momentum, Nesterov."""
+    """SGD in the order of torch.optim: shift, proximal term, weight decay, momentum, Nesterov."""
 
     def __init__(
         self, plan: Plan, models: Places, anchors: Places | None, shifts: Places | None, momenta: Places | None
@@ -95,7 +94,7 @@ class StackedSgd:
 
     @property
     def is_plain(self) -> bool:
-        """It goes down the gradients and does nothing else."""
+        """Whether it is SGD without any other term."""
         return not (self.anchors or self.shifts or self.momenta or self.plan.options)
 
     def apply(self, names: Sequence[str], gradients: Sequence[Tensor]) -> None:
@@ -110,7 +109,7 @@ class StackedSgd:
         return {} if self.momenta is None else {"momentum": self.momenta.vector(learner)}
 
     def by_product(self, name: str, left: Tensor, right: Tensor) -> Callable[[], object]:
-        """Return a call that descends along left @ right; where nothing is added, the product changes its tensor."""
+        """Return a call that descends along left @ right; plain SGD fuses the product with the update."""
         tensor, rate, gamma = self.active[name], self.plan.rate, self.plan.momentum
         if self.anchors or self.shifts or self.plan.options:
             change = self.by_gradient(name)
@@ -121,7 +120,7 @@ class StackedSgd:
         return lambda: tensor.sub_(momentum.baddbmm_(left, right, beta=gamma), alpha=rate)
 
     def by_gradient(self, name: str) -> Callable[[Tensor], object]:
-        """Return a call that changes a tensor by its gradient."""
+        """Return a call that updates a tensor by its gradient."""
         tensor, plan = self.active[name], self.plan
         anchor, shift, momentum = (
             None if places is None else places.tensors[name][: self.k]
@@ -148,7 +147,7 @@ class StackedSgd:
 
 
 class StackedTorch:
-    """Any elementwise optimiser of torch, on stacked tensors. All learners have made as many steps before."""
+    """Any elementwise optimiser of torch, on stacked tensors of learners with the same number of past steps."""
 
     def __init__(
         self,
@@ -159,7 +158,7 @@ class StackedTorch:
         trained: Sequence[str],
         memories: Sequence[dict[str, dict[str, Any]]],
     ) -> None:
-        """memories: of each learner, as `torch.optim` numbers the trained parameters; empty before the first step."""
+        """memories: each learner's optimiser state, in the numbering of `torch.optim`; empty before the first step."""
         self.plan = plan
         self.models, self.anchors, self.shifts, self.trained = models, anchors, shifts, trained
         self._optimiser = self._made(len(memories))
@@ -184,11 +183,11 @@ class StackedTorch:
             if self.anchors is not None:
                 anchor = self.anchors.tensors[name][: len(leaf)]
                 gradient = gradient.add(leaf.detach() - anchor, alpha=self.plan.proximal)
-            leaf.grad = gradient.contiguous()  # in one operation torch takes every tensor as it lies in memory
+            leaf.grad = gradient.contiguous()  # fused implementations ignore strides
         self._optimiser.step()
 
     def memory(self, learner: int) -> dict[str, dict[str, Any]]:
-        """Return what the optimiser remembers of one learner, as if it had been trained alone."""
+        """Return the optimiser's state for one learner, as if it had been trained alone."""
         states = self._optimiser.state_dict()["state"]
         return {str(i): _row(state, learner) for i, state in states.items()}
 

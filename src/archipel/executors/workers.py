@@ -1,8 +1,8 @@
-"""Execution on workers: learner by learner, in forked processes that compute with one thread each.
+"""Execution on workers: one learner at a time in each of several forked processes with one thread each.
 
-A learner that has a machine to itself is one process with as many threads as it wants.
+A learner with a machine of its own is one process with any number of threads.
 
-Processes, not threads: small steps would wait for the interpreter's lock, and dropout draws from a generator that all
+Processes and not threads: small steps would wait for the interpreter lock, and dropout draws from a generator that
 threads share.
 """
 
@@ -27,7 +27,7 @@ from archipel.learner.training import advance
 
 
 class Workers:
-    """Trains jobs in as many processes as torch has threads, this one included, each with a copy of what trains."""
+    """Trains jobs in as many processes as torch has threads, this one included, each with its own parameters."""
 
     name = "workers"
     reason = ""
@@ -44,7 +44,7 @@ class Workers:
         self._faster = replace(context, module=module)
 
     def running(self) -> AbstractContextManager[None]:
-        """Leave torch's threads as they are."""
+        """Leave the number of torch's threads unchanged."""
         return threads(None)
 
     def divide(self, jobs: Sequence[Job]) -> list[list[Job]]:
@@ -52,8 +52,8 @@ class Workers:
         return [[job] for job in jobs]
 
     def submit(self, jobs: Sequence[Job], epochs: int | None = None) -> None:
-        """Start to train jobs for this many epochs, or to their ends."""
-        # the largest first, so that no process is left alone with it at the end; results do not depend on the order
+        """Start training jobs for this many epochs, or until they are done."""
+        # largest first, so that the processes finish together; results do not depend on the order
         ordered = sorted(jobs, key=lambda job: -job.examples)
         self.pool.submit([[job] for job in ordered], epochs, self._train)
 
@@ -63,14 +63,14 @@ class Workers:
                 advance(self._faster, job, epochs)
 
     def wait(self, job: Job | None = None) -> None:
-        """Return when this job, or all, have been trained."""
+        """Wait until this job, or all jobs, have been trained."""
         self.pool.wait(self._train, job)
 
     def drop(self, job: Job) -> None:
-        """Do nothing: a job is trained at once, or together with others."""
+        """Do nothing: a submitted job cannot be stopped."""
 
     def score(self, model: Tensor, parts: Parts, probe: Score, *, urgent: bool = False) -> PendingResult[ScoreTable]:
-        """Score a model with all threads of torch."""
+        """Score a model with all of torch's threads."""
         return KnownResult(score_parts(self.context, model.to(self.context.x.device), parts, probe.bins))
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ def test_it_needs_a_linear_last_layer_and_single_models() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
     with pytest.raises(ValueError, match="MeanByClass: the last layer, '1', is a LayerNorm"):
         ap.MeanByClass().check(Layout.of(module))
-    with pytest.raises(ValueError, match="Relay with MeanByClass makes no sense"):
+    with pytest.raises(ValueError, match="Relay does not go with MeanByClass"):
         ap.Algorithm("x", ap.Relay(), merge=ap.MeanByClass())
 
 

@@ -176,7 +176,11 @@ def row(*layers: nn.Module) -> Callable[[], nn.Module]:
             "layer '2' reads 1 inputs, and '0' before it puts out 8. Layers must follow one another in a row",
         ),
         (row(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 8), nn.PReLU()), IMAGES, "is a PReLU"),
-        (row(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 10, 6), nn.Flatten()), IMAGES, "must be a Linear that puts"),
+        (
+            row(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 10, 6), nn.Flatten()),
+            IMAGES,
+            "must be a Linear layer of class scores",
+        ),
         (Tied, TEXTS, "share parameters with other layers"),
         (Bidirectional, TEXTS, "bidirectional or projects its output cannot be matched"),
     ],
@@ -191,8 +195,8 @@ def test_a_network_that_cannot_be_matched_is_refused(
 @pytest.mark.parametrize(
     ("make", "examples", "message"),
     [
-        (Around, IMAGES, "if the neurons of 'first' change places, so they cannot be matched"),
-        (TimeMajor, TEXTS, "if the neurons of 'lstm' change places"),
+        (Around, IMAGES, "permuting the neurons of 'first' changes the network's outputs, so they cannot be matched"),
+        (TimeMajor, TEXTS, "permuting the neurons of 'lstm'"),
         (
             row(nn.Conv2d(1, 12, 3), nn.ReLU(), nn.LocalResponseNorm(3, alpha=5.0), nn.Flatten(), nn.Linear(432, 10)),
             IMAGES,
@@ -232,5 +236,5 @@ def test_a_network_that_can_be_matched_is_accepted(name: str) -> None:
 @pytest.mark.slow
 def test_a_simulation_tries_the_network_before_it_begins() -> None:
     data = ap.data.digits().split(learners=2)
-    with pytest.raises(ValueError, match="MatchedMean: the network computes something else"):
+    with pytest.raises(ValueError, match="MatchedMean: permuting the neurons"):
         ap.simulate(ap.fedma(), data, model=Around)

@@ -169,7 +169,7 @@ def test_an_impossible_split_is_refused_before_the_run(split: Any, message: str)
 
 
 def test_a_net_of_one_layer_cannot_be_split() -> None:
-    with pytest.raises(ValueError, match=r"a net of one layer \(w\) cannot be split"):
+    with pytest.raises(ValueError, match=r"a network of one layer \(w\) cannot be split"):
         DivideAndConquer(split=1).check(layout(w=1))
 
 
@@ -272,7 +272,7 @@ def test_private_layers_train_in_every_round_and_are_never_sent() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"prepass": 0}, r"without a pre-pass there is nothing to find the split from; give split=\.\.\. or prepass"),
+        ({"prepass": 0}, r"without a pre-pass the split cannot be found; give split=\.\.\. or prepass"),
         ({"prepass": -1}, "prepass should be at least 0, got -1"),
         ({"tuning_epochs": 0}, "tuning_epochs should be at least 1, got 0"),
         ({"tuning_rate": 0}, "tuning_rate should be more than 0, got 0"),

@@ -13,18 +13,18 @@ from archipel.core.state import View
 from archipel.core.types import Plan, Reports
 
 ON_VALIDATION: tuple[Reports, ...] = ("validation", "validation scores", "losses")
-"""Reports that tell of the validation part."""
+"""Reports computed on the validation part."""
 
 
 @dataclass(frozen=True)
 class AllData(Planner):
-    """From a version on, learners train on their validation parts too, and report nothing on these any more.
+    """From a version on, learners train on their validation parts too, and report nothing about them any more.
 
     Tasks then have the plan's epochs, without validation cycles.
     """
 
     after: int = 100
-    """The version that is the first to be trained on from all data."""
+    """The first version that tasks train from on all data."""
 
     needs = Needs(validation=True)
 

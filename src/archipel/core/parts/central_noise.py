@@ -5,13 +5,13 @@ Private Learning with Adaptive Clipping, 2021.
 
 Implemented: w <- w' + (sum_k p_k clip(w_k - w'_k) + noise x clip x N(0, I)) / n, w'_k being the model that a task
 carried. A change is clipped in the Euclidean norm over all layers that are sent, and p_k is at most 1, so no learner
-moves the sum by more than `clip`. n is the number of learners that a round asks, whoever answers; where each takes part
-by its own chance (`Poisson`), it is the number expected, and a round with nobody in it is noised like any other. Under
-a stream n is the number of updates. Adaptive clipping is algorithm 1 of Andrew et al.: the share of changes within the
-clip is noised too and moves the clip.
+moves the sum by more than `clip`. n is the number of learners that a round asks, however many answer; with `Poisson`
+selection it is the expected number, and a round without learners gets noise like any other. Under a stream n is the
+number of updates. Adaptive clipping is algorithm 1 of Andrew et al.: the share of changes within the clip gets noise
+too and moves the clip.
 
 Noise and draws of learners come from the controller's secret key, never from the study's seed, which all learners know.
-Read so (docs/decisions/0085 and 0125): what a release costs is stated in `archipel.privacy.accounting`.
+Readings: docs/decisions/0085 and 0125; `archipel.privacy.accounting` states what a release costs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from archipel.privacy.accounting import Draws, Sampling, noise_for, rounds_for
 from archipel.privacy.noise import limit, noised
 
 BLOCK = 1 << 20
-"""Numbers that are worked on at a time: models may lie on a disk."""
+"""Numbers that are processed at a time; models may be on disk."""
 COUNT_NOISE = 20
 """The count of changes within the clip has noise of the updates divided by this (Andrew et al., section 3)."""
 
@@ -55,11 +55,11 @@ class CentralNoise(NoisePrivacy):
     clip: float | Literal["adaptive"] = "adaptive"
     """Largest norm of an update's change over all layers sent; "adaptive": follow a quantile of the norms."""
     initial_clip: float = 0.1
-    """Where an adaptive clip starts."""
+    """Initial value of an adaptive clip."""
     quantile: float = 0.5
     """Share of the changes that an adaptive clip leaves as they are."""
     clip_rate: float = 0.2
-    """How fast an adaptive clip moves."""
+    """Learning rate of an adaptive clip."""
 
     keyed = True
     statistics = ("none", "local")
@@ -76,14 +76,14 @@ class CentralNoise(NoisePrivacy):
         between("CentralNoise", "quantile", self.quantile, 0, 1)
 
     def conflicts(self, algorithm: Composition) -> str | None:
-        """Refuse what looks at single updates or counts data: noise on the sum would not cover that."""
+        """Return why other parts use single updates or data counts, which noise on the sum does not cover, or None."""
         if not _public(algorithm.weighting):
             return (
-                "CentralNoise needs weights that tell nothing of the data and are at most 1, and "
-                f"{algorithm.weighting!r} gives others. Use weighting=Equally(), or ByFreshness(...) under Stream."
+                "CentralNoise needs weights that do not depend on the data and are at most 1, unlike those of "
+                f"{algorithm.weighting!r}. Use weighting=Equally(), or ByFreshness(...) under Stream."
             )
-        if type(algorithm.merge) not in (Mean, MeanChange):  # what derives from them merges otherwise
-            return f"CentralNoise adds noise to a sum of updates, and {algorithm.merge!r} is none. Use merge=Mean()."
+        if type(algorithm.merge) not in (Mean, MeanChange):  # subclasses may merge differently
+            return f"CentralNoise adds noise to a sum, and {algorithm.merge!r} computes none. Use merge=Mean()."
         if isinstance(algorithm.protocol, Relay):
             return (
                 f"CentralNoise bounds what one learner changes, and {algorithm.protocol!r} has others train its model "
@@ -98,7 +98,7 @@ class CentralNoise(NoisePrivacy):
         return course_conflict("CentralNoise", algorithm, _sampling(algorithm))
 
     def begin(self, view: View, algorithm: Composition, ending: Ending, learners: int, private: Sequence[str]) -> None:
-        """Open the account of a run; find the noise that its rounds need, where it is not given."""
+        """Open the account of a run; compute the noise that its rounds need, unless it is given."""
         check_statistics("CentralNoise", view, private)
         require(bool(view.state.secret), "CentralNoise: the engine gave the controller no secret key for the noise.")
         self.warn_of_delta(learners, "learners", stacklevel=3)
@@ -131,11 +131,11 @@ class CentralNoise(NoisePrivacy):
         view.memory(PrivacyAccount, lambda: account)
 
     def _noise(self, algorithm: Composition, sampling: Sampling, sampled: int, among: int, rounds: int | None) -> float:
-        """Return the noise with which so many rounds keep to the budget."""
+        """Return the noise with which this many rounds keep to the budget."""
         assert self.epsilon is not None
         require(
             not algorithm.protocol.commits_while_training,
-            f"CentralNoise: under {algorithm.protocol!r} nobody knows how often a learner will contribute. "
+            f"CentralNoise: under {algorithm.protocol!r} it is unknown how often a learner will contribute. "
             f"Give noise=... beside epsilon={self.epsilon:g}; the run ends before it exceeds that.",
         )
         require(
@@ -220,17 +220,17 @@ class CentralNoise(NoisePrivacy):
         """Move the clip towards the quantile: C <- C exp(-rate (b - quantile)), b the noised share within it."""
         within = np.array([math.fsum((norm <= account.clip) - 0.5 for norm in norms)])
         (noisy,) = noised(view.state.secret, f"clip {account.releases}", within, noise)
-        share = min(max(float(noisy) / count + 0.5, -1.0), 2.0)  # with few learners noise alone could lead it astray
+        share = min(max(float(noisy) / count + 0.5, -1.0), 2.0)  # with few learners noise dominates
         account.clip *= math.exp(-self.clip_rate * (share - self.quantile))
 
 
 class ClippedTerm(NamedTuple):
-    """An update's part in the sum of a layer."""
+    """An update's term in the sum of a layer."""
 
     update: Update
     weight: float
     factor: float
-    """By which its change is scaled to keep to the clip."""
+    """Factor that scales its change down to the clip."""
 
 
 def clipped_sum(view: View, terms: Sequence[ClippedTerm], piece: slice) -> Tensor:
@@ -246,14 +246,14 @@ def _change(view: View, update: Update, piece: slice) -> Tensor:
 
 
 def _norm(view: View, update: Update) -> float:
-    """Return how far an update moves all layers it sent."""
+    """Return the norm of an update's change over all layers sent."""
     pieces = chunks(view.layout.slices(update.layers), BLOCK)
     changes = (_change(view, update, piece) for piece in pieces)
     return math.sqrt(math.fsum(float(torch.dot(change, change)) for change in changes))
 
 
 def _base(view: View, merge: Merge, terms: Sequence[ClippedTerm], piece: slice) -> Tensor:
-    """Return what the changes are added to: models that are public already, as the merge mixes them."""
+    """Return the base that changes are added to: models that are already public, mixed as by the merge."""
     starts = dict.fromkeys(term.update.start for term in terms)
     if isinstance(merge, MeanChange) or not terms:
         return view.models.read(view.model.name, piece).double()
@@ -268,22 +268,22 @@ def _base(view: View, merge: Merge, terms: Sequence[ClippedTerm], piece: slice) 
 def _divisor(merge: Merge, terms: Sequence[ClippedTerm], asked: int) -> float:
     """Return what the merge divides a sum by: the number of updates, or their weights.
 
-    In a round it is that of all who were asked: who has not answered, or not with finite numbers, adds nothing, and how
-    many these are is not told by the divisor.
+    In a round, all learners asked count, even those without a valid answer: the divisor must not reveal how many
+    answered.
     """
     weights = 1.0 if isinstance(merge, MeanChange) or not terms else math.fsum(t.weight for t in terms) / len(terms)
     return weights * (asked or len(terms))
 
 
 def _public(weighting: object) -> bool:
-    """Return whether weights are at most 1 and follow from the course of the run alone."""
+    """Return whether weights are at most 1 and do not depend on the data."""
     if isinstance(weighting, Product):
         return all(map(_public, weighting.factors))
     return isinstance(weighting, Equally | ByFreshness)
 
 
 def _sampling(algorithm: Composition) -> Sampling:
-    """Return how learners are drawn, as far as that hides who took part."""
+    """Return how learners are drawn, as far as the draw amplifies privacy."""
     if isinstance(algorithm.selection, Poisson):
         return "poisson"
     drawn = isinstance(algorithm.protocol, Rounds) and algorithm.protocol.fraction < 1

@@ -1,4 +1,4 @@
-"""Merges that add up how far learners moved the model, each from the one its task carried.
+"""Merges that add up changes: the difference between each learner's model and the one that its task carried.
 
 Under asynchrony that differs from a mean of models: a stale update moves the current model and does not pull it back to
 the version that the learner started from.
@@ -20,9 +20,9 @@ from archipel.core.parts.protocol import Relay
 from archipel.core.state import Update, View
 
 BLOCK = 1 << 20
-"""Numbers whose squares are added up at a time: the model may lie on a disk."""
+"""Numbers whose squares are added up at a time; the model may be on disk."""
 SMALLEST = 1e-10
-"""A loss that counts for as little as can be."""
+"""The smallest loss used: F_k^(q - 1) is infinite at 0 for q < 1."""
 
 
 class Changes(Merge):
@@ -48,7 +48,7 @@ class Changes(Merge):
 
 
 def change_of(view: View, update: Update, piece: slice) -> Tensor:
-    """Return how far a learner moved a piece of the model that its task carried."""
+    """Return a learner's change of a piece of the model that its task carried."""
     return view.models.read(update.model.name, piece) - view.models.read(update.start, piece)
 
 
@@ -67,7 +67,7 @@ class MeanChange(Changes):
     def within_shares(
         self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
     ) -> list[tuple[float, ...]]:
-        """Leave the weights as they are: they are no shares, and 1 / K bounds what one update does."""
+        """Leave the weights as they are: they are not normalised, and 1 / K bounds the effect of one update."""
         return list(weights)
 
     def coefficients(self, updates: Sequence[Update], weights: Sequence[float]) -> list[float]:
@@ -78,9 +78,9 @@ class MeanChange(Changes):
 class NormalisedChange(Changes):
     """FedNova: c_k = p_k tau / a_k, so that a learner that makes more steps does not count for more.
 
-    p_k are the weights, normalised; a_k is what the steps of learner k add up to, and tau = sum p_k a_k. With momentum
-    rho a gradient goes on to count in later steps: a_k = (s - rho (1 - rho^s) / (1 - rho)) / (1 - rho) for s steps.
-    With a proximal term it is forgotten: a_k = (1 - (1 - eta mu)^s) / (eta mu).
+    p_k are the normalised weights; a_k is the total weight of the gradients of learner k, and tau = sum p_k a_k. For s
+    steps with momentum rho, a_k = (s - rho (1 - rho^s) / (1 - rho)) / (1 - rho); with a proximal term,
+    a_k = (1 - (1 - eta mu)^s) / (eta mu).
     """
 
     momentum: float = 0.0
@@ -95,10 +95,10 @@ class NormalisedChange(Changes):
     def conflicts(self, algorithm: Composition) -> str | None:
         plan = algorithm.plan
         if plan.optimiser != "SGD":
-            return f"NormalisedChange knows what steps of SGD add up to, not those of {plan.optimiser}; use SGD."
+            return f"NormalisedChange is defined for SGD only, and the plan has {plan.optimiser}; use SGD."
         if plan.momentum != self.momentum:
             return (
-                f"NormalisedChange has momentum={self.momentum}, and the plan momentum={plan.momentum}; give both one."
+                f"NormalisedChange has momentum={self.momentum}, and the plan has {plan.momentum}; give both the same."
             )
         if self.momentum and self.decay:
             return "NormalisedChange takes momentum or decay, not both; leave one out."
@@ -127,8 +127,8 @@ class FairChange(Merge):
     """q-FedAvg: learners with a higher loss F_k move the model further, by F_k^q.
 
     With L = 1 / rate, D_k = L (w'_k - w_k) and h_k = q F_k^(q - 1) |D_k|^2 + L F_k^q, the model moves by the sum of
-    p_k F_k^q D_k divided by the sum of p_k h_k; h_k bounds the curvature, so that q needs no rate of its own. With
-    q = 0 it is the mean.
+    p_k F_k^q D_k divided by the sum of p_k h_k; h_k bounds the curvature, so no q needs its own rate. With q = 0 it is
+    the mean.
     """
 
     q: float = 1.0
@@ -143,7 +143,7 @@ class FairChange(Merge):
 
     def conflicts(self, algorithm: Composition) -> str | None:
         if algorithm.plan.rate != self.rate:
-            return f"FairChange has rate={self.rate}, and the plan rate={algorithm.plan.rate}; give both one."
+            return f"FairChange has rate={self.rate}, and the plan has {algorithm.plan.rate}; give both the same."
         if algorithm.weighting.by_layer:
             return (
                 f"FairChange has one weight for a whole update, and {algorithm.weighting!r} gives one for each layer. "
@@ -179,6 +179,6 @@ class FairChange(Merge):
 
 
 def _loss(update: Update) -> float:
-    """Return F_k, kept away from 0: F_k^(q - 1) has to stay finite."""
+    """Return F_k, at least the smallest loss used."""
     assert update.metrics.training_loss is not None  # an update without one was refused
     return max(update.metrics.training_loss, SMALLEST)

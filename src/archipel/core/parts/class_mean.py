@@ -1,4 +1,4 @@
-"""The last layer averaged class by class: whoever has seen a class decides how it is recognised."""
+"""A mean of the last layer class by class, weighted by each learner's examples of the class."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from archipel.core.state import Update, View
 
 @dataclass(frozen=True)
 class MeanByClass(Mean):
-    """The weighted mean of the batch, of the last layer class by class with the learners' class counts (FedMA).
+    """The weighted mean of the batch; the last layer's is taken class by class with class counts (FedMA).
 
-    Where nobody has a class, and where a learner reports no counts, the weights alone count.
+    The weights alone count for a class without examples, and for all classes if a learner reports no counts.
     """
 
     needs = Needs(reports=("class counts",), single_models=True)
@@ -43,7 +43,7 @@ class MeanByClass(Mean):
 def weights_by_class(layout: Layout, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> FloatTable:
     """Return the weight of each learner in each row of the last layer: its weight times its examples of that class.
 
-    Where nobody has a class, or somebody does not report counts, its weight alone.
+    The weight alone for a class without examples, and for all classes if a learner reports no counts.
     """
     width = last_rows(layout)[0].shape[0]
     plain = np.array([[weight[-1]] * width for weight in weights])

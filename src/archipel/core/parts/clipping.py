@@ -1,12 +1,12 @@
-"""Clipping: no update moves a layer further than a multiple of what learners' updates lately moved it by.
+"""Clipping: limit how far an update moves a layer to a multiple of the recent median.
 
 An update moves a layer by the Euclidean norm of its difference from the model that its learner starts from: the current
-version, unless the merge gives learners their own. The limit is `multiple` times the median of the latest movements,
-one for each learner, so that a learner that sends often has no more say in it. A layer that moved further is scaled
-back towards that model; the direction of its movement stays.
+version, unless the merge gives learners their own. The limit is `multiple` times the median over the learners' latest
+movements, one each, so that frequent senders do not dominate it. A layer that moved further is scaled back towards that
+model; the direction of its movement stays.
 
-Clipping is done layer by layer: learners that send different layers can be compared, batch counters do not hide
-weights, and nobody can put the allowance of the whole model into one small layer.
+Clipping works layer by layer: learners that send different layers can be compared, large batch counters do not mask
+changes of weights, and an update cannot spend the whole model's limit on one small layer.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from archipel.core.state import Update, View
 from archipel.core.types import Model
 
 RECENT = 100
-"""Learners whose latest movements are remembered, so that a commit costs the same however many there are."""
+"""Most learners whose latest movements are remembered; bounds the cost of a commit."""
 ENOUGH = 3
-"""Learners that a median is taken of: among two nobody is in the minority."""
+"""Fewest learners for a median; of two, neither is in the minority."""
 BLOCK = 1 << 20
-"""Numbers of a layer that are worked on at a time."""
+"""Numbers of a layer that are processed at a time."""
 SUMMED = 1 << 16
-"""Squares that are added up in float32 before they are added in float64."""
+"""Squares that are summed in float32 before their sum is added in float64."""
 
 
 @dataclass(slots=True)
@@ -42,14 +42,14 @@ class Movements:
     """What `NormClipped` remembers."""
 
     latest: list[dict[str, float]] = field(default_factory=list)
-    """For each layer, how far the latest update of each recent learner would have moved it; the last one last."""
+    """For each layer, how far each recent learner's latest update would have moved it; newest last."""
     clipped: dict[str, int] = field(default_factory=dict)
     """How many updates of each learner were clipped."""
     copies: list[str] = field(default_factory=list)
     """Names of clipped models that are held until the commit is done."""
 
     def note(self, layer: int, learner: str, norm: float) -> None:
-        """Put a learner's movement of a layer in place of its earlier one."""
+        """Replace a learner's movement of a layer by its latest."""
         recent = self.latest[layer]
         recent.pop(learner, None)
         recent[learner] = norm
@@ -67,8 +67,8 @@ class Movements:
     def limit(self, layer: int, multiple: float, current: Tensor) -> float:
         """Return how far an update may move a layer, whose numbers are `current`.
 
-        While too few learners are known for a median, that is the layer's own norm, or 1 for each number if that is
-        more: the first update of a run is bounded too.
+        With too few learners for a median, it is the layer's own norm, or the norm of all ones if that is larger, so
+        that the first update of a run is bounded too.
         """
         recent = self.latest[layer]
         if len(recent) < ENOUGH:
@@ -81,9 +81,9 @@ class NormClipped(Merge):
     """Clip each layer of an update to a multiple of the median movement, then merge."""
 
     then: Merge = Mean()
-    """What merges the clipped updates."""
+    """The merge of the clipped updates."""
     multiple: float = 2.0
-    """Of the median movement, which no update exceeds."""
+    """The limit, as a multiple of the median movement."""
 
     def __post_init__(self) -> None:
         require(
@@ -117,7 +117,7 @@ class NormClipped(Merge):
     def committed(self, view: View, updates: Sequence[Update]) -> None:
         self.then.committed(view.inner(0), updates)
         memory = self._memory(view)
-        view.release(*memory.copies)  # not before the commit, which may be undone
+        view.release(*memory.copies)  # only now: the merge may have been undone
         memory.copies = []
 
     def left(self, view: View, learner: str) -> None:
@@ -131,7 +131,7 @@ class NormClipped(Merge):
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         memory = self._memory(view)
         movements = [movement_of(view, update) for update in updates]
-        # all first: what is in one commit is judged together, whoever is first in it
+        # measure all first: the limit must not depend on the order in the commit
         for update, norms in zip(updates, movements, strict=True):
             for layer, norm in norms.items():
                 memory.note(layer, update.learner, norm)
@@ -154,7 +154,7 @@ class NormClipped(Merge):
         return {layer: memory.limit(layer, self.multiple, current[piece]) for layer, piece in pieces.items()}
 
     def _clipped(self, view: View, memory: Movements, update: Update, factors: dict[int, float]) -> Update:
-        """Return the update with these layers scaled back towards its start; itself if there are none."""
+        """Return the update with these layers scaled back towards its start; the same object if there are none."""
         if not factors:
             return update
         memory.clipped[update.learner] = memory.clipped.get(update.learner, 0) + 1
@@ -178,7 +178,7 @@ def movement_of(view: View, update: Update) -> dict[int, float]:
         for piece in chunks(view.layout.slices((layer,)), SUMMED):
             mine, start = view.models.read(update.model.name, piece), view.models.read(begun, piece)
             difference = mine - start
-            square = float(torch.dot(difference, difference))  # in float32: a seventh of the time
+            square = float(torch.dot(difference, difference))  # float32 takes a seventh of the time
             if not math.isfinite(square):
                 difference = mine.double() - start
                 square = float(torch.dot(difference, difference))
@@ -188,10 +188,10 @@ def movement_of(view: View, update: Update) -> dict[int, float]:
 
 
 def norm_of(movement: Mapping[int, float]) -> float:
-    """Return how far the whole model is moved, from what each layer is moved by."""
+    """Return the norm of the whole model's movement from those of its layers."""
     return math.sqrt(math.fsum(norm * norm for norm in movement.values()))
 
 
 def clipped(merge: Merge, multiple: float) -> Merge:
-    """Return a merge whose updates are clipped; one that bounds them already stays as it is."""
+    """Return a merge that clips updates first; return a merge that bounds them already as it is."""
     return merge if isinstance(merge, NormClipped | RobustMerge) else NormClipped(merge, multiple)

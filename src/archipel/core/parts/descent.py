@@ -1,7 +1,7 @@
-"""Descent: what a learner descends along, where that is not the gradient of its loss on a mini-batch.
+"""Descent: a direction of local steps other than the gradient of the loss on a mini-batch.
 
-It runs at the learners. Every learner takes it from its own copy of the study, so nothing of it travels. The plan's
-optimiser makes the step: shift, proximal term, weight decay and momentum work as they do with plain gradients.
+It runs at the learners, each of which has it from its own copy of the study; it is never sent. The plan's optimiser
+makes the step: shift, proximal term, weight decay and momentum work as they do with plain gradients.
 """
 
 from __future__ import annotations
@@ -18,69 +18,69 @@ from archipel.core.checks import at_least, more_than, one_of, require
 from archipel.core.parts.part import Composition, Part
 
 Values: TypeAlias = list[Tensor]
-"""Numbers of the parameters that train, a tensor for each."""
+"""Values of the trainable parameters, a tensor for each."""
 
 
 class TrainingPoint(Protocol):
-    """Where a learner's training has got to."""
+    """The current point of a learner's training."""
 
     rate: float
     """The task's learning rate."""
     step: int
-    """Steps that the task has made before this one."""
+    """Steps of the task before this one."""
 
     def values(self) -> Values:
-        """Return a copy of the model."""
+        """Return a copy of the model's trainable parameters."""
 
     def gradient(self, x: Tensor, y: Tensor, at: Values | None = None) -> Values:
         """Return the gradient of the loss on a mini-batch, at the model or at other values."""
 
     def curvature(self, x: Tensor, y: Tensor, along: Values) -> Values:
-        """Return the Hessian of the loss on a mini-batch, at the model, times a direction."""
+        """Return the product of the Hessian of the loss on a mini-batch, at the model, with a direction."""
 
     def kept(self, name: str) -> Values | None:
-        """Return a vector that the learner keeps; None if it has none of that name yet."""
+        """Return a vector that the learner keeps; None if there is none of that name yet."""
 
     def keep(self, name: str, values: Values) -> None:
-        """Have the learner keep a vector, in which the parameters that train have these values."""
+        """Keep a vector whose trainable parameters have these values."""
 
     def forget(self, name: str) -> None:
-        """Have the learner keep a vector no longer."""
+        """Forget a kept vector."""
 
     def kept_number(self, name: str) -> float | None:
-        """Return a number that the learner keeps; None if it has none of that name yet."""
+        """Return a number that the learner keeps; None if there is none of that name yet."""
 
     def keep_number(self, name: str, value: float) -> None:
-        """Have the learner keep a number."""
+        """Keep a number."""
 
 
 class Descent(Part):
-    """Write a frozen dataclass; its settings and what learners keep are all that it may depend on."""
+    """A direction of local steps. Write a frozen dataclass that depends on its settings and on kept values alone."""
 
     @property
     def differentiates_twice(self) -> bool:
-        """Whether it asks for products with the Hessian."""
+        """Whether it needs products with the Hessian."""
         return False
 
     @property
     def gradients(self) -> float:
-        """Gradients of a whole mini-batch that a step computes, which its virtual time is a multiple of."""
+        """Gradients of a whole mini-batch that a step computes; they determine its virtual time."""
         return 1.0
 
     def begin(self, point: TrainingPoint) -> None:
         """Prepare a task, before its first step."""
 
     def direction(self, point: TrainingPoint, x: Tensor, y: Tensor) -> Values:
-        """Return what stands in for the gradient on a mini-batch; leave the model as it is."""
+        """Return the direction used in place of the gradient on a mini-batch; leave the model unchanged."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class MoreauDescent(Descent):
-    """pFedMe: along weight (w - theta), the gradient of the Moreau envelope at w.
+    """pFedMe: descend along weight (w - theta), the gradient of the Moreau envelope at w.
 
-    theta comes of `steps` steps theta <- theta - rate (grad f(theta) + weight (theta - w)) on the same mini-batch. It
-    begins as the model that the task carried, goes on from one mini-batch to the next, and is kept as `personal`.
+    theta results from `steps` steps theta <- theta - rate (grad f(theta) + weight (theta - w)) on the same mini-batch.
+    It begins as the model that the task carried, continues from one mini-batch to the next, and is kept as `personal`.
     """
 
     weight: float = 15.0
@@ -119,7 +119,7 @@ class MoreauDescent(Descent):
 
 @dataclass(frozen=True)
 class MixedDescent(Descent):
-    """APFL: along the plain gradient at w, while an own model v learns for the mixture of the two.
+    """APFL: descend along the plain gradient at w, and train the learner's own model v for a mixture of the two.
 
     v <- v - rate share grad f(m) at m = share v + (1 - share) w, on the same mini-batch and before w moves. v begins as
     the model that the first task carried. With `adaptive` the share itself descends in the first step of every task:
@@ -127,7 +127,7 @@ class MixedDescent(Descent):
     """
 
     share: float = 0.5
-    """alpha: how much of the mixture is the learner's own model, at first or always."""
+    """alpha: the share of the learner's own model in the mixture; only its initial value if `adaptive`."""
     adaptive: bool = False
 
     keeps = ("own", "share")
@@ -143,7 +143,7 @@ class MixedDescent(Descent):
     def conflicts(self, algorithm: Composition) -> str | None:
         if algorithm.plan.optimiser != "SGD" or algorithm.plan.momentum:
             return (
-                "MixedDescent makes plain steps of SGD with its own model, and the plan has "
+                "MixedDescent trains its own model by plain SGD, and the plan has "
                 f"optimiser={algorithm.plan.optimiser!r} with momentum={algorithm.plan.momentum}. Use SGD without "
                 "momentum."
             )
@@ -173,22 +173,22 @@ def mixed(own: Sequence[Tensor], shared: Sequence[Tensor], share: float) -> Valu
 
 
 PARTS: dict[str, int] = {"none": 2, "differences": 3, "exact": 3}
-"""Of a mini-batch, by how the Hessian is computed."""
+"""Parts of a mini-batch, by how the Hessian is computed."""
 
 
 @dataclass(frozen=True)
 class MetaDescent(Descent):
-    """Per-FedAvg: along (I - rate H) g', where g' is the gradient after a step of `rate` along the gradient.
+    """Per-FedAvg: descend along (I - rate H) g', where g' is the gradient after a step of `rate` along the gradient.
 
-    g, g' and H are each computed on a part of the mini-batch of its own. The Hessian H is left out ("none",
-    Per-FedAvg (FO)), multiplied by differences of gradients ("differences", Per-FedAvg (HF)) or exactly ("exact").
+    g, g' and H are computed on separate parts of the mini-batch. The product with the Hessian H is left out ("none",
+    Per-FedAvg (FO)), approximated by a difference of gradients ("differences", Per-FedAvg (HF)) or exact ("exact").
     """
 
     rate: float = 0.01
-    """alpha: of the step that a learner makes to adapt the model to itself."""
+    """alpha: rate of the step by which a learner adapts the model."""
     hessian: Literal["none", "differences", "exact"] = "none"
     delta: float = 1e-3
-    """How far apart gradients are taken for their differences."""
+    """Distance between the points whose gradients are subtracted."""
 
     def __post_init__(self) -> None:
         more_than(0, "MetaDescent", rate=self.rate)
@@ -232,7 +232,7 @@ class MetaDescent(Descent):
 
 
 def parts_of(examples: int, count: int) -> list[Tensor]:
-    """Return the positions of a mini-batch in so many parts; one of fewer examples stands for all its parts."""
+    """Split the positions of a mini-batch into `count` parts; with fewer examples every part is the whole."""
     if examples < count:
         return [torch.arange(examples)] * count
     return list(torch.arange(examples).tensor_split(count))

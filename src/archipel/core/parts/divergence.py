@@ -1,4 +1,4 @@
-"""How far local models diverge, layer by layer (D&C EQ2 and EQ3), and where that leaves its low plateau."""
+"""Divergence of local models by layer (D&C EQ2 and EQ3), and the first layer above its low plateau."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from archipel.core.state import Update, View
 def layer_divergence(view: View, updates: Sequence[Update], kind: str) -> list[float]:
     """Return the divergence of each layer: EQ2 or EQ3 of D&C, the mean over all pairs of local models that sent it.
 
-    Empty if no two updates share a layer. NaN for a layer that fewer than two sent.
+    Empty if no two updates share a layer; NaN for a layer that fewer than two updates hold.
     """
     divergences = []
     for place, layer in enumerate(view.layout.layers):
@@ -44,11 +44,11 @@ def pair_divergence(a: Tensor, b: Tensor, kind: str) -> float:
 
 
 def first_divergent(layout: Layout, divergence: Sequence[float], threshold: float) -> int:
-    """Return the place of the first layer whose divergence leaves the low plateau; if none does, of the last layer."""
+    """Return the index of the first layer above the low plateau; without one, that of the last layer."""
     parameter_layers = layout.parameter_layers
     values = [divergence[place] for place in parameter_layers]
     known = [value for value in values if math.isfinite(value)]
-    if known and min(known) < threshold * max(known):  # else all diverge alike: there is no plateau to leave
+    if known and min(known) < threshold * max(known):  # else all diverge alike, and there is no plateau
         bar = min(known) + threshold * (max(known) - min(known))
         for place, value in zip(parameter_layers[1:], values[1:], strict=True):  # one layer at least learns features
             if value > bar:

@@ -15,12 +15,12 @@ BudgetUnit: TypeAlias = Literal["seconds", "rounds"]
 
 
 class Account:
-    """What a method with differential privacy remembers of its budget."""
+    """The privacy account of a method with differential privacy."""
 
     __slots__ = ()
 
     def exhausted(self, members: Members) -> str | None:
-        """Return why the budget pays for nothing more, or None."""
+        """Return why the budget is exhausted, or None."""
         raise NotImplementedError
 
 
@@ -35,12 +35,12 @@ class Ending:
     seconds: float | None = None
     """Virtual seconds in a simulation, real ones in a federation."""
     bytes: int | None = None
-    """Bytes moved for training and for weighing, both ways."""
+    """Bytes moved for training and weighting, both ways."""
     epsilon: float | None = None
-    """Privacy budget: with CentralNoise the run ends before it is exceeded; with LocalNoise it is that of every
-    learner, which rests before."""
+    """Privacy budget. With CentralNoise, the run ends before exceeding it; with LocalNoise, each learner gets no more
+    tasks before exceeding it."""
     target: float | None = None
-    """Score at which the aim is reached."""
+    """Score that ends the run."""
     patience: int | None = None
     """Scores in a row without a new best."""
 
@@ -65,7 +65,7 @@ class Ending:
 
     @property
     def budget(self) -> BudgetUnit:
-        """What the run spends: its final score is the mean over the last fifth of it."""
+        """The unit that the run is limited in: its final score is the mean over the last fifth of it."""
         counts = (self.rounds, self.commits, self.epsilon)
         by_rounds = self.seconds is None and any(count is not None for count in counts)
         return "rounds" if by_rounds else "seconds"
@@ -80,7 +80,7 @@ class Ending:
         )
 
     def reached(self, state: State) -> str | None:
-        """Return why the run is over, or None. Seconds come to the controller as a `Woke`."""
+        """Return why the run is over, or None. `seconds` is not checked here: it arrives as a `Woke`."""
         if self.commits is not None and state.version >= self.commits:
             return f"{state.version} commits made"
         if self.rounds is not None and state.rounds >= self.rounds:
@@ -94,7 +94,7 @@ class Ending:
         return account.exhausted(state.members) if isinstance(account, Account) else None
 
     def share(self, seconds: float, rounds: int, commits: int, moved: int) -> float:
-        """Return how much of the budget is used, from 0 to 1: what is nearest to its end counts."""
+        """Return the share of the budget that is used, from 0 to 1: the largest over all limits."""
         limits = ((seconds, self.seconds), (rounds, self.rounds), (commits, self.commits), (moved, self.bytes))
         return min(1.0, max(used / limit for used, limit in limits if limit is not None))
 

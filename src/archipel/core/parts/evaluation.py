@@ -13,7 +13,7 @@ from archipel.core.types import AUC_BINS, HOME, Role, Score
 Where: TypeAlias = Literal["home", "learners", "validation parts", "held-out validation", "held-out test"]
 
 HELD_OUT: dict[str, Role] = {"held-out validation": "validation", "held-out test": "test"}
-"""Where learners of a role are scored that do not train."""
+"""The part of their data that learners held out in a role are scored on."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Evaluation:
     """Scores cost no virtual time, and their bytes are counted apart."""
 
     every: int | None = 1
-    """Commits between two scores."""
+    """Number of commits between scores."""
     seconds: float | None = None
-    """Seconds between two scores, beside or instead of commits."""
+    """Seconds between scores, beside or instead of commits."""
     at: Where = "home"
     """The global test set at HOME; the training learners' own test parts; learners held out for it (RADFed); or, to
     choose settings without a look at the test set, the training learners' validation parts."""
@@ -54,12 +54,12 @@ class Evaluation:
 
     @property
     def validates(self) -> bool:
-        """Learners reserve a validation part for it."""
+        """Whether learners reserve a validation part for it."""
         return self.at == "validation parts"
 
     @property
     def at_training_learners(self) -> bool:
-        """It is scored where the private layers are."""
+        """Whether it is scored at the training learners, which have the private layers."""
         return self.at in ("learners", "validation parts")
 
     def sites(self, state: State) -> list[str]:
@@ -67,10 +67,10 @@ class Evaluation:
             return [HOME]
         role: Role = HELD_OUT.get(self.at, "train")
         part = "validation" if self.validates else "test"
-        return [name for name in state.members.there(role) if getattr(state.members[name], part) > 0]
+        return [name for name in state.members.present(role) if getattr(state.members[name], part) > 0]
 
     def validators(self, state: State) -> list[str]:
-        """Return the validation learners that are asked beside the sites."""
+        """Return the validation learners that are asked in addition to the sites."""
         if not self.validation or self.at not in ("home", "held-out test"):
             return []
-        return [name for name in state.members.there("validation") if state.members[name].test > 0]
+        return [name for name in state.members.present("validation") if state.members[name].test > 0]

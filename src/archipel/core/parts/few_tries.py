@@ -1,4 +1,4 @@
-"""Draws in proportion to chances that look at few of many candidates (decision 0141)."""
+"""Weighted draws by rejection, which look at few of many candidates (decision 0141)."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from archipel.core.randomness import PERMUTED
 BATCH = 1024
 """Candidates that are tried together."""
 PART = 8
-"""All candidates are looked at again once an eighth as many have been drawn."""
+"""All candidates are examined again once an eighth as many have been drawn."""
 
 
 def draws_until_next_look(among: int, count: int) -> int:
-    """Return how many draws of `count` may follow before all candidates are looked at again; 0 for a few candidates."""
+    """Return how many draws of `count` may follow before all candidates are examined again; 0 for few candidates."""
     return among // (PART * max(count, 1)) if among > PERMUTED else 0
 
 
 def draw_by_tries(
     generator: np.random.Generator, chance: Callable[[int], float], highest: float, among: int, count: int
 ) -> list[int] | None:
-    """Draw numbers below `among` without replacement, in order, with chances in proportion.
+    """Draw numbers below `among` without replacement, in order, with probabilities in proportion to their chances.
 
-    Numbers are tried at random, and each is taken with its share of the highest chance, so only those are looked at.
-    None: a chance is above the highest, or as many were tried as there are; then look at all.
+    Candidates are tried at random, and each is accepted with its share of the highest chance. Return None if a chance
+    exceeds the highest, or after as many tries as there are candidates; then examine all.
     """
     chosen: dict[int, None] = {}
     for _ in range(0, among, BATCH):

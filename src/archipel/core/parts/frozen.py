@@ -1,4 +1,4 @@
-"""Layers that nobody trains."""
+"""Layers that stay as they were initialised."""
 
 from __future__ import annotations
 

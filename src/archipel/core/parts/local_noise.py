@@ -1,15 +1,15 @@
-"""Local noise: DP-SGD at the learner, so that whoever sees its updates cannot tell any single example of it.
+"""Local noise: DP-SGD at the learner, so that its updates do not reveal any single one of its examples.
 
 M. Abadi et al., Deep Learning with Differential Privacy, CCS 2016.
 
 Implemented: in every step g = (sum over the batch of clip(gradient of one example) + noise x clip x N(0, I)) / B, over
-all parameters that train, private layers included; the plan's optimiser then goes along g. An example is in a batch by
-its own chance, drawn anew in every step (`poisson`), or in one batch of every pass (`shuffled`). Noise and batches come
-from a secret of the learner. Everything else that a task does with g, such as a proximal term, a shift or momentum,
-looks at no example again, and neither does what the controller or other learners do with the update.
+all trainable parameters, private layers included; the plan's optimiser then steps along g. An example is in a batch
+independently of the others, drawn anew in every step (`poisson`), or in one batch of every pass (`shuffled`). Noise and
+batches come from a secret of the learner. All that follows, such as a proximal term, a shift, momentum, and the
+controller's work on the update, is post-processing.
 
-Like an objective it runs at the learners, each of which takes it from its own copy of the study: nothing of it travels.
-Read so (docs/decisions/0126): that a learner has so many examples is public; neighbouring runs differ in whether one
+Like an objective it runs at the learners, each of which has it from its own copy of the study; it is never sent.
+Readings (docs/decisions/0126): the number of a learner's examples is public; neighbouring runs differ in whether one
 example adds to the sums of gradients. `archipel.learner.example_budget` keeps each learner's account.
 """
 
@@ -36,19 +36,19 @@ from archipel.core.state import Update, View
 from archipel.core.types import Spent
 
 GROUPS = (32, 16, 8, 4, 2, 1)
-"""Of group normalisation, the most that divide the channels are offered."""
+"""Numbers of groups that an error suggests for group normalisation: the largest that divides the channels."""
 
 
 @dataclass(slots=True)
 class ExampleSpending(Account):
-    """What `LocalNoise` remembers: what learners have told of their accounts."""
+    """Memory of `LocalNoise`: the learners' reports on their accounts."""
 
     latest: dict[str, Spent] = field(default_factory=dict)
     at_least: int = 1
     """Learners that a round needs."""
 
     def exhausted(self, members: Members) -> str | None:
-        """Return why no further round can be made, or None."""
+        """Return why no further round is possible, or None."""
         willing = members.willing
         if willing >= self.at_least or not members.resting:
             return None
@@ -63,7 +63,7 @@ class LocalNoise(NoisePrivacy):
     clip: float = 1.0
     """Largest norm of an example's gradient over all parameters that train; a longer one is scaled back."""
     batches: Literal["poisson", "shuffled"] = "poisson"
-    """Every example is in a batch by chance, which the account gains from; or in one batch of every pass."""
+    """Poisson sampling, which amplifies privacy; or each example in one batch of every pass."""
     tasks: int | None = None
     """Tasks that a budget has to last for, where the noise is computed; default: those that a learner can expect in the
     ending's rounds, and their root beyond."""
@@ -81,12 +81,12 @@ class LocalNoise(NoisePrivacy):
             require(isinstance(self.tasks, int), f"LocalNoise: tasks should be a whole number, got {self.tasks!r}.")
 
     def conflicts(self, algorithm: Composition) -> str | None:
-        """Refuse what tells more of the examples than noised gradients do."""
+        """Return why other parts reveal more of the examples than noised gradients do, or None."""
         for report in algorithm.reports:
             if report.startswith("gradient norm") or report in ("class counts", "training loss"):
                 asks = _asking(algorithm, report)
                 return (
-                    f"LocalNoise accounts for gradients, and {asks} has learners tell their {report}, computed from "
+                    f"LocalNoise accounts for gradients, and {asks} has learners report their {report}, computed from "
                     "the same examples without noise. Use another part, or CentralNoise."
                 )
         objective = algorithm.objective
@@ -98,21 +98,21 @@ class LocalNoise(NoisePrivacy):
         return self._conflict_at_learners(algorithm)
 
     def _conflict_at_learners(self, algorithm: Composition) -> str | None:
-        """Refuse training that is not by noised gradients alone."""
+        """Return why learners would train by more than noised gradients, or None."""
         objective, descent, personal = algorithm.objective, algorithm.descent, algorithm.personal
         if objective is not None and objective.compares:
             return (
-                f"LocalNoise takes the gradient of every example by itself, and {objective!r} compares what goes into "
-                "a layer. Leave it out, or use CentralNoise."
+                f"LocalNoise needs a separate gradient for every example, and {objective!r} compares the inputs "
+                "of a layer. Leave it out, or use CentralNoise."
             )
         if descent is not None:
             return (
-                f"LocalNoise puts noise into the gradient of a mini-batch, and {descent!r} goes along something else. "
+                f"LocalNoise adds noise to the gradient of a mini-batch, and {descent!r} steps along something else. "
                 "Leave it out, or use CentralNoise."
             )
         if personal is not None and personal.tuning(algorithm.plan) is not None:
             return (
-                f"{personal!r} trains on the learner's examples without noise, and its scores are told. Use "
+                f"{personal!r} trains on the learner's examples without noise, and its scores are reported. Use "
                 "KeptModel() with PersonalPhase(), which has noise too, or leave it out."
             )
         everything = next((planner for planner in algorithm.planners if isinstance(planner, AllData)), None)
@@ -139,12 +139,12 @@ class LocalNoise(NoisePrivacy):
         moved = [name for name, buffer in probe.named_buffers() if not torch.equal(buffer, before[name])]
         require(
             not moved,
-            f"LocalNoise adds noise to gradients, and training changes {', '.join(moved)} by the examples as they are. "
-            "Use layers without running statistics, such as torch.nn.GroupNorm.",
+            f"LocalNoise adds noise to gradients, and training updates {', '.join(moved)} from the examples "
+            "without noise. Use layers without running statistics, such as torch.nn.GroupNorm.",
         )
 
     def begin(self, view: View, algorithm: Composition, ending: Ending, learners: int, private: Sequence[str]) -> None:
-        self.tasks_of(algorithm, ending)  # says so where they are not known
+        self.tasks_of(algorithm, ending)  # raises if they are not known
         needed = algorithm.protocol.at_least if isinstance(algorithm.protocol, Rounds | Relay) else 1
         view.memory(ExampleSpending, lambda: ExampleSpending(at_least=needed))
 
@@ -155,8 +155,8 @@ class LocalNoise(NoisePrivacy):
         protocol, rounds = algorithm.protocol, ending.rounds or ending.commits
         require(
             isinstance(protocol, Rounds | Relay),
-            f"LocalNoise: under {protocol!r} nobody knows how many tasks a learner will get. Give tasks=..., or "
-            "noise=... beside epsilon; a learner rests before it exceeds that.",
+            f"LocalNoise: under {protocol!r} it is unknown how many tasks a learner will get. Give tasks=..., or "
+            "noise=... beside epsilon; a learner then gets no more tasks before it exceeds epsilon.",
         )
         assert isinstance(protocol, Rounds | Relay)
         require(
@@ -178,7 +178,7 @@ class LocalNoise(NoisePrivacy):
                 view.state.members.rest(update.learner)
 
     def spent(self, view: View, version: int) -> PrivacySpent | None:
-        """Return the account of the learner whose examples are protected least."""
+        """Return the account of the learner that has spent the most."""
         latest = view.memory(ExampleSpending).latest.values()
         most = max(latest, key=lambda told: told.epsilon, default=None)
         if most is None:
@@ -187,7 +187,7 @@ class LocalNoise(NoisePrivacy):
 
 
 def _asking(algorithm: Composition, report: str) -> str:
-    """Return the part that asks learners for a report, in words."""
+    """Return the part that asks learners for a report, for a message."""
     parts = (algorithm.selection, algorithm.weighting, algorithm.merge, *algorithm.planners)
     asking = [part for part in parts if isinstance(part, Part) and report in part.needs.reports]
     return repr(asking[0]) if asking else "the plan"

@@ -1,17 +1,17 @@
 """LoRA adapters whose ranks differ between learners.
 
-The network has its adapters in blocks of components: the first block is what every learner trains, the next ones are
-for those with higher ranks. `archipel.models.from_hf(..., lora={"ranks": [4, 8]})` makes them. A learner of a low rank
-is given the model with the blocks beyond it set to zero, which is the model of that rank: a component whose factors
-are both zero adds nothing and has no gradient.
+The network's adapters are divided into blocks of components: every learner trains the first block, and those with
+higher ranks also the next ones. `archipel.models.from_hf(..., lora={"ranks": [4, 8]})` makes them. A learner of a low
+rank gets the model with the blocks beyond its rank set to zero, which is the model of that rank: a component whose
+factors are both zero adds nothing and has no gradient.
 
     LoraRanks      which group has which rank (Cho et al. 2024, HetLoRA: truncation)
-    ZeroPadded     a block that a learner has not is one of zeros in the mean (HetLoRA: zero-padding)
+    ZeroPadded     a block that a learner lacks counts as zeros in the mean (HetLoRA: zero-padding)
     StackedLora    the mean of the products B A, exact by stacking the factors (Wang et al. 2024, FLoRA), cut to the
                    highest rank by its singular values (Bai et al. 2024, FlexLoRA)
 
-With `Mean` alone a block is averaged over those who have it. FLoRA itself adds the stack to the base, which is frozen
-and never travels here; decision 0131.
+With `Mean` alone a block is averaged over the learners that have it. FLoRA itself adds the stack to the base, which is
+frozen and never sent here; decision 0131.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from archipel.core.state import Update, View
 from archipel.core.types import Model, Plan
 
 BLOCK = re.compile(r"(.*)\.lora_([AB])\.(default|rank\d+)")
-"""The path of a block's factor: of the first one, or of that which ends at a rank."""
+"""The path of a block's factor: the first block, or the block that ends at a rank."""
 ZEROS = "zeros"
 """The stamp of a layer that a task carries as zeros."""
 ROW = 3**-0.5
-"""The norm of a row of A as LoRA draws it; it is kept, so that no component ever has two factors of zero."""
+"""The norm of a row of A as LoRA initialises it; keeping it prevents components with two zero factors."""
 
 
 class LoraBlock(NamedTuple):
-    """Some components of an adapted module: places of the layers of its factors, and the ranks they are."""
+    """A block of components of an adapted module: the layers of its factors, and the ranks it spans."""
 
     first: int
     last: int
@@ -55,7 +55,7 @@ class LoraBlock(NamedTuple):
 
 
 def lora_blocks(layout: Layout) -> dict[str, list[LoraBlock]]:
-    """Return the blocks of every adapted module, in the order of their ranks."""
+    """Return the blocks of every adapted module, by ascending rank."""
     places: dict[str, dict[str, dict[str, int]]] = {}
     for place, layer in enumerate(layout.layers):
         found = BLOCK.fullmatch(layer.module)
@@ -90,7 +90,7 @@ def _known_ranks(owner: str, layout: Layout) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class LoraRanks(Planner):
-    """Give each group of learners its rank: it is given, trains and sends the components up to it."""
+    """Give each group of learners a rank: they get, train and send the components up to it."""
 
     ranks: Mapping[str, int] = field(default_factory=lambda: {"fast": 8, "slow": 4})
     """By group."""
@@ -98,15 +98,13 @@ class LoraRanks(Planner):
     def __post_init__(self) -> None:
         require(
             isinstance(self.ranks, Mapping) and len(self.ranks) > 0,
-            f'LoraRanks: ranks should say the rank of each group, such as {{"fast": 8, "slow": 4}}, got '
+            f'LoraRanks: ranks should give the rank of each group, such as {{"fast": 8, "slow": 4}}, got '
             f"{self.ranks!r}.",
         )
 
     def conflicts(self, algorithm: Composition) -> str | None:
         if isinstance(algorithm.protocol, Relay):
-            return (
-                "under Relay a model travels on, and a learner of a low rank would drop what it carries; use Rounds()."
-            )
+            return "under Relay, a learner of a low rank would drop the components of earlier ones; use Rounds()."
         return super().conflicts(algorithm)
 
     def check(self, layout: Layout) -> None:
@@ -129,7 +127,7 @@ class LoraRanks(Planner):
         beyond = _beyond(view.layout, rank)
         if not beyond:
             return model
-        name = f"{model.name}.rank{rank}"  # a model that is sent, not a part's own vector
+        name = f"{model.name}.rank{rank}"  # named like a model, since it is sent
         if name not in view.state.vectors.counts:
             vector = view.models.read(model.name).clone()
             for piece in view.layout.slices(sorted(beyond)):
@@ -161,7 +159,7 @@ class LoraRanks(Planner):
 
 
 def _beyond(layout: Layout, rank: int) -> set[int]:
-    """Return the places of the blocks that a learner of this rank has not."""
+    """Return the indices of the layers that a learner of this rank lacks."""
     blocks = (block for own in lora_blocks(layout).values() for block in own if block.last > rank)
     return {place for block in blocks for place in (block.down, block.up)}
 
@@ -176,7 +174,7 @@ class ZeroPadded(Merge):
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         padding = [(own[0].down, {place for block in own for place in block[2:]}) for own in _modules(view.layout)]
         filled = []
-        for update in updates:  # what a learner was given as zeros is zeros in its vector
+        for update in updates:  # layers that a learner got as zeros are zeros in its vector
             more = {place for first, places in padding if first in update.layers for place in places}
             filled.append(replace(update, layers=tuple(sorted({*update.layers, *more}))))
         return Mean().merge(view, filled, weights)
@@ -195,8 +193,8 @@ class StackedLora(Merge):
     def conflicts(self, algorithm: Composition) -> str | None:
         if algorithm.server != Replace():
             return (
-                f"StackedLora finds new factors for every version, between which {algorithm.server!r} cannot "
-                "compare; use Replace()."
+                f"StackedLora computes new factors for every version, so {algorithm.server!r} cannot compare "
+                "versions; use Replace()."
             )
         return None
 
@@ -222,7 +220,7 @@ class StackedLora(Merge):
     def _merge_module(
         layout: Layout, own: Sequence[LoraBlock], vectors: Sequence[Tensor], shares: Sequence[float], into: Tensor
     ) -> None:
-        """Write the factors of the mean product into a vector."""
+        """Write the factors of a module's mean product into a vector."""
         total = sum(shares)
         pairs = [_factors(layout, own, vector) for vector, share in zip(vectors, shares, strict=True) if share > 0]
         counted = [share / total for share in shares if share > 0]
@@ -238,7 +236,7 @@ class StackedLora(Merge):
 def cut_product(up: Tensor, down: Tensor, rank: int) -> tuple[Tensor, Tensor]:
     """Return A and B of a rank whose product B A is closest to `up` x `down`, the largest components first.
 
-    The rows of A are orthogonal and as long as LoRA draws them: a component that is not needed has zeros in B alone.
+    The rows of A are orthogonal, with the norm that LoRA initialises them to: unneeded components are zero in B alone.
     """
     left, small_left = torch.linalg.qr(up)
     right, small_right = torch.linalg.qr(down.T)

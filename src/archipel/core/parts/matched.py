@@ -1,9 +1,9 @@
-"""FedMA's parts: neurons are matched before they are averaged, and layers are settled one after the other.
+"""FedMA's parts: neurons are matched before they are averaged, and layers are fixed one after the other.
 
 A sweep has a round for each layer. In the round of layer n, layers before n are the same at all learners and frozen;
-layer n and those behind it train and are sent. The commit matches the learners' neurons layer by layer and averages
-those that are the same. Then layer n is settled, and every learner goes on with its own layers behind it, in the order
-of the shared neurons. After the last layer a learner starts from the averaged network, cut to its own neurons.
+layer n and later ones train and are sent. The commit matches the learners' neurons layer by layer and averages those
+matched. Then layer n is fixed, and every learner continues with its own later layers, in the order of the shared
+neurons. After the last layer, a learner starts from the averaged network, restricted to its own neurons.
 """
 
 from __future__ import annotations
@@ -34,23 +34,21 @@ from archipel.core.state import Update, View
 from archipel.core.types import Plan
 
 ANY_LAYERS = (Decay, Proximal, ValidationCycle)
-"""Planners that leave it to others which layers train and travel."""
+"""Planners that do not choose which layers train and are sent."""
 
 
 def layer_in_turn(layout: Layout, version: int) -> int:
-    """Return the layer that the commit after this version settles."""
+    """Return the layer that the commit after this version fixes."""
     return version % len(layout.layers)
 
 
 @dataclass(frozen=True)
 class LayerByLayer(Planner):
-    """FedMA: in round n of a sweep the layers before layer n are frozen, and only the others travel."""
+    """FedMA: in round n of a sweep the layers before layer n are frozen, and only the others are sent."""
 
     def conflicts(self, algorithm: Composition) -> str | None:
         if not any(isinstance(merge, MatchedMean) for merge in (algorithm.merge, *algorithm.merge.inner())):
-            return (
-                f"LayerByLayer needs a merge that settles layers in turn; use MatchedMean(), not {algorithm.merge!r}."
-            )
+            return f"LayerByLayer needs a merge that fixes layers in turn; use MatchedMean(), not {algorithm.merge!r}."
         return super().conflicts(algorithm)
 
     def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
@@ -72,10 +70,10 @@ class MatchedMemory:
 
 @dataclass(frozen=True)
 class MatchedMean(Merge):
-    """FedMA: the mean of the neurons that are the same, and of the last layer by the learners' class counts.
+    """FedMA: the mean of matched neurons, and of the last layer by the learners' class counts.
 
-    A network keeps its shape: a part of every hidden layer is empty at the start, and a learner's neuron that is like
-    no other's takes an empty place.
+    A network keeps its shape: some neurons of every hidden layer are empty at the start, and a learner's neuron without
+    a match takes the place of an empty one.
     """
 
     sigma: float = 1.0
@@ -83,11 +81,11 @@ class MatchedMean(Merge):
     sigma0: float = 1.0
     """Standard deviation of the shared neurons around zero."""
     gamma: float = 7.0
-    """Mass of the Beta process: more make more new neurons."""
+    """Mass of the Beta process: a larger one makes more new neurons."""
     iterations: int = 5
-    """Times that each learner is matched again."""
+    """Number of times that each learner is matched again."""
     growth: float = 1.5
-    """A hidden layer's width relative to the neurons it begins with; 1: no room for new ones."""
+    """A hidden layer's width relative to its initial neurons; 1: no room for new ones."""
 
     needs = Needs(reports=("class counts",), single_models=True)
 
@@ -103,22 +101,22 @@ class MatchedMean(Merge):
             return f"MatchedMean needs all learners at the same layer; use Rounds(), not {algorithm.protocol!r}."
         if algorithm.server != Replace():
             return (
-                f"MatchedMean puts neurons in a new order, in which {algorithm.server!r} cannot compare a model with "
-                "the one before; use Replace()."
+                f"MatchedMean reorders neurons, so {algorithm.server!r} cannot compare a model with the "
+                "previous one; use Replace()."
             )
         if not any(isinstance(planner, LayerByLayer) for planner in algorithm.planners):
-            return "MatchedMean settles one layer a round; add LayerByLayer() to the planners."
+            return "MatchedMean fixes one layer a round; add LayerByLayer() to the planners."
         others = [p for p in algorithm.planners if not isinstance(p, (LayerByLayer, *ANY_LAYERS))]
         if others or algorithm.plan.private or algorithm.plan.uploads is not None or algorithm.plan.trains is not None:
             which = ", ".join(type(planner).__name__ for planner in others) or "the plan"
-            return f"LayerByLayer says which layers train and travel, and so does {which}; use one of them."
+            return f"LayerByLayer and {which} both choose which layers train and are sent; use one of them."
         return None
 
     def check(self, layout: Layout) -> None:
         hidden_neurons("MatchedMean", layout)
 
     def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:
-        """Refuse a network in which neurons cannot change places, or in which an empty one does not stay empty."""
+        """Refuse a network whose neurons cannot be permuted, or whose empty neurons do not stay empty."""
         module, draws = copied(module), generator(0, "network")
         if examples.is_floating_point():
             examples = examples + torch.from_numpy(draws.standard_normal(examples.shape)).to(examples)
@@ -131,10 +129,10 @@ class MatchedMean(Merge):
             found = _outputs(module, layout, neurons.moved(vector, range(neurons.width), order), examples)
             require(
                 torch.allclose(found, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max())),
-                f"MatchedMean: the network computes something else if the neurons of {neurons.name!r} change places, "
-                "so they cannot be matched: something besides the next layer reads them, such as a residual "
-                "connection, or something tells them apart, such as normalisation across channels. Use a network of "
-                "layers in a row, or another method.",
+                f"MatchedMean: permuting the neurons of {neurons.name!r} changes the network's outputs, so they "
+                "cannot be matched: something besides the next layer reads them, such as a residual connection, or "
+                "treats them differently, such as normalisation across channels. Use a network of layers in a row, "
+                "or another method.",
             )
         if self.growth > 1:
             _check_empty(module, layout, groups, vector, examples)
@@ -185,7 +183,7 @@ class MatchedMean(Merge):
     def _matched(
         self, view: View, number: int, neurons: Neurons, vectors: Sequence[Tensor]
     ) -> tuple[list[list[int]], list[Tensor]]:
-        """Match the learners' neurons; return the places of each one's, and the models with their neurons there."""
+        """Match the learners' neurons; return where each learner's neurons belong, and the reordered models."""
         used = [neurons.used(vector) for vector in vectors]
         rows = [neurons.rows(vector)[own].double().numpy() for vector, own in zip(vectors, used, strict=True)]
         prior = Prior(self.sigma, self.sigma0, self.gamma)
@@ -195,7 +193,7 @@ class MatchedMean(Merge):
 
     @staticmethod
     def _start(layout: Layout, turn: int, merged: Tensor, own: Tensor, owned: dict[int, list[int]]) -> Tensor:
-        """Return the model that a learner goes on with."""
+        """Return the model that a learner continues with."""
         settled = layout.layers[turn].stop
         if turn < len(layout.layers) - 1:
             return torch.cat([merged[:settled], own[settled:]])
@@ -207,7 +205,7 @@ class MatchedMean(Merge):
 
 
 def _owned(shares: list[list[float]], places: Sequence[Sequence[int]]) -> FloatTable:
-    """Return the weight of each learner in each neuron: 0 where it does not have it."""
+    """Return the weight of each learner in each neuron; 0 for neurons it lacks."""
     table = np.array(shares)
     for row, placed in zip(table, places, strict=True):
         row[np.setdiff1d(np.arange(len(row)), placed)] = 0.0

@@ -1,8 +1,8 @@
-"""Which neurons of several networks are the same: BBP-MAP of FedMA section 2.2 (Yurochkin et al., PFNM, 2019).
+"""Matching of neurons between networks: BBP-MAP of FedMA section 2.2 (Yurochkin et al., PFNM, 2019).
 
-Neurons of learner j are draws around shared ones, w_jl ~ N(theta_i, sigma^2), theta_i ~ N(0, sigma0^2), and how many
-shared ones there are is a Beta-Bernoulli process with mass gamma. The most probable assignment of learner j, given
-those of the others, is a linear assignment problem with the gains
+Neurons of learner j are draws around shared ones, w_jl ~ N(theta_i, sigma^2), theta_i ~ N(0, sigma0^2), and the number
+of shared ones follows a Beta-Bernoulli process with mass gamma. The most probable assignment of learner j, given those
+of the others, is a linear assignment problem with the gains
 
     matched with i   |s G_i + s w|^2 / (s0 + s m_i + s) - |s G_i|^2 / (s0 + s m_i) + 2 log(m_i / (J - m_i))
     k-th new one     |s w|^2 / (s0 + s) - 2 log(k) + 2 log(gamma / J)
@@ -28,17 +28,17 @@ class Prior:
     sigma0: float
     """Standard deviation of the shared neurons around zero."""
     gamma: float
-    """Mass of the Beta process: more make more new neurons."""
+    """Mass of the Beta process: a larger one makes more new neurons."""
 
 
 def match(
     models: Sequence[FloatTable], width: int, prior: Prior, iterations: int, generator: np.random.Generator
 ) -> list[list[int]]:
-    """Return, for each row of each model, the number of the shared neuron that it is; there are at most `width`.
+    """Return, for each row of each model, the number of its shared neuron; there are at most `width`.
 
-    The largest model begins, the first of them if there are several; the others are matched in their order. Then each
-    is taken out and matched again, `iterations` times in a drawn order, or until nothing changes. Shared neurons are
-    numbered in the order of the largest model's rows, then of the others'.
+    Matching starts with the (first) largest model and adds the others in order. Then each is removed and matched again,
+    `iterations` times in a random order, or until nothing changes. Shared neurons are numbered in the order of the
+    largest model's rows, then of the others'.
     """
     order = sorted(range(len(models)), key=lambda j: -len(models[j]))
     places: dict[int, list[int]] = {order[0]: list(range(len(models[order[0]])))}
@@ -57,7 +57,7 @@ def match(
 
 
 def gains(rows: FloatTable, sums: FloatTable, counts: FloatTable, room: int, learners: int, prior: Prior) -> FloatTable:
-    """Return what it is worth to take each row for each shared neuron, and for each of so many new ones."""
+    """Return the gain of assigning each row to each shared neuron, and to each of `room` new ones."""
     s, s0 = prior.sigma**-2, prior.sigma0**-2
     own, theirs = (rows**2).sum(axis=1)[:, None], (sums**2).sum(axis=1)
     before = s0 + s * counts
@@ -74,19 +74,19 @@ def _assign(models: Sequence[FloatTable], places: dict[int, list[int]], j: int, 
     for k in sorted(places):  # sums must not depend on who was matched first
         sums[places[k]] += models[k]
         counts[places[k]] += 1
-    from scipy.optimize import linear_sum_assignment  # slow to load, and FedMA alone needs it
+    from scipy.optimize import linear_sum_assignment  # slow to import, and only FedMA needs it
 
     room = min(len(rows), width - shared)
     _, chosen = linear_sum_assignment(gains(rows, sums, counts, room, len(models), prior), maximize=True)
     placed: list[int] = []
-    for column in chosen.tolist():  # which of the new ones it is makes no difference: they are numbered by row
+    for column in chosen.tolist():  # new ones are interchangeable: number them by row
         new = sum(place >= shared for place in placed)
         placed.append(column if column < shared else shared + new)
     return placed
 
 
 def _renumber(places: dict[int, list[int]], order: Sequence[int]) -> None:
-    """Set numbers of shared neurons as they come, model after model; those that nobody has any more leave no gap."""
+    """Renumber shared neurons in the order of their first use, without gaps."""
     seen = dict.fromkeys(i for j in order for i in places.get(j, ()))
     numbers = {old: new for new, old in enumerate(seen)}
     for j, placed in places.items():

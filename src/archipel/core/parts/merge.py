@@ -1,7 +1,7 @@
-"""Merge: what the weights act on.
+"""Merge: how the weighted updates become the proposed model.
 
 Sums are taken in a fixed order (slot, learner), never in order of arrival, because float addition is not associative.
-A layer that nobody sent, or that has no weight at all, stays as it is.
+A layer that no update holds, or whose weights are all 0, stays as it is.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from archipel.core.shares import cap
 from archipel.core.state import Update, View
 
 GIANT = 2.0**20
-"""A term so much larger than all others takes 20 of the 53 bits that float64 has for them."""
+"""A term this many times larger than all others takes 20 of their 53 bits of float64 precision."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """What the merge proposes as the next model, and for which layers; elsewhere the vector says nothing."""
+    """The merge's proposal for the next model, and its layers; the rest of the vector is undefined."""
 
     vector: Tensor
     """A new vector: it may become the next model itself."""
     layers: tuple[int, ...]
     undo: Callable[[], None] | None = None
-    """Restore the merge's memory, if the model is refused."""
+    """Called to restore the merge's memory if the model is refused."""
     cut: tuple[str, ...] = ()
-    """Learners whose earlier models count for less from now on: they had more than the largest share allowed."""
+    """Learners whose earlier models were cut down to the largest share allowed."""
     starts: Mapping[str, Tensor] = field(default_factory=dict)
-    """Models that contributors start their next task from, by learner; everybody else starts from the new version."""
+    """Models that contributors start their next task from, by learner; all others start from the new version."""
     norms: tuple[float, ...] = ()
-    """How far each update would have moved the model, where the merge has measured it."""
+    """How far each update would have moved the model, if the merge has measured it."""
     clipped: tuple[bool, ...] = ()
-    """Which updates were scaled back, where the merge does so."""
+    """Which updates were scaled back, if the merge does so."""
 
 
 class Merge(Part):
@@ -52,7 +52,7 @@ class Merge(Part):
     def within_shares(
         self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
     ) -> list[tuple[float, ...]]:
-        """Cut the weights so that nobody's share of a layer exceeds the state's; called where there is a limit."""
+        """Cut the weights so that no learner's share of a layer exceeds the limit; called only if there is one."""
         within = list(weights)
         for layers, senders, amounts in _alike(updates, weights, len(view.layout.layers)):
             _put(within, layers, senders, amounts, cap(amounts, view.state.most_share))
@@ -65,7 +65,7 @@ class Merge(Part):
 
 @dataclass(frozen=True)
 class Mean(Merge):
-    """The weighted mean of the batch, each layer over those who sent it."""
+    """The weighted mean of the batch, each layer over the updates that hold it."""
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
         rows = view.models.rows([update.model.name for update in updates])
@@ -101,7 +101,7 @@ class Mix(Merge):
     def within_shares(
         self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
     ) -> list[tuple[float, ...]]:
-        """Leave the weights as they are: they are no shares, and alpha bounds what one update does."""
+        """Leave the weights as they are: they are not normalised, and alpha bounds the effect of one update."""
         return list(weights)
 
     def merge(self, view: View, updates: Sequence[Update], weights: Sequence[Sequence[float]]) -> Proposal:
@@ -128,43 +128,43 @@ Term: TypeAlias = tuple[str, float]
 
 @dataclass(slots=True)
 class CommunityMemory:
-    """What `Community` remembers beside the vector W."""
+    """Memory of `Community` beside the vector W."""
 
     weight: list[float]
     """P of each layer."""
     terms: list[int]
-    """Terms of each layer that weigh anything."""
+    """Number of terms of each layer with a weight above 0."""
     latest: dict[str, dict[int, Term]] = field(default_factory=dict)
     """The term of each learner and layer."""
     held: dict[str, int] = field(default_factory=dict)
-    """How many layers each model is a term of."""
+    """Number of layers that each model is a term of."""
     changed: list[int] = field(default_factory=list)
-    """Layers that changed since the last commit, because somebody left."""
+    """Layers that changed since the last commit because a learner left."""
     sizes: dict[str, float] = field(default_factory=dict)
-    """The largest number of each learner's term."""
+    """The largest absolute number of each learner's term."""
     peak: float = 0.0
-    """The largest of them so far."""
+    """The largest of these so far."""
     largest: list[float] = field(default_factory=list)
-    """An upper bound of each layer's largest weight p; empty where shares have no limit."""
+    """An upper bound of each layer's largest weight p; empty if shares have no limit."""
 
 
 @dataclass(frozen=True)
 class Community(Merge):
-    """Everybody's latest model, at O(M) a commit however many learners there are (Metis section III, Caching Tier).
+    """The mean of all learners' latest models, at O(M) a commit for any number of learners (Metis III, Caching Tier).
 
     W = sum p_k w_k is kept in float64 and P per layer; a commit replaces one learner's term:
     P <- P + p_k - p'_k, W <- W + p_k w_k - p'_k w'_k, w_c = W / P. Where P is 0 the current model stays.
     """
 
     forget: bool = False
-    """Take a leaver's last model out of the sum; by default it stays."""
+    """Remove a learner's model from the sum when it leaves; by default it stays."""
 
     needs = Needs(single_models=True)
 
     def within_shares(
         self, view: View, updates: Sequence[Update], weights: Sequence[tuple[float, ...]]
     ) -> list[tuple[float, ...]]:
-        """Cut the weights to shares of everybody's latest models, not of a commit's."""
+        """Cut the weights to shares of all learners' latest models, not of the commit's."""
         within, memory = list(weights), self._memory(view)
         for layers, senders, amounts in _alike(updates, weights, len(view.layout.layers)):
             for layer in layers:
@@ -186,7 +186,7 @@ class Community(Merge):
         cut = self._cut(view, weights, changes, before) if view.state.most_share < 1 else ()
         proposal = view.kernels.empty(view.layout.size)
         sizes = self._apply(view, _runs(changes, emptied, memory.weight), proposal)
-        # every term is resized, so no `any` that stops at the first
+        # a list: `any` of a generator would stop at the first
         giants = [self._resize(memory, update.learner, sizes.get(update.model.name, 0.0)) for update, _ in merged]
         if any(giants):
             self._rebuild(view)
@@ -211,7 +211,7 @@ class Community(Merge):
             self._rebuild(view)
 
     def _memory(self, view: View) -> CommunityMemory:
-        """Return the part's memory; it and the vector W are made at the first use."""
+        """Return the part's memory; create it and the vector W at the first use."""
 
         def begin() -> CommunityMemory:
             view.models.write(view.name("sum"), torch.zeros(view.layout.size, dtype=torch.float64))
@@ -233,9 +233,9 @@ class Community(Merge):
     def _replace_terms(
         self, view: View, memory: CommunityMemory, merged: Sequence[tuple[Update, Sequence[float]]]
     ) -> tuple[dict[int, _Terms], set[int]]:
-        """Put the updates in place of their learners' earlier models: what that does to each layer of W.
+        """Replace learners' earlier models by their updates.
 
-        Return the terms to add to each layer, and the layers that begin at zero.
+        Return the terms to add to each layer of W, and the layers that begin at zero.
         """
         changes: dict[int, _Terms] = dict.fromkeys(memory.changed, ())
         emptied: set[int] = set()
@@ -283,13 +283,13 @@ class Community(Merge):
         changes: dict[int, _Terms],
         before: dict[str, dict[int, Term]],
     ) -> tuple[str, ...]:
-        """Cut terms above the largest share allowed: they came when fewer were there, or others shrank."""
+        """Cut terms that have come to exceed the largest share allowed, because others left or shrank."""
         memory, most, cut = self._memory(view), view.state.most_share, set[str]()
         memory.largest = memory.largest or [0.0] * len(memory.weight)
         for layer in sorted(changes):
             memory.largest[layer] = max(memory.largest[layer], *(weight[layer] for weight in weights))
             if memory.largest[layer] <= most * memory.weight[layer]:
-                continue  # no term is above it, so they need not be walked over
+                continue  # no term is above the limit
             terms = {who: latest[layer] for who, latest in memory.latest.items() if layer in latest}
             within = cap([p for _, p in terms.values()], most)
             memory.largest[layer] = max(within, default=0.0)
@@ -304,19 +304,19 @@ class Community(Merge):
 
     @staticmethod
     def _reweigh(memory: CommunityMemory, layers: Iterable[int], old: float, new: float) -> list[int]:
-        """Set P <- P + p_k - p'_k for some layers; return those without any term left that weighs anything."""
+        """Set P <- P + p_k - p'_k for some layers; return those whose terms all have weight 0."""
         emptied = []
         for layer in layers:
             memory.weight[layer] += new - old
             memory.terms[layer] += (new > 0) - (old > 0)
-            if memory.terms[layer] == 0:  # what rounding would leave behind is no model
+            if memory.terms[layer] == 0:  # do not keep rounding errors
                 memory.weight[layer] = 0.0
                 emptied.append(layer)
         return emptied
 
     @staticmethod
     def _resize(memory: CommunityMemory, learner: str, size: float) -> bool:
-        """Note how large a learner's term is; return whether a giant went, whose size cost the others' bits in W."""
+        """Store the size of a learner's term; return whether a giant term that cost others precision is gone."""
         gone = memory.sizes.pop(learner, 0.0)
         if size > 0:
             memory.sizes[learner] = size
@@ -324,12 +324,12 @@ class Community(Merge):
         return gone >= memory.peak and gone > GIANT * max(memory.sizes.values(), default=0.0)
 
     def _restore(self, view: View, before: dict[str, dict[int, Term]]) -> None:
-        """Go back to the terms these learners had."""
+        """Restore the terms that these learners had."""
         self._memory(view).latest.update(before)
         self._rebuild(view)
 
     def _rebuild(self, view: View) -> None:
-        """Compute W and P from everybody's latest models: the O(MN) pass that a commit saves."""
+        """Compute W and P from all learners' latest models: the O(MN) pass that commits avoid."""
         memory, total = self._memory(view), self._sum(view)
         total.zero_()
         layers = len(view.layout.layers)
@@ -349,7 +349,7 @@ class Community(Merge):
 
     @staticmethod
     def _hold(view: View, memory: CommunityMemory, name: str, by: int) -> None:
-        """Count in how many layers a model's vector is needed, and hold it as long as there is one."""
+        """Add to the number of layers that need a model's vector, and hold it while that is above 0."""
         before = memory.held.pop(name, 0)
         if before + by:
             memory.held[name] = before + by
@@ -362,14 +362,14 @@ class Community(Merge):
 def _alike(
     updates: Sequence[Update], weights: Sequence[Sequence[float]], layers: int
 ) -> Iterator[tuple[tuple[int, ...], Sequence[int], Sequence[float]]]:
-    """Group neighbouring layers that the same updates sent with the same weights: (layers, updates, weights)."""
+    """Group adjacent layers that the same updates hold with the same weights: (layers, updates, weights)."""
     everybody = range(len(updates))
     if any(len(update.layers) < layers for update in updates):
         sent = [frozenset(update.layers) for update in updates]
         some = [{k: weights[k][layer] for k in everybody if layer in sent[k]} for layer in range(layers)]
         for column, run in groupby(range(layers), some.__getitem__):
             yield tuple(run), tuple(column), tuple(column.values())
-    elif all(weight.count(weight[0]) == layers for weight in weights):  # as a rule, and there may be a thousand
+    elif all(weight.count(weight[0]) == layers for weight in weights):  # the usual case, for up to a thousand updates
         yield tuple(range(layers)), everybody, [weight[0] for weight in weights]
     else:
         columns = list(zip(*weights, strict=True))
@@ -384,7 +384,7 @@ def _put(
     amounts: Sequence[float],
     within: Sequence[float],
 ) -> None:
-    """Write the amounts that were cut into the table of weights."""
+    """Write the amounts that were cut back into the table of weights."""
     if within is amounts:
         return
     for k, amount, limited in zip(senders, amounts, within, strict=True):
@@ -396,16 +396,16 @@ def _put(
 
 
 _Terms: TypeAlias = tuple[Term, ...]
-"""Models and their weights, to be added in this order; a term that goes has its weight negative."""
+"""Models and their weights, to be added in this order; a removed term has its weight negated."""
 
 
 class _Change(NamedTuple):
-    """What a commit does to neighbouring layers of the community's sum."""
+    """A commit's change to adjacent layers of the community's sum."""
 
     layers: tuple[int, ...]
     terms: _Terms
     restart: bool
-    """The sum begins at zero."""
+    """Whether the sum begins at zero."""
     weight: float
     """P after the change."""
 
@@ -413,12 +413,12 @@ class _Change(NamedTuple):
 def _alike_before(
     latest: dict[int, Term], layers: Iterable[int], weight: Sequence[float]
 ) -> Iterator[tuple[tuple[str | None, float, float], tuple[int, ...]]]:
-    """Group neighbouring layers that are alike in the model and weight they had and in the weight they get."""
+    """Group adjacent layers with the same old model, old weight and new weight."""
     for alike, run in groupby(layers, lambda layer: (*latest.get(layer, (None, 0.0)), weight[layer])):
         yield alike, tuple(run)
 
 
 def _runs(changes: dict[int, _Terms], emptied: Collection[int], weights: Sequence[float]) -> list[_Change]:
-    """Group neighbouring layers with the same terms and the same P."""
+    """Group adjacent layers with the same terms and the same P."""
     runs = groupby(sorted(changes), lambda layer: (changes[layer], layer in emptied, weights[layer]))
     return [_Change(tuple(layers), *alike) for alike, layers in runs]

@@ -1,8 +1,8 @@
-"""Neurons of the hidden layers: which numbers of a model's vector belong to each of them.
+"""Neurons of the hidden layers, and the numbers of a model's vector that belong to each.
 
-The neurons of a hidden layer can change places without changing what the network computes, if the weights that read
-them change places too. So a neuron is a slice of several tensors: the weights and biases that come in, and the weights
-of the next layer that go out.
+The neurons of a hidden layer can be permuted without changing the network's outputs, if the weights that read them are
+permuted too. So a neuron is a slice of several tensors: its incoming weights and biases, and the weights of the next
+layer that read it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from archipel.core.layout import Layer, Layout, TensorSlot
 
 FloatTable: TypeAlias = npt.NDArray[np.float64]
 GATES = 4
-"""An LSTM has four rows of weights for each of its neurons."""
+"""Rows of weights for each neuron of an LSTM."""
 LSTM_ENTRY = re.compile(r"(weight|bias)_(ih|hh)_l(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A tensor in the vector, in a shape one axis of which counts the neurons."""
+    """A tensor in the vector, in a shape that has an axis of neurons."""
 
     start: int
     stop: int
@@ -47,31 +47,31 @@ class Neurons:
     """The neurons of one hidden layer; a stack of LSTMs has several groups of neurons in one layer."""
 
     layer: int
-    """The layer's place in the layout."""
+    """The layer's index in the layout."""
     name: str
     width: int
     compared: tuple[Axis, ...]
     """Weights from the layer before, and biases."""
     recurrent: tuple[Axis, ...]
-    """Weights from the same neurons a step before."""
+    """Recurrent weights, from the same neurons one step earlier."""
     outgoing: tuple[Axis, ...]
-    """Weights by which neurons are read: those of the next layer, and recurrent ones."""
+    """Weights that read the neurons: those of the next layer, and recurrent ones."""
 
     @property
     def incoming(self) -> tuple[Axis, ...]:
         return (*self.compared, *self.recurrent)
 
     def rows(self, vector: Tensor) -> Tensor:
-        """Return one row of compared numbers for each neuron."""
+        """Return for each neuron the row of numbers that matching compares."""
         return torch.cat([axis.of(vector).reshape(self.width, -1) for axis in self.compared], dim=1)
 
     def used(self, vector: Tensor) -> list[int]:
-        """Return the neurons that have a weight or a bias; the others are room to grow."""
+        """Return the neurons with a weight or bias other than 0; the others are empty."""
         found: list[int] = self.rows(vector).any(dim=1).nonzero().flatten().tolist()
         return found
 
     def moved(self, vector: Tensor, old: Sequence[int], new: Sequence[int]) -> Tensor:
-        """Return a copy in which neuron old[i] stands at new[i]; every other place is empty."""
+        """Return a copy with neuron old[i] at new[i]; all others are empty."""
         moved = vector.clone()
         for axis in (*self.incoming, *self.outgoing):
             target = axis.of(moved)
@@ -81,19 +81,19 @@ class Neurons:
         return moved
 
     def only(self, vector: Tensor, kept: Sequence[int]) -> Tensor:
-        """Return a copy in which all neurons but these are empty."""
+        """Return a copy in which all other neurons are empty."""
         return self.moved(vector, kept, kept)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Weights that read the neurons before them and put out neurons of their own."""
+    """Weights from the previous neurons to those of a layer."""
 
     layer: int
     name: str
     width: int
     reads: TensorSlot | None
-    """The tensor whose second axis counts the inputs; None: it reads the examples only."""
+    """The tensor whose second axis counts the inputs; None: it reads only the examples."""
     compared: tuple[Axis, ...]
     recurrent: tuple[Axis, ...] = ()
     recurrent_reads: tuple[Axis, ...] = ()
@@ -110,7 +110,7 @@ def hidden_neurons(owner: str, layout: Layout) -> tuple[Neurons, ...]:
     last = layout.layers[-1]
     require(
         last.kind == "Linear",
-        f"{owner}: the last layer {last.name!r} is a {last.kind}, and it must be a Linear that puts out class scores.",
+        f"{owner}: the last layer {last.name!r} is a {last.kind}; it must be a Linear layer of class scores.",
     )
     found = []
     for stage, following in pairwise(stages):
@@ -129,7 +129,7 @@ def check_rows(owner: str, layout: Layout) -> None:
     last = layout.layers[-1]
     require(
         last.kind == "Linear" and not last.buffers,
-        f"{owner}: the last layer, {last.name!r}, is a {last.kind}; it needs a linear one, an output a class.",
+        f"{owner}: the last layer, {last.name!r}, is a {last.kind}; it must be Linear, an output for each class.",
     )
 
 
@@ -174,12 +174,12 @@ def _axis(entry: TensorSlot, axis: int) -> Axis:
 
 
 def _gates(entry: TensorSlot, width: int) -> Axis:
-    """Gates come one behind the other, each with a row for every neuron."""
+    """Return the axis of neurons in stacked gates, each of which has a row for every neuron."""
     return Axis(entry.start, entry.stop, (GATES, width, *entry.shape[1:]), 1)
 
 
 def _reading(owner: str, stage: _Stage, following: _Stage) -> Axis:
-    """Return the weights of a layer by the neurons of the layer before; behind a flatten, each has several in a row."""
+    """Return a layer's weights by the neurons of the previous layer; behind a flatten, each neuron has several."""
     entry = following.reads
     inputs = 0 if entry is None else entry.shape[1]
     positions, rest = divmod(inputs, stage.width)

@@ -1,4 +1,4 @@
-"""Budget, noise and delta: what all parts that add noise are given, and what none of them goes with."""
+"""Budget, noise and delta: settings that all noise-adding parts share, and their common conflicts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from archipel.privacy.accounting import Sampling
 
 @dataclass(frozen=True)
 class NoisePrivacy(Privacy):
-    """Adds noise and accounts for it."""
+    """Privacy by noise, with an account of it."""
 
     epsilon: float | None = None
-    """Budget that is never exceeded. Without `noise`, the noise that the run needs is computed from it."""
+    """Budget, never exceeded. Without `noise`, the noise that the run needs is computed from it."""
     noise: float | None = None
     """Standard deviation of the noise in units of the clip; without `epsilon` nothing limits the run."""
     delta: float = 1e-5
-    """Probability with which epsilon may not hold; below 1 / learners, or 1 / examples of a learner with LocalNoise."""
+    """Probability that epsilon does not hold; below 1 / learners or, with LocalNoise, 1 / examples of a learner."""
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
@@ -43,28 +43,28 @@ class NoisePrivacy(Privacy):
         )
 
     def warn_of_delta(self, count: int, whose: str, stacklevel: int) -> None:
-        """Warn of a delta with which one of so many may be revealed whole."""
+        """Warn of a delta that permits revealing one of `count` units completely."""
         if self.delta > 1 / count:
             warnings.warn(
-                f"{type(self).__name__}: delta {self.delta:g} is more than 1 / {count} {whose}, so that it may reveal "
-                f"one of them whole; the usual choice is below {count**-1.1:.1g}.",
+                f"{type(self).__name__}: delta {self.delta:g} is more than 1 / {count} {whose}, which permits "
+                f"revealing one of them completely; the usual choice is below {count**-1.1:.1g}.",
                 ArchipelWarning,
                 stacklevel=stacklevel,
             )
 
 
 def check_statistics(owner: str, view: View, private: Sequence[str]) -> None:
-    """Refuse layers of running statistics, unless they stay at their learners."""
+    """Refuse layers of running statistics, unless they are private."""
     statistics = [layer.name for layer in view.layout.layers if layer.buffers and layer.name not in private]
     require(
         not statistics,
-        f"{owner}: the layer {', '.join(statistics)!r} holds running statistics, which noise would spoil. "
+        f"{owner}: the layer {', '.join(statistics)!r} holds running statistics, which noise would make useless. "
         "Use group normalisation, or keep them private with PrivateLayers(...).",
     )
 
 
 def course_conflict(owner: str, algorithm: Composition, sampling: Sampling) -> str | None:
-    """Return how a course that follows from the data would tell what noise on sums does not hide, or None."""
+    """Return how the course of the run would reveal data that noise on sums does not hide, or None."""
     if not isinstance(algorithm.selection, Everyone | Uniform | Poisson):
         return (
             f"{owner} hides who took part, and {algorithm.selection!r} chooses by what learners report. "
@@ -74,16 +74,16 @@ def course_conflict(owner: str, algorithm: Composition, sampling: Sampling) -> s
     extra = isinstance(protocol, Rounds) and protocol.extra > 0
     if extra and sampling != "fixed":
         return (
-            f"{owner} bounds what one learner adds to a sum, and with {protocol!r} its update also takes another "
-            "one's place. Leave extra out, or draw a fixed number with selection=Uniform()."
+            f"{owner} bounds what one learner adds to a sum, and with {protocol!r} its update also displaces "
+            "another one. Leave extra out, or draw a fixed number with selection=Uniform()."
         )
     cycle = next((planner for planner in algorithm.planners if isinstance(planner, ValidationCycle)), None)
     how_long = cycle or algorithm.plan.cycle
     closes = isinstance(protocol, Rounds) and (extra or protocol.deadline is not None)
     if how_long is not None and (closes or protocol.commits_while_training):
         return (
-            f"{owner} takes the order of answers to tell nothing of the data, and with {how_long!r} a learner "
-            f"trains as long as its data call for, which under {protocol!r} decides whose updates make a version. "
+            f"{owner} assumes that the order of answers does not depend on the data, and with {how_long!r} the data "
+            f"decide how long a learner trains, and so under {protocol!r} whose updates make a version. "
             "Leave it out, or use rounds that wait for all."
         )
     return None

@@ -1,6 +1,6 @@
-"""Objective: what learners minimise, where that is not the task's loss alone.
+"""Objective: the function that learners minimise, if not the task's loss alone.
 
-It runs at the learners. Every learner takes it from its own copy of the study, so nothing of it travels.
+It runs at the learners, each of which has it from its own copy of the study; it is never sent.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ PlainLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class TrainingBatch:
-    """What an objective sees of one mini-batch."""
+    """A mini-batch as an objective sees it."""
 
     outputs: Tensor
     targets: Tensor
     classes: Tensor
     """The learner's training examples of each class; empty for tasks without classes."""
     received: Tensor | None
-    """Outputs of the model that the task carried, if the objective needs them."""
+    """Outputs of the task's initial model, if the objective needs them."""
     features: Tensor | None = None
-    """What goes into the layer that the objective names, a row for each example."""
+    """Inputs of the layer that the objective names, a row for each example."""
     received_features: Tensor | None = None
-    """The same in the model that the task carried."""
+    """The same in the task's initial model."""
     previous_features: Tensor | None = None
-    """The same in the model that the learner's last task ended with; in its first task, as in the one it carried."""
+    """The same in the result of the learner's previous task; in the first task, in its initial model."""
 
 
 class Objective(Part):
-    """Write a frozen dataclass; its numbers are all that it may depend on."""
+    """A function to minimise. Write a frozen dataclass that depends on its settings alone."""
 
     needs_received = False
-    """Whether it compares outputs with those of the model that the task carried."""
+    """Whether it compares outputs with those of the task's initial model."""
 
     @property
     def compares(self) -> str | tuple[str, ...]:
-        """Which layer's inputs it compares, by name or by a word that `Layout.select` knows; empty: none."""
+        """The layer whose inputs it compares, by name or by a word that `Layout.select` knows; empty: none."""
         return ""
 
     needs_counts = False
-    """Whether it looks at the learner's examples of each class; else it is given none where examples are private."""
+    """Whether it uses the learner's class counts; if not, it gets none where examples are private."""
 
     def loss(self, batch: TrainingBatch, plain: PlainLoss) -> Tensor:
-        """Return what is minimised on a mini-batch; plain: the task's own loss."""
+        """Return the value to minimise on a mini-batch; plain: the task's own loss."""
         raise NotImplementedError
 
     def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:
@@ -61,8 +61,8 @@ class Objective(Part):
             shape = tuple(module.eval()(examples).shape)
         require(
             len(shape) == 2 and shape[1] > 1,
-            f"{type(self).__name__} compares the scores of classes, and this network puts out {shape} for "
-            f"{len(examples)} examples; give one that puts out a row of class scores for each, or leave it out.",
+            f"{type(self).__name__} compares class scores, and this network's outputs have shape {shape} for "
+            f"{len(examples)} examples; give one with a row of class scores for each, or leave it out.",
         )
 
 
@@ -70,7 +70,7 @@ class Objective(Part):
 class LogitCalibration(Objective):
     """FedLC: cross entropy of scores f_y - tau n_y^(-1/4), n_y being the learner's examples of class y.
 
-    Classes that a learner has no examples of are left out of the softmax, as n_y -> 0 does.
+    Classes without examples at the learner are left out of the softmax, the limit of n_y -> 0.
     """
 
     tau: float = 1.0
@@ -119,7 +119,7 @@ class ModelContrast(Objective):
     """MOON: adds mu times -log(e^(s / tau) / (e^(s / tau) + e^(p / tau))).
 
     s is the cosine between the features of an example in the local and in the received model, p that between the local
-    and the learner's previous model; features are what goes into the head.
+    and the learner's previous model; features are the inputs of the head.
     """
 
     mu: float = 1.0

@@ -1,4 +1,4 @@
-"""What all parts have in common: frozen settings, a typed memory in the state, and hooks that do nothing by default."""
+"""The base of all parts: frozen settings, a typed memory in the state, and hooks that do nothing by default."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from archipel.core.types import Plan, Reports
 
 @dataclass(frozen=True)
 class Needs:
-    """What a part asks of the learners, the controller's site and the protocol."""
+    """A part's requirements of the learners, the controller's site and the protocol."""
 
     reports: tuple[Reports, ...] = ()
-    """What every learner reports with its update."""
+    """Reports of every learner with its update."""
     validation: bool = False
-    """Learners reserve a validation part."""
+    """Whether learners reserve a validation part."""
     stimuli: bool = False
-    """The controller's site holds stimuli."""
+    """Whether the controller's site holds stimuli."""
     single_models: bool = False
-    """Every update is one learner's own model."""
+    """Whether every update must be one learner's own model."""
     at_least: int = 1
-    """Updates that a commit holds at least."""
+    """Fewest updates of a commit."""
 
     @staticmethod
     def together(many: Iterable[Needs]) -> Needs:
-        """Return what satisfies all of these."""
+        """Return the requirements that satisfy all of these."""
         every = tuple(many)
         return Needs(
             reports=tuple(dict.fromkeys(report for needs in every for report in needs.reports)),
@@ -50,11 +50,11 @@ class Part:
 
     @property
     def needs(self) -> Needs:
-        """What this part asks for, as one value."""
+        """The requirements of this part."""
         return Needs()
 
     keeps_model = ""
-    """The name under which learners keep the model that a task ends with, for this part; empty: they do not."""
+    """The name under which learners keep the result of a task for this part; empty: they do not keep it."""
 
     @property
     def keeps(self) -> tuple[str, ...]:
@@ -70,10 +70,10 @@ class Part:
         return None
 
     def check(self, layout: Layout) -> None:
-        """Refuse a model this part cannot work with, before the run begins."""
+        """Refuse a model that this part cannot work with, before the run begins."""
 
     def check_network(self, module: nn.Module, layout: Layout, examples: Tensor) -> None:
-        """Refuse a network this part cannot work with. Try a copy of the module on these few examples, not itself."""
+        """Refuse a network that this part cannot work with; try a copy of the module on these few examples."""
 
     def observe(self, view: View, update: Update) -> None:
         """Take note of a learner's model that has arrived (under Relay: after each hop)."""
@@ -86,7 +86,7 @@ class Part:
 
 
 class CommitPattern(Protocol):
-    """What parts may ask of a protocol."""
+    """The properties of a protocol that parts may use."""
 
     @property
     def updates_per_commit(self) -> int | None:
@@ -98,7 +98,7 @@ class CommitPattern(Protocol):
 
 
 class WeightRange(Protocol):
-    """What parts may ask of a weighting."""
+    """The properties of a weighting that parts may use."""
 
     @property
     def at_most_one(self) -> bool:
@@ -109,29 +109,29 @@ class WeightRange(Protocol):
         """Whether an update may have another weight for each layer."""
 
     def validates(self, version: int) -> bool:
-        """Return whether updates that start from this version are tried on validation parts."""
+        """Return whether updates that start from this version are evaluated on validation parts."""
 
 
 class LearnerLoss(Protocol):
-    """What parts may ask of an objective."""
+    """The properties of an objective that parts may use."""
 
     needs_counts: bool
-    """Whether it looks at the learner's examples of each class."""
+    """Whether it uses the learner's class counts."""
 
     @property
     def compares(self) -> str | tuple[str, ...]:
-        """Which layer's inputs it compares; empty: none."""
+        """The layer whose inputs it compares; empty: none."""
 
 
 class OwnModel(Protocol):
-    """What parts may ask of the model that a learner uses for itself."""
+    """The properties of a personal model that parts may use."""
 
     def tuning(self, plan: Plan) -> Plan | None:
-        """Return how a learner fine-tunes it before it is used; None: not."""
+        """Return the plan by which a learner fine-tunes it before use; None: it does not."""
 
 
 class Composition(Protocol):
-    """What a part may look at of the algorithm that it belongs to."""
+    """An algorithm as its parts may see it."""
 
     @property
     def protocol(self) -> CommitPattern: ...

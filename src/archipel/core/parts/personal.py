@@ -1,7 +1,7 @@
-"""Personal: the model that a learner uses for itself, where that is not the one that all share.
+"""Personal: a model that a learner uses itself instead of the shared one.
 
-Scores for the records are of it, so a run is scored at the learners. It is made there, from each learner's own copy of
-the study. Questions about updates (distributed validation) are about what was sent.
+Scores for the records are of this model, so a run is scored at the learners, each of which builds it from its own copy
+of the study. Distributed validation scores the updates as sent.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from archipel.core.types import Phase, Plan
 
 @dataclass(frozen=True, eq=False)
 class ModelSources:
-    """What a learner makes its own model of."""
+    """The sources of a personal model."""
 
     layout: Layout
     shared: Tensor
     """The shared model, with the learner's private layers."""
     kept: Mapping[str, Tensor]
-    """The vectors that it keeps."""
+    """The vectors that the learner keeps."""
     classes: Tensor
-    """Its training examples of each class; empty for tasks without classes."""
+    """The learner's training examples of each class; empty for tasks without classes."""
 
 
 class Personal(Part):
-    """Write a frozen dataclass; override one of the two."""
+    """A personal model. Write a frozen dataclass that overrides one of the two methods."""
 
     def model(self, sources: ModelSources) -> Tensor:
-        """Return a learner's model."""
+        """Return a learner's personal model."""
         return sources.shared
 
     def tuning(self, plan: Plan) -> Plan | None:
-        """Return how a learner fine-tunes that model on its training data each time before it is used; None: not."""
+        """Return the plan by which a learner fine-tunes the model on its training data before each use; None: none."""
         return None
 
 
 @dataclass(frozen=True)
 class KeptModel(Personal):
-    """The vector that the learner keeps under this name; the shared model, as long as it has none."""
+    """The vector that the learner keeps under this name; until there is one, the shared model."""
 
     name: str = "personal"
 
@@ -76,7 +76,7 @@ class MixedModel(Personal):
     def conflicts(self, algorithm: Composition) -> str | None:
         if isinstance(algorithm.descent, MixedDescent):
             return None
-        return "MixedModel mixes what MixedDescent learns; use it with descent=MixedDescent(), or use FineTuned()."
+        return "MixedModel uses what MixedDescent trains; use it with descent=MixedDescent(), or use FineTuned()."
 
     def model(self, sources: ModelSources) -> Tensor:
         shared, kept = sources.shared, sources.kept
@@ -88,14 +88,14 @@ class MixedModel(Personal):
 
 @dataclass(frozen=True)
 class MixedHead(Personal):
-    """HDAFL, left open: a head that is the learner's own for its frequent classes, and the shared one for rare ones.
+    """A head mixed of the learner's own, for its frequent classes, and the shared one, for rare ones (open in HDAFL).
 
     The last layer's row of class c is a own + (1 - a) shared, with a = n_c / (n_c + rare): n_c are the learner's
-    training examples of the class, and own is the row that its last task ended with.
+    training examples of the class, and own is the row at the end of its last task.
     """
 
     rare: float = 10.0
-    """Examples of a class that make the own row and the shared one count the same."""
+    """Number of a class's examples at which the own and the shared row count the same."""
 
     keeps_model = "trained"
 
@@ -157,21 +157,21 @@ class FineTuned(Personal):
 
 
 BESIDE = (Proximal, Decay, PeriodicLayers, PrivateLayers, GradientShift, AllData)
-"""Planners that change neither a task's epochs nor which layers train."""
+"""Planners that change neither a task's epochs nor its trained layers."""
 
 
 @dataclass(frozen=True)
 class PersonalPhase(Planner):
-    """Ditto: after the shared model, a task trains the learner's own, held near the model that the task carried.
+    """Ditto: after the shared model, a task trains the learner's own model, kept near the one that the task carried.
 
     The own model v is kept as `personal` and never sent. It minimises the loss plus (weight / 2) ||v - w'||^2, w' being
     the model that the task carried.
     """
 
     weight: float = 1.0
-    """lambda: 0 trains it alone, a large one makes it the shared model."""
+    """lambda: 0 trains the own model independently; a large one makes it equal the shared model."""
     epochs: int = 1
-    """Epochs of the own model, beside those of the shared one."""
+    """Epochs of the own model, in addition to those of the shared one."""
     rate: float = 1.0
     """Its learning rate, relative to the plan's."""
 
@@ -191,8 +191,8 @@ class PersonalPhase(Planner):
         for behind in algorithm.planners[algorithm.planners.index(self) + 1 :]:
             if not isinstance(behind, BESIDE):
                 return (
-                    f"{type(behind).__name__} comes behind PersonalPhase, which adds a phase to the task as it finds "
-                    "it; use PersonalPhase as the last of the planners."
+                    f"{type(behind).__name__} comes after PersonalPhase and would change the phases it has set; "
+                    "make PersonalPhase the last of the planners."
                 )
         return super().conflicts(algorithm)
 

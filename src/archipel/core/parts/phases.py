@@ -1,4 +1,4 @@
-"""Tasks in phases, which train one part of the network after the other."""
+"""Tasks in phases, which train parts of the network in turn."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HeadFirst(Planner):
         for other in algorithm.planners:
             name = type(other).__name__
             if isinstance(other, DivideAndConquer | ValidationCycle | FrozenLayers):
-                return f"HeadFirst and {name} both say when which layers train; use one."
+                return f"HeadFirst and {name} both choose which layers train when; use one."
             if isinstance(other, GradientShift) and other.plain_sgd:
                 return (
                     f"{name} divides a task's movement by its steps, and with HeadFirst no layer trains in all of "
@@ -46,7 +46,7 @@ class HeadFirst(Planner):
         head = layout.select("HeadFirst", self.layers)
         require(
             len(head) < len(layout.names),
-            f"HeadFirst: all layers ({', '.join(layout.names)}) are the head, so no other is left to train; "
+            f"HeadFirst: all layers ({', '.join(layout.names)}) are the head, so no other layer is left to train; "
             "name fewer.",
         )
 

@@ -1,4 +1,4 @@
-"""Planner: what one task asks of a learner. Planners form a chain; each takes the plan as it is and returns another."""
+"""Planner: changes a learner's next plan. Planners form a chain; each receives the plan of the one before."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from archipel.core.types import Cycle, Model, Plan
 
 class Planner(Part):
     remembers_updates = False
-    """Whether its memory is made of updates, so that it begins anew after a rollback."""
+    """Whether its memory depends on updates and has to be reset after a rollback."""
 
     def conflicts(self, algorithm: Composition) -> str | None:
         if sum(type(planner) is type(self) for planner in algorithm.planners) > 1:
@@ -30,14 +30,14 @@ class Planner(Part):
         raise NotImplementedError
 
     def plans(self, layout: Layout, plan: Plan) -> tuple[Plan, ...]:
-        """Return every plan that `plan` may make of this one, with the highest rate of each.
+        """Return every plan that `plan` may derive from this one, each with its highest rate.
 
-        A learner of a real federation refuses all others, so a planner that changes anything has to override it.
+        A learner of a real federation refuses all others, so a planner that changes anything must override this.
         """
         return (plan,)
 
     def carried(self, view: View, learner: Member, model: Model) -> Model:
-        """Return the model that this learner's next task carries, made from the one that the protocol hands out."""
+        """Return the model for this learner's next task, made from the one that the protocol hands out."""
         return model
 
     def private(self, layout: Layout) -> tuple[str, ...]:
@@ -45,28 +45,28 @@ class Planner(Part):
         return ()
 
     def optional(self, layout: Layout) -> tuple[str, ...]:
-        """Return the layers that a task leaves out of its answer if they are unwanted when it ends."""
+        """Return the layers that a task's answer omits if they are unwanted when it ends."""
         return ()
 
     def unwanted(self, view: View) -> tuple[str, ...]:
-        """Return those of the optional layers that are not used in the version to come."""
+        """Return the optional layers that the next version does not use."""
         return ()
 
     def notes(self, view: View) -> list[Record]:
-        """Return what goes into the records after a commit."""
+        """Return records to write after a commit."""
         return []
 
 
 def _conflict_over_epochs(planner: Planner, algorithm: Composition) -> str | None:
-    """Return why a planner that sets a task's epochs cannot do so here, or None."""
+    """Return why a planner cannot set a task's epochs in this algorithm, or None."""
     mine, steps = type(planner).__name__, algorithm.plan.steps
     if steps is not None:
-        return f"{mine} says how many epochs a task has, and the plan's steps={steps} how many steps; leave steps out."
+        return f"{mine} sets the epochs of a task, and the plan has steps={steps}; leave steps out."
     others = [
         type(other).__name__ for other in algorithm.planners if isinstance(other, DivideAndConquer | ValidationCycle)
     ]
     if len(others) > 1:
-        return f"{' and '.join(sorted(others))} both say how many epochs a task has; use one."
+        return f"{' and '.join(sorted(others))} both set the epochs of a task; use one."
     return None
 
 
@@ -88,7 +88,7 @@ class Proximal(Planner):
 
 @dataclass(frozen=True)
 class Decay(Planner):
-    """Multiply the learning rate with `factor` at every version of the model."""
+    """Multiply the learning rate by `factor` at every version of the model."""
 
     factor: float = 0.9
 
@@ -101,7 +101,7 @@ class Decay(Planner):
 
 @dataclass(frozen=True)
 class ValidationCycle(Planner):
-    """Adaptive update frequency: train until the own validation loss stops falling (Metis section V, C1 and C2).
+    """Adaptive update frequency: train until the local validation loss stops falling (Metis section V, C1 and C2).
 
     Thresholds are one number, or one for each group of learners: {"fast": 0, "slow": 1}.
     """
@@ -120,7 +120,7 @@ class ValidationCycle(Planner):
 
     def __post_init__(self) -> None:
         for group in self._groups():
-            self.cycle_of(group)  # bad thresholds show here, not in mid-run
+            self.cycle_of(group)  # raises now for bad thresholds, and not during the run
 
     def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
         return self._with_cycle(plan, learner.group)
@@ -160,7 +160,7 @@ class ValidationCycle(Planner):
 class PeriodicLayers(Planner):
     """PLU(R, P, D): deep layers are uploaded only in the last D rounds of every P (Fed2A section 3.3.1).
 
-    In the first period all layers are.
+    In the first period all layers are uploaded.
     """
 
     period: int = 10
@@ -168,7 +168,7 @@ class PeriodicLayers(Planner):
     last: int = 7
     """D."""
     deep: str | tuple[str, ...] = "deep"
-    """Which layers are deep: names, or a word that `Layout.select` knows."""
+    """The deep layers: names, or a word that `Layout.select` knows."""
     by: Literal["arrival", "hand-out"] = "arrival"
     """A task's round is the version that would follow when its answer arrives, so that a commit holds the deep layers
     of all its updates or of none (formula 12); or the version that would follow when it is handed out."""
@@ -216,9 +216,9 @@ class PeriodicLayers(Planner):
 
 @dataclass(frozen=True)
 class PrivateLayers(Planner):
-    """HDAFL: these layers stay with each learner; it trains them, keeps them, and never sends them.
+    """HDAFL: each learner trains and keeps these layers and never sends them.
 
-    The first task carries them all (ClientInit of Alg. 1), for late joiners too.
+    A learner's first task carries them (ClientInit of Alg. 1), also if it joins late.
     """
 
     layers: str | tuple[str, ...] = "head"
@@ -245,24 +245,24 @@ class PrivateLayers(Planner):
 @dataclass(slots=True)
 class SplitMemory:
     divergence: list[float] = field(default_factory=list)
-    """Of each layer, at the last commit that had two updates or more."""
+    """Divergence of each layer at the last commit with two updates or more."""
     split: int | None = None
-    """Place of the first class-specific layer, once it was found."""
+    """Index of the first class-specific layer, once it is found."""
     since: int | None = None
     """The version at which it was found."""
 
 
 @dataclass(frozen=True)
 class DivideAndConquer(Planner):
-    """D&C: split the net where weights diverge, then train the two parts in turn, the other part frozen.
+    """D&C: split the network where weights diverge, then train its two parts in turn, the other part frozen.
 
-    After `prepass` rounds of the whole net the split is found from the divergence of the local models; from then on
-    feature-learning rounds (the layers before the split, all epochs, full rate) and fine-tuning rounds (the layers
-    behind it, few epochs, half rate) alternate. Only the layers that train are sent.
+    After `prepass` rounds of the whole network, the split is found from the divergence of the local models. From then
+    on, feature-learning rounds (the layers before the split, all epochs, full rate) and fine-tuning rounds (the layers
+    after it, few epochs, half rate) alternate. Only the layers that train are sent.
     """
 
     prepass: int = 5
-    """Rounds of the whole net before the split; 0 with a given split."""
+    """Rounds of the whole network before the split; 0 with a given split."""
     split: str | int | None = None
     """The last class-agnostic layer, by name or by number from 1 (Divide5 is 5); None: found by divergence."""
     epochs: int = 20
@@ -274,9 +274,9 @@ class DivideAndConquer(Planner):
     divergence: Literal["cosine", "euclidean", "direction"] = "cosine"
     """EQ3: cosine distance / ||W_1||, EQ2: ||W_1 - W_2|| / ||W_1||, or the cosine distance as it is."""
     threshold: float = 0.5
-    """A layer has left the low plateau when its divergence exceeds this share of the way from the lowest layer's to the
-    highest's; the split is before the first such layer. There is a plateau if the lowest is below this share of the
-    highest; else only the last layer is fine-tuned."""
+    """A layer is above the low plateau if its divergence exceeds the lowest layer's by more than this share of the
+    range to the highest; the split is before the first such layer. There is a plateau if the lowest is below this
+    share of the highest; else only the last layer is fine-tuned."""
 
     def __post_init__(self) -> None:
         at_least(0, "DivideAndConquer", prepass=self.prepass)
@@ -287,8 +287,7 @@ class DivideAndConquer(Planner):
         share("DivideAndConquer", "threshold", self.threshold)
         require(
             self.split is not None or self.prepass > 0,
-            "DivideAndConquer: without a pre-pass there is nothing to find the split from; "
-            "give split=... or prepass of at least 1.",
+            "DivideAndConquer: without a pre-pass the split cannot be found; give split=... or prepass of at least 1.",
         )
 
     @property
@@ -310,7 +309,7 @@ class DivideAndConquer(Planner):
     def check(self, layout: Layout) -> None:
         require(
             len(layout.parameter_layers) >= 2,
-            f"DivideAndConquer: a net of one layer ({layout.names[0]}) cannot be split; give one with two or more.",
+            f"DivideAndConquer: a network of one layer ({layout.names[0]}) cannot be split; give two or more.",
         )
         if self.split is not None:
             self._given(layout)
@@ -329,7 +328,7 @@ class DivideAndConquer(Planner):
         return (*([replace(plan, epochs=self.epochs)] if self.prepass else []), *halves)
 
     def _half(self, layout: Layout, plan: Plan, split: int, tunes: bool) -> Plan:
-        """Return the plan of a fine-tuning round, or of one of feature learning."""
+        """Return the plan of a fine-tuning round or of a feature-learning round."""
         if tunes:
             mine, epochs, rate = layout.names[split:], self.tuning_epochs, plan.rate * self.tuning_rate
         else:
@@ -346,17 +345,17 @@ class DivideAndConquer(Planner):
         )
 
     def found(self, view: View) -> int | None:
-        """Return the place of the first class-specific layer, once it is known."""
+        """Return the index of the first class-specific layer, once it is known."""
         return view.memory(SplitMemory).split if self.split is None else self._given(view.layout)
 
     def committed(self, view: View, updates: Sequence[Update]) -> None:
         if not all(update.model.name for update in updates):
-            return  # they were added up where nobody sees a single one
+            return  # they were added up, and no single one can be read
         memory = view.memory(SplitMemory)
         memory.divergence = layer_divergence(view, updates, self.divergence)
         if self.split is None and view.version >= self.prepass and memory.split is None and memory.divergence:
             memory.split = first_divergent(view.layout, memory.divergence, self.threshold)
-            memory.since = view.version  # feature learning comes first, however late the split is found
+            memory.since = view.version  # begin with feature learning, whenever the split is found
 
     def notes(self, view: View) -> list[Record]:
         divergence = view.memory(SplitMemory).divergence

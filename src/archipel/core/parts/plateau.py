@@ -1,4 +1,4 @@
-"""A learning rate that falls when the distributed validation loss stops falling (Metis, section VII: left open)."""
+"""A learning rate that is lowered when the distributed validation loss stops falling (Metis, section VII: open)."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ class PlateauMemory:
     since: int = 0
     """Commits since then."""
     lowered: int = 0
-    """How often the rate was lowered."""
+    """Number of times the rate was lowered."""
 
 
 @dataclass(frozen=True)
 class Plateau(Planner):
     """Lower the learning rate when the validation loss of the updates has not fallen for some commits.
 
-    The loss is that of the committed updates on their learners' own validation parts, and on everybody's where the
-    weighting has asked for it (DVW).
+    The loss is that of the committed updates on their learners' own validation parts or, under DVW, on all learners'.
     """
 
     factor: float = 0.5
-    """What the rate is multiplied with."""
+    """Factor of the rate."""
     patience: int = 10
-    """Commits without a lower loss after which it is."""
+    """Commits without a lower loss before the rate is lowered."""
     window: int = 5
-    """Commits whose mean loss is compared: single ones are noisy, most of all where one update makes a commit."""
+    """Commits whose mean loss is compared: single ones are noisy, especially commits of one update."""
     threshold: float = 0.0
-    """Fraction by which the mean has to fall to count."""
+    """Relative decrease of the mean that counts as lower."""
 
     needs = Needs(reports=("validation",), validation=True)
 
@@ -72,11 +71,11 @@ class Plateau(Planner):
         memory.since += 1
         if memory.since >= self.patience:
             memory.lowered += 1
-            memory.since, memory.best, memory.recent = 0, None, []  # what a lower rate reaches is compared anew
+            memory.since, memory.best, memory.recent = 0, None, []  # compare losses under the new rate only
 
 
 def _validation_loss(update: Update) -> float:
-    """Return an update's mean loss on all validation parts that it was tried on; NaN if there is none."""
+    """Return an update's mean loss on all validation parts it was evaluated on; NaN without any."""
     tables = update.scores(Score("validation"))
     own = update.metrics.validation
     if own is not None:

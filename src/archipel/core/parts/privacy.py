@@ -1,4 +1,4 @@
-"""Privacy: what stands between the updates of a commit and everybody who sees the model, or the controller itself."""
+"""Privacy: limits what the model, or the controller, reveals about single updates."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ from archipel.core.records import PrivacySpent
 from archipel.core.state import Update, View
 
 BLIND = (Proximal, Decay, ValidationCycle, PeriodicLayers, PrivateLayers, FrozenLayers, HeadFirst, PersonalPhase)
-"""Planners that look at no update."""
+"""Planners that do not use updates."""
 
 
 class Privacy(Part):
-    """Merges updates so that less is seen of each."""
+    """A way to merge updates that reveals less of each."""
 
     keyed = False
     """Whether the controller needs a key that no learner knows."""
     statistics: tuple[str, ...] = ("none", "global", "local")
-    """Whose statistics features may be standardised by, where the account covers no sums of features."""
+    """Allowed sources of statistics for standardising features; the account does not cover sums of features."""
     merges = True
-    """Whether updates are merged by this part, in the merge's place."""
+    """Whether this part merges the updates instead of the merge."""
     hides_updates = True
-    """Whether records must tell nothing that is computed from single updates."""
+    """Whether records must not contain anything computed from single updates."""
 
     def begin(self, view: View, algorithm: Composition, ending: Ending, learners: int, private: Sequence[str]) -> None:
-        """Prepare a run of so many learners; refuse what cannot be had."""
+        """Prepare a run of this many learners; refuse settings that cannot be met."""
 
     def drawn(self, view: View, chosen: Sequence[str], sampled: int, among: int) -> None:
-        """Note who takes part in a round; sampled: how many were asked for, among so many."""
+        """Record the learners of a round; sampled: how many were requested, among: of how many."""
 
     def given_up(self, view: View, learner: str) -> None:
-        """Note that the controller itself has given up a task of the round."""
+        """Record that the controller itself has given up a task of the round."""
 
     def refusal(self, view: View, updates: Sequence[Update]) -> str | None:
         """Return why these updates must not become a version, or None."""
         return None
 
     def spent(self, view: View, version: int) -> PrivacySpent | None:
-        """Return the record of what the versions up to this one reveal, if it keeps an account."""
+        """Return the record of the privacy spent up to this version, if it keeps an account."""
         return None
 
     def merge(
@@ -63,27 +63,27 @@ class Privacy(Part):
         weights: Sequence[Sequence[float]],
         layers: Sequence[int],
     ) -> Proposal:
-        """Merge updates; `layers` are those that a round changes, whoever takes part in it."""
+        """Merge updates; `layers` are those that the round changes, even without any update."""
         raise NotImplementedError
 
 
 class SumInEngine(Privacy):
-    """Has the engine add up updates: the controller sees no single one."""
+    """Privacy by a sum that the engine computes: the controller sees no single update."""
 
     @abstractmethod
     def whole(self, weights: Sequence[Sequence[float]]) -> list[int]:
         """Return the weights as whole numbers, as learners compute them themselves."""
 
     def summed(self, view: View, updates: Sequence[Update]) -> None:
-        """Note that the engine has had these updates added up, whatever becomes of the sum."""
+        """Record that the engine has added up these updates, even if the sum is refused."""
 
     @abstractmethod
     def absent(self, view: View, updates: Sequence[Update]) -> tuple[str, ...]:
-        """Return the learners of the round that brought no update."""
+        """Return the learners of the round without an update."""
 
 
 def planned_by_updates(algorithm: Composition) -> Part | None:
-    """Return a planner that looks at single updates, if there is one."""
+    """Return a planner that uses single updates, or None."""
     for planner in algorithm.planners:
         given = isinstance(planner, DivideAndConquer) and planner.split is not None
         if not (given or isinstance(planner, BLIND)):

@@ -1,4 +1,4 @@
-"""The account of a run with differential privacy: what its commits have cost, and what another one would."""
+"""The account of a run with differential privacy: the cost of its commits so far and of the next one."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from archipel.privacy.accounting import Draws, Sampling, epsilon
 
 @dataclass(slots=True)
 class PrivacyAccount(Account):
-    """What `CentralNoise` remembers, and `SecureSum` with noise."""
+    """Memory of `CentralNoise`, and of `SecureSum` with noise."""
 
     sampling: Sampling
     noise: float
     """In units of the clip."""
     delta: float
     clip: float
-    """Of the next commit; it moves if it is adaptive."""
+    """Clip of the next commit; an adaptive one changes."""
     budget: float = math.inf
     """Epsilon that is never exceeded."""
     sampled: int = 1
-    """Learners drawn for the open round; for Poisson, the number expected."""
+    """Learners drawn for the open round; for Poisson, the expected number."""
     among: int = 1
-    """Learners that they are drawn from."""
+    """Number of learners that they are drawn from."""
     divides: bool = False
-    """A sum is divided by the number of learners that its round asks, and not by how many answer."""
+    """Whether a sum is divided by the number of learners asked, and not by how many answer."""
     asked: int = 0
-    """That number for the open round; for Poisson, the number expected. 0: by how many have answered."""
+    """That number for the open round; for Poisson, the expected number. 0: divide by the number of answers."""
     rounds: dict[tuple[int, int], int] = field(default_factory=dict)
     """Commits so far by (sampled, among)."""
     times: dict[str, int] = field(default_factory=dict)
-    """Commits that each learner has contributed to, where no draw hides that."""
+    """Commits that each learner has contributed to, if no random draw hides that."""
     releases: int = 0
     epsilon: float = 0.0
-    """Spent so far; of the learner that contributed most often, where they are counted."""
+    """Epsilon spent so far; if contributions are counted, by the most frequent contributor."""
     following: float = 0.0
-    """What will be spent after another commit like the last, at most."""
+    """Upper bound of epsilon after another commit like the last."""
 
     @property
     def counts_each(self) -> bool:
-        """Whether each learner's contributions are counted, since no draw hides them."""
+        """Whether each learner's contributions are counted, because no random draw hides them."""
         return self.sampling in ("counted", "summed")
 
     def cost(self, learners: Iterable[str]) -> float:
@@ -57,7 +57,7 @@ class PrivacyAccount(Account):
         return self._epsilon({**self.rounds, drawn: self.rounds.get(drawn, 0) + 1})
 
     def spend(self, learners: Iterable[str]) -> None:
-        """Enter a commit of these learners."""
+        """Add a commit of these learners to the account."""
         learners = list(learners)
         self.epsilon = self.cost(learners)
         self.releases += 1
@@ -70,7 +70,7 @@ class PrivacyAccount(Account):
         self.look_ahead()
 
     def look_ahead(self) -> None:
-        """Find what another commit would cost: with the learner that has contributed most often."""
+        """Compute the cost of another commit with the most frequent contributor."""
         often = max(self.times, key=lambda learner: self.times[learner], default="")
         self.following = self.cost([often])
 

@@ -1,7 +1,7 @@
 """Protocol: when to aggregate, and which model goes to whom.
 
-After every event the controller asks its protocol what to do now, until there is nothing to do. A protocol answers
-from the state alone; it does not matter which event led there, so it cannot miss one.
+After every event the controller asks its protocol for decisions until there are none. A protocol decides from the state
+alone and never sees the event, so it cannot miss one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Let the models that have travelled stand for commit."""
+    """Offer the models of a complete relay for commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """So many more local-training rounds are done."""
+    """Count this many more local-training rounds."""
 
     rounds: int = 1
 
@@ -56,14 +56,14 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Come back after so many seconds."""
+    """Ask the protocol again after this many seconds."""
 
     after: float
     tag: str
 
 
 Choose: TypeAlias = Callable[[Sequence[str], int, str], list[str]]
-"""(candidates, how many, the draw's name) -> those whom the algorithm's selection picks, in order."""
+"""(candidates, count, the draw's name) -> the learners that the algorithm's selection picks, in order."""
 
 Decision: TypeAlias = Send | Offer | Commit | Count | GiveUp | Later
 
@@ -84,22 +84,22 @@ class Protocol(Part):
 
     @property
     def versions_per_task(self) -> int:
-        """New versions while one learner trains once, at most: others may be that much faster, or chosen more often."""
+        """Upper bound of the new versions during one learner's task: others may be faster, or chosen more often."""
         return VERSIONS_PER_TASK
 
     def versions(self, rounds: int, learners: int) -> int:
-        """Return how many versions so many local-training rounds of so many learners make at most."""
+        """Return the most versions that this many local-training rounds of this many learners can make."""
         return rounds
 
     def decide(self, view: View, choose: Choose) -> list[Decision]:
-        """Return what to do now; an empty list means: wait for the next event."""
+        """Return the next decisions; an empty list: wait for the next event."""
         raise NotImplementedError
 
     def woke(self, view: View, tag: str) -> None:
-        """Take note of a `Later` that is due."""
+        """Record that a `Later` is due."""
 
     def wasted(self, view: View) -> None:
-        """Take note of a training task that brought nothing: it failed, or its update was refused."""
+        """Record a training task without a result: it failed, or its update was refused."""
 
 
 def participants(fraction: float, minimum: int, learners: int) -> int:
@@ -114,9 +114,9 @@ class RoundsMemory:
     """Rounds that ended."""
     open: bool = False
     overdue: bool = False
-    """The deadline of the open round has passed."""
+    """Whether the deadline of the open round has passed."""
     wanted: int = 0
-    """Updates at which the open round gives up the tasks still out; 0: it waits for all."""
+    """Number of updates at which the open round gives up its other tasks; 0: it waits for all."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +124,13 @@ class Rounds(Protocol):
     """Synchronous rounds: a share of the learners trains, the controller waits for all of them, then commits."""
 
     fraction: float = 1.0
-    """Share C of the active learners that takes part in a round."""
+    """Share C of the active learners in a round."""
     at_least: int = 1
-    """Learners a round needs; with fewer it waits for more to join."""
+    """Fewest learners of a round; with fewer it waits for more to join."""
     deadline: float | None = None
-    """Seconds after which a round takes no more updates; opinions on those that came are still waited for."""
+    """Seconds after which a round accepts no more updates; it still waits for opinions on those received."""
     extra: float = 0.0
-    """Share of learners asked beyond those that a round needs: it takes the first answers, and gives up the rest."""
+    """Share of learners asked beyond those that a round needs; it uses the first answers and gives up the rest."""
 
     def __post_init__(self) -> None:
         share("Rounds", "fraction", self.fraction)
@@ -187,17 +187,17 @@ class Rounds(Protocol):
 @dataclass(slots=True)
 class StreamMemory:
     buffers: int = 0
-    """Buffers that were committed."""
+    """Number of buffers committed."""
     timer: bool = False
-    """The open buffer's `max_wait` is running."""
+    """Whether the open buffer's `max_wait` is running."""
     overdue: bool = False
-    """The open buffer's `max_wait` has passed."""
+    """Whether the open buffer's `max_wait` has passed."""
     reply: bool = False
-    """The last commit's contributors have not been given the new version yet."""
+    """Whether the last commit's contributors still have to get the new version."""
     ended: int = 0
     """Tasks of the open local-training round that ended, committed or wasted."""
     workers: int = 0
-    """Learners that worked side by side when that round began: it has as many tasks."""
+    """Concurrent learners when that round began; it has as many tasks."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ class Stream(Protocol):
     """Asynchronous: learners come and go on their own; every `buffer` updates are a commit.
 
     Contributors wait for the commit, then only they get the new model (Fed2A section 3.2). A commit also happens
-    after `max_wait` seconds, or when nothing is out.
+    after `max_wait` seconds, or when no task is open.
     """
 
     buffer: int = 1
@@ -213,9 +213,9 @@ class Stream(Protocol):
     max_wait: float | None = None
     """Seconds after which a buffer that is not full is committed."""
     concurrency: int | None = None
-    """Learners at work at a time; None: all (Metis). Fewer bound the staleness (RADFed section IV.E)."""
+    """Most concurrent learners; None: all (Metis). Fewer limit the staleness (RADFed section IV.E)."""
     order: Literal["arrival", "ready"] = "arrival"
-    """First in, first out (Metis), or whoever's evidence is complete first."""
+    """Commit updates in order of arrival (Metis), or as soon as their evidence is complete."""
 
     def __post_init__(self) -> None:
         at_least(1, "Stream", buffer=self.buffer)
@@ -240,7 +240,7 @@ class Stream(Protocol):
         memory, active = view.memory(StreamMemory), len(view.active())
         limit = active if self.concurrency is None else min(self.concurrency, active)
         sends = self._sends(view, choose, limit)
-        # a contributor gets the version its update made, even if the next commit is ready too (Metis Alg. 1)
+        # send a contributor the version that its update made, even if the next commit is ready (Metis Alg. 1)
         reply, memory.reply = memory.reply, False
         if reply and sends:
             return sends
@@ -258,7 +258,7 @@ class Stream(Protocol):
 
     @staticmethod
     def _rounds_done(memory: StreamMemory, ended: int, workers: int) -> int:
-        """Count the rounds that are done: each has as many tasks as learners worked side by side when it began."""
+        """Count the completed rounds: each has as many tasks as there were concurrent learners when it began."""
         memory.ended += ended
         memory.workers = memory.workers or workers
         rounds = 0
@@ -294,14 +294,14 @@ class Stream(Protocol):
 
     def woke(self, view: View, tag: str) -> None:
         memory = view.memory(StreamMemory)
-        if tag == f"buffer {memory.buffers}":  # an old buffer's timer says nothing of this one
+        if tag == f"buffer {memory.buffers}":  # ignore timers of earlier buffers
             memory.overdue = True
 
 
 @dataclass(slots=True)
 class RelayMemory:
     slots: int = 0
-    """Slots of the relay under way; 0: none is."""
+    """Slots of the current relay; 0: there is none."""
     hop: int = 0
     """Hops it has made."""
     number: int = 0
@@ -312,17 +312,16 @@ class RelayMemory:
 class Relay(Protocol):
     """RADFed: models travel through several learners before one aggregation (Alg. 1).
 
-    A share C of the learners makes as many slots; in each of `hops` rounds every slot's model goes to another
-    learner. A lost hop keeps the slot's last model; where too few learners are there, the slots that have travelled
-    most rest.
+    There are as many slots as a share C of the learners; in each of `hops` rounds every slot's model goes to another
+    learner. After a lost hop a slot keeps its last model; with too few learners, the slots with the most hops wait.
     """
 
     fraction: float = 0.1
     """Share C of the active learners: the number of slots."""
     hops: int = 15
-    """Redistributing rounds S before an aggregation."""
+    """Redistribution rounds S before an aggregation."""
     at_least: int = 1
-    """Slots at least."""
+    """Fewest slots."""
 
     def __post_init__(self) -> None:
         share("Relay", "fraction", self.fraction)
@@ -334,8 +333,8 @@ class Relay(Protocol):
             return None
         merge, protocol = type(algorithm.merge).__name__, type(self).__name__
         return (
-            f"{protocol} with {merge} makes no sense: {merge} keeps each learner's own latest model, and a model that "
-            f"came through a {protocol} is nobody's own. Use Mean()."
+            f"{protocol} does not go with {merge}, which keeps each learner's own latest model: a {protocol} trains "
+            "each model at several learners. Use Mean()."
         )
 
     def decide(self, view: View, choose: Choose) -> list[Decision]:

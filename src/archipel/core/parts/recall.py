@@ -1,4 +1,4 @@
-"""Recall: should a task that is still out come back now?"""
+"""Recall: which open tasks learners should finish early."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ class Recall(Part):
             return None
         return (
             f"{self!r} recalls tasks that grow stale while others commit; under {type(algorithm.protocol).__name__} "
-            "nobody commits while tasks are out. Use Stream(), or leave recall out."
+            "there are no commits while tasks are open. Use Stream(), or leave recall out."
         )
 
     def watch(self, view: View, task: Assignment) -> None:
-        """Take note of a task that was handed out, or has made further steps."""
+        """Record a task that was handed out or has made further steps."""
 
     def overdue(self, view: View) -> Iterable[int]:
         """Return the tasks to recall now; asked at each commit and each `Progress`."""
         return [task.task for task in view.out.values() if self.due(view, task)]
 
     def due(self, view: View, task: Assignment) -> bool:
-        """Return whether to recall a task that is out."""
+        """Return whether to recall an open task."""
         raise NotImplementedError
 
 
 @dataclass(slots=True)
 class StalenessCounts:
-    """How often a learner's committed updates had each effective staleness: as large as values differ."""
+    """Counts of a learner's committed updates by effective staleness; its size is the number of distinct values."""
 
     cycles: int = 0
     """Committed updates."""
     values: list[int] = field(default_factory=list)
-    """The values that are counted, each once, ascending."""
+    """The distinct values, ascending."""
     counts: list[int] = field(default_factory=list)
     counted: int = 0
-    """Updates that are counted: all, or those of the window."""
+    """Number of updates counted: all, or those of the window."""
 
     def add(self, value: int) -> None:
         """Count a value."""
@@ -58,7 +58,7 @@ class StalenessCounts:
         self.counted += 1
 
     def median(self) -> float:
-        """Return the median of all values; of an even number the mean of the middle two."""
+        """Return the median; for an even number of values, the mean of the middle two."""
         below, above = (self.counted - 1) // 2, self.counted // 2
         ends = list(accumulate(self.counts))
         return (self.values[bisect_right(ends, below)] + self.values[bisect_right(ends, above)]) / 2
@@ -69,7 +69,7 @@ class StalenessMemory:
     staleness: dict[str, StalenessCounts] = field(default_factory=dict)
     """Effective staleness of each learner's committed updates."""
     limits: list[tuple[float, int]] = field(default_factory=list)
-    """A heap of tasks, by the steps committed to the community model above which each is too stale."""
+    """A heap of tasks by the number of committed steps above which each is too stale."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class MedianStaleness(Recall):
     """
 
     after: int = 20
-    """Cycles a learner completes before its median counts."""
+    """Cycles that a learner completes before its median is used."""
     window: int | None = None
-    """Cycles that the median is over, a learner's first ones (20: the histogram of section V); None: all so far."""
+    """Number of a learner's first cycles that the median is over (20: the histogram of section V); None: all."""
 
     def __post_init__(self) -> None:
         at_least(1, "MedianStaleness", after=self.after)
