@@ -131,7 +131,7 @@ class SharedHead(Head):
         any_actor = ray.remote(**asked, concurrency_groups={WATCH: 1})(AnyActor)
         self.mine = self.idle.setdefault((cluster.cpus, cluster.gpus), [])
         alive = [handle for handle in self.mine if _answers(ray, handle)]
-        self.mine.clear()
+        self.mine[:] = [handle for handle in self.mine if handle not in alive]  # one that is only slow holds its core
         for others in self.idle.values():
             for handle in others:
                 ray.kill(handle)

@@ -167,6 +167,10 @@ def test_errors_of_ray_become_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
         (older.value, "its Ray or Python is of another version. Install the same .* Ray: 2.40.0 Python: 3.9.1"),
         (chained, "asks for a token, and this machine's is missing or another one. Set RAY_AUTH_MODE=token"),
         (ImportError("Ray Client requires pip package `ray[client]`"), "ray:// needs gRPC: pip install"),
+        (
+            ConnectionAbortedError("Initialization failure from server:\nTraceback\nRuntimeError: Proxy failed\n"),
+            "did not start a server for this driver in time, .* Ray reports: RuntimeError: Proxy failed$",
+        ),
         (ConnectionError("no cluster"), "no Ray cluster was found .no cluster.. Start one with `ray start --head`"),
         (ValueError("first\nsecond"), "cluster 'auto': first$"),
     ):

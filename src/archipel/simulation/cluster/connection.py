@@ -149,6 +149,12 @@ def _explained(error: Exception) -> str:
         )
     if isinstance(error, ImportError) or "grpcio" in told:
         return f"an address with ray:// needs gRPC: pip install -c constraints.txt grpcio. Ray reports: {error}"
+    if "Initialization failure from server" in told:
+        return (
+            "its head did not start a server for this driver in time, as happens where it is busy. Try again, set "
+            "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S (30 seconds) higher on the head, or give a node's host:port. "
+            f"Ray reports: {str(error).strip().splitlines()[-1].strip()}"
+        )
     if isinstance(error, ConnectionError):
         return (
             f"no Ray cluster was found ({_first_line(error)}). Start one with `ray start --head`, give its address, or "
