@@ -1,4 +1,4 @@
-"""The command line in a process that is forked from one that has imported what it needs: a start takes no second then.
+"""Commands and programs in processes forked from one that has imported what they need: a start takes no second then.
 
 The process is the command's own in all else: arguments, folder, environment, output and exit code. How the command
 starts from nothing is tested in test_start_up.py, and how a report's figures are rendered in tests/report.
@@ -6,13 +6,18 @@ starts from nothing is tested in test_start_up.py, and how a report's figures ar
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import runpy
+import signal
 import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,12 +25,77 @@ from unittest import mock
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
-        *("torch", "sklearn.datasets", "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg"),
-        *("archipel.algorithms", "archipel.models", "archipel.data.sources", "archipel.report.figures"),
-        *("archipel.report.write", "archipel.study.execute", "archipel.study.results", "typer", "rich.live"),
+        *("torch", "torch._dynamo", "sklearn.datasets", "matplotlib.backends.backend_agg"),
+        *("matplotlib.backends.backend_svg", "archipel.algorithms", "archipel.models", "archipel.data.sources"),
+        *("archipel.report.figures", "archipel.report.write", "archipel.study.execute", "archipel.study.results"),
+        *("archipel.study.federate", "archipel.federation.processes", "typer", "rich.live"),
     ]
 )
-"""Not the modules of the commands: they hold consoles, which look at the environment and at the output."""
+"""One server for each process of pytest. Not the modules of the commands: they hold consoles, which look at the
+environment and at the output."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a new process is told."""
+
+    arguments: Sequence[str]
+    cwd: str
+    environment: Mapping[str, str]
+    streams: Sequence[Connection]
+    """Standard input, output and error."""
+    program: Path | str | None = None
+    session: bool = False
+    rendered: bool = True
+
+
+class Forked:
+    """A process of the command, or of a program, with what tests use of `subprocess.Popen`."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str | Path],
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        streams: tuple[int | None, int | None, int | None] = (None, None, None),
+        *,
+        program: Path | str | None = None,
+        session: bool = False,
+        rendered: bool = True,
+    ) -> None:
+        """streams: file descriptors in place of the null device; program: a file or source in the command's place;
+        session: start a session of its own; rendered: figures are rendered, and not only composed."""
+        nothing = os.open(os.devnull, os.O_RDWR)
+        ends = [Connection(os.dup(nothing if end is None else end)) for end in streams]
+        os.close(nothing)
+        start = Start(
+            [str(argument) for argument in arguments],
+            str(cwd or Path.cwd()),
+            dict(os.environ if environment is None else environment),
+            ends,
+            program,
+            session,
+            rendered,
+        )
+        self._process = FORKS.Process(target=_live, args=(start,), daemon=True)  # it ends with pytest
+        self._process.start()
+        for end in ends:
+            end.close()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """Return its exit code, or minus the signal that killed it; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired("archipel", timeout or 0.0)
+        return code
+
+    def kill(self) -> None:
+        self._process.kill()
 
 
 def archipel(
@@ -37,40 +107,45 @@ def archipel(
     timeout: float = 600.0,
 ) -> subprocess.CompletedProcess[str]:
     """Run the command with its output in files. rendered: figures are rendered, and not only composed."""
-    words = [str(argument) for argument in arguments]
-    with tempfile.TemporaryDirectory() as folder:
-        outputs = [Path(folder) / name for name in ("out", "err")]
-        where = dict(os.environ if environment is None else environment)
-        process: Any = FORKS.Process(target=_live, args=(words, str(cwd), where, outputs, rendered))
-        process.start()
-        process.join(timeout)
-        if process.exitcode is None:
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        streams = (None, out.fileno(), err.fileno())
+        process = Forked(arguments, cwd, environment, streams, rendered=rendered)
+        try:
+            code = process.wait(timeout)
+        finally:
             process.kill()
-            process.join()
-            raise subprocess.TimeoutExpired(words, timeout)
-        out, err = (path.read_text() for path in outputs)
-    return subprocess.CompletedProcess(words, process.exitcode, out, err)
+        said = [_read(file) for file in (out, err)]
+    return subprocess.CompletedProcess([str(argument) for argument in arguments], code, *said)
 
 
-def _live(arguments: list[str], cwd: str, environment: dict[str, str], outputs: list[Path], rendered: bool) -> None:
+def _read(file: Any) -> str:
+    file.seek(0)
+    text: str = file.read()
+    return text
+
+
+def _live(start: Start) -> None:
     """Be the command, in the new process."""
-    os.chdir(cwd)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it does not outlive whoever forked it
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # it may have children
+    if start.session:
+        os.setsid()
+    os.chdir(start.cwd)
     os.environ.clear()
-    os.environ.update(environment)
-    for end, path in enumerate(outputs, 1):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(file, end)
-    sys.stdout, sys.stderr = (open(end, "w", encoding="utf-8", closefd=False) for end in (1, 2))  # noqa: SIM115
-    sys.argv[:] = ["archipel", *arguments]
+    os.environ.update(start.environment)
+    for end, stream in enumerate(start.streams):
+        os.dup2(stream.fileno(), end)
+        stream.close()
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = (_written(end) for end in (1, 2))
+    sys.argv[:] = ["archipel", *start.arguments]
     code: Any = 1
     try:
-        from archipel.cli import main
-
-        if rendered:
-            main()
+        if start.rendered:
+            _run(start.program)
         else:
             with mock.patch("matplotlib.figure.Figure.savefig", composed):
-                main()
+                _run(start.program)
         code = 0
     except SystemExit as end:
         code = end.code or 0
@@ -79,6 +154,22 @@ def _live(arguments: list[str], cwd: str, environment: dict[str, str], outputs: 
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else 1)
+
+
+def _written(end: int) -> Any:
+    """Open a stream as Python does: lines leave at once where a person reads them."""
+    return open(end, "w", encoding="utf-8", closefd=False, buffering=1 if end == 2 or os.isatty(end) else -1)
+
+
+def _run(program: Path | str | None) -> None:
+    if isinstance(program, Path):
+        runpy.run_path(str(program), run_name="__main__")
+    elif program is not None:
+        exec(program, {"__name__": "__main__"})
+    else:
+        from archipel.cli import main
+
+        main()
 
 
 def composed(figure: Any, path: str | Path, **_: Any) -> None:

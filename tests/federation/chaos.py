@@ -31,7 +31,7 @@ from typing import Any
 
 from archipel.federation.controller.keeper import TRIES
 from tests.federation.checker import Findings, check
-from tests.federation.stage import COMMAND, LONGEST, Crowd, Process, Setting, Stage, set_up
+from tests.federation.stage import LONGEST, Crowd, Process, Setting, Stage, set_up
 
 MILLION: dict[str, Any] = {"features": 1_000, "hidden": (800, 250)}
 """A million parameters: 4 MB an update, which go in four pieces and do not fit into the order."""
@@ -243,7 +243,7 @@ def campaign(
                 raise crowd.failure
     finally:
         killer.process.kill()
-    replay = (*COMMAND, "replay", str(stage.study), "--state", str(stage.state), "--json")
+    replay = ("replay", str(stage.study), "--state", str(stage.state), "--json")
     outcome.findings = check(stage.state, stage.told(), stage.hosting, replay if crime is None else ())
     outcome.seconds = time.monotonic() - began
     return outcome
@@ -259,11 +259,12 @@ class Killer:
     process: Process
     crime: str | None
     outcome: Outcome = field(init=False)
-    opening: dict[bool, float] = field(default_factory=lambda: {True: 0.5, False: 2.0})
+    opening: dict[bool, float] = field(init=False)
     """Seconds until a controller listens, if it was forked by a keeper or not."""
 
     def __post_init__(self) -> None:
         self.outcome = Outcome(self.stage.setting.algorithm)
+        self.opening = {True: 0.5, False: 2.0 if self.stage.fresh else 0.5}
 
     @property
     def forked(self) -> bool:
@@ -306,7 +307,7 @@ def run(protocol: str, kills: int, seed: int, folder: Path | None, kept: float) 
         if not share:
             continue
         with tempfile.TemporaryDirectory(dir=folder) as place:
-            stage = set_up(Path(place), replace(setting, ending=A_LIFE[protocol] * (share + 1)))
+            stage = set_up(Path(place), replace(setting, ending=A_LIFE[protocol] * (share + 1)), fresh=True)
             outcome = campaign(stage, share, seed + number, A_LIFE[protocol] * UPDATES[protocol], kept)
         outcome.setting = f"{protocol}: {name}"
         outcomes.append(outcome)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from archipel.kernels.threads import threads
 from archipel.study.federate import Hosting
 from tests.federation.light import made_up
 from tests.federation.removed_events import put_events_back
+from tests.forked import archipel
 
 KINDS = {
     "lost": "acknowledged, and not in the journal as an update",
@@ -74,7 +74,7 @@ class Findings:
 
 
 def check(state: Path, receipts: Iterable[Mapping[str, Any]], hosting: Hosting, replay: Sequence[str] = ()) -> Findings:
-    """Look at everything; `replay`: the command that tells the journal again in a process of its own."""
+    """Look at everything; `replay`: arguments of the command that tells the journal again in a process of its own."""
     found = Findings(removed=put_events_back(state))
     journal = Journal(state / "journal.sqlite")
     try:
@@ -268,8 +268,8 @@ def _as_saved(found: Findings, run: Path, digest: str, hosting: Hosting) -> None
         found.find("another model", f"the finished run's is {digest_of(layers)}, the journal's last is {digest}")
 
 
-def _told_elsewhere(found: Findings, command: Sequence[str], digest: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _told_elsewhere(found: Findings, arguments: Sequence[str], digest: str) -> None:
+    done = archipel(arguments, Path.cwd())
     if done.returncode != 0:
         found.find("another model", f"archipel replay: {done.stderr.strip()[-500:]}")
     elif (told := json.loads(done.stdout)["digest"]) != digest:

@@ -33,7 +33,7 @@ from archipel.study.federate import Hosting, hashes_of, host, layout_hash
 from archipel.study.files import study_of
 from tests.federation.in_one_process import agent
 from tests.federation.light import Light
-from tests.federation.stage import zygote
+from tests.forked import Forked
 from tests.waiting import LIMIT, reached
 
 HELD_LOSS = f"{Path(__file__).with_name('held_loss.py')}:loss"
@@ -53,14 +53,14 @@ class Site:
             self.hold()
         study = folder / f"{name}.json"
         study.write_text(json.dumps(raw))
-        self.pid = zygote(
-            [
-                *("learner", str(study), "--controller", f"127.0.0.1:{port}", "--insecure", f"learner/{name}"),
-                *("--state", str(self.folder), "--json-log", "--allow-code"),
-            ],
-            self.log,
-            self._hold,
-        )
+        arguments = [
+            *("learner", str(study), "--controller", f"127.0.0.1:{port}", "--insecure", f"learner/{name}"),
+            *("--state", str(self.folder), "--json-log", "--allow-code"),
+        ]
+        with self.log.open("ab") as log:
+            said = (None, None, log.fileno())
+            self._process = Forked(arguments, environment={**os.environ, "HOLD": str(self._hold)}, streams=said)
+        self.pid = self._process.pid
         self._handle = os.pidfd_open(self.pid)
 
     def send(self, number: signal.Signals) -> None:
@@ -89,6 +89,11 @@ class Site:
     @property
     def ended(self) -> bool:
         return bool(select.select([self._handle], [], [], 0)[0])
+
+    @property
+    def code(self) -> int:
+        """Its exit code, once it has ended."""
+        return self._process.wait(LIMIT)
 
     @property
     def said(self) -> str:

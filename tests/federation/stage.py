@@ -32,6 +32,7 @@ from archipel.study.files import read_study
 from tests.federation.kept import controllers_of
 from tests.federation.light import Answer, Light
 from tests.federation.removed_events import keep_removed_events
+from tests.forked import Forked
 from tests.waiting import LIMIT
 
 HERE = Path(__file__).parent
@@ -104,6 +105,8 @@ class Stage:
     setting: Setting
     port: int
     hosting: Hosting
+    fresh: bool = False
+    """Start the command from nothing, as a person does, and not from a process that has imported what it needs."""
 
     @property
     def study(self) -> Path:
@@ -124,23 +127,20 @@ class Stage:
 
     def controller(self, *, crime: str | None = None, code: str | None = None) -> Process:
         """Start the command; crime: a law that it breaks; code: a program to run in the command's place."""
-        command = COMMAND if crime is None else (sys.executable, str(HERE / "sabotage.py"), crime)
-        if code is not None:
-            command = (sys.executable, "-c", code)
-        return Process(
-            [
-                *(*command, "controller", str(self.study), "--listen", self.address, "--json-log"),
-                *("--tls", str(self.folder / "ca" / "controller"), "--state", str(self.state)),
-            ],
-            self.folder / "controller.log",
-        )
+        arguments = [
+            *([crime] if crime else []),
+            *("controller", str(self.study), "--listen", self.address, "--json-log"),
+            *("--tls", str(self.folder / "ca" / "controller"), "--state", str(self.state)),
+        ]
+        program = HERE / "sabotage.py" if crime else code
+        return Process(arguments, self.folder / "controller.log", program=program, fresh=self.fresh)
 
     def told(self) -> list[dict[str, Any]]:
         """The receipts so far."""
         return [json.loads(line) for line in self.receipts.read_text().splitlines()] if self.receipts.exists() else []
 
 
-def set_up(folder: Path, setting: Setting) -> Stage:
+def set_up(folder: Path, setting: Setting, *, fresh: bool = False) -> Stage:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "study.toml").write_text(setting.study)
     create_authority(folder / "ca")
@@ -151,7 +151,7 @@ def set_up(folder: Path, setting: Setting) -> Stage:
         issue(folder / "ca", "operator", name)
     if not setting.keep_updates:
         keep_removed_events(folder / "state")
-    return Stage(folder, setting, free_port(), host(read_study(folder / "study.toml")))
+    return Stage(folder, setting, free_port(), host(read_study(folder / "study.toml")), fresh)
 
 
 def free_port() -> int:
@@ -163,7 +163,10 @@ def free_port() -> int:
 class Process:
     """The command's process, which keeps a controller, that controller's, and what they say."""
 
-    def __init__(self, command: Sequence[str], log: Path) -> None:
+    def __init__(
+        self, arguments: Sequence[str], log: Path, *, program: Path | str | None = None, fresh: bool = False
+    ) -> None:
+        """program: in the command's place; fresh: not forked from a process that has imported what it needs."""
         log.unlink(missing_ok=True)
         log.touch()
         self._log = log.open()
@@ -176,7 +179,12 @@ class Process:
         """What was said before the last controller."""
         self._killed: int | None = None
         with log.open("ab") as said:
-            self._popen = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+            self._popen: subprocess.Popen[bytes] | Forked
+            if fresh:
+                assert program is None
+                self._popen = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.DEVNULL, stderr=said)
+            else:
+                self._popen = Forked(arguments, streams=(None, None, said.fileno()), program=program)
         self.pid = self._popen.pid
         self._keeper = os.pidfd_open(self.pid)
 
@@ -263,25 +271,6 @@ def _handle(pid: int | None) -> Iterator[int | None]:
 def _over(handle: int, seconds: float) -> bool:
     """Has the process ended, or does it within so many seconds?"""
     return bool(select.select([handle], [], [], seconds)[0])
-
-
-@cache
-def _zygote() -> subprocess.Popen[str]:
-    command = [sys.executable, str(HERE / "zygote.py")]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def zygote(arguments: Sequence[str], log: Path, hold: Path) -> int:
-    """Have a learner forked; its process's id. The one who forks ends with this process, whose line it reads.
-
-    hold: a file that holds its training while it exists, if the study's loss is that of held_loss.py.
-    """
-    one = _zygote()
-    assert one.stdin is not None
-    assert one.stdout is not None
-    one.stdin.write(json.dumps({"arguments": arguments, "log": str(log), "hold": str(hold)}) + "\n")
-    one.stdin.flush()
-    return int(one.stdout.readline())
 
 
 @cache

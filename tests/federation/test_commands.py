@@ -9,7 +9,6 @@ them, run in this one: a second of start for each would be half a minute. The RE
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -17,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from typer.testing import CliRunner
 
 from archipel.cli.program import app
 from archipel.runs.load import load_run
+from tests.forked import Forked
 from tests.waiting import LIMIT, until
 
 pytestmark = pytest.mark.slow
@@ -111,28 +110,6 @@ def a_port() -> int:
         return int(asked.getsockname()[1])
 
 
-def live(arguments: list[str], folder: str, out: str, errors: str, hold: str) -> None:
-    """In a process of its own: the command."""
-    from archipel import cli
-
-    os.chdir(folder)
-    os.environ |= {"COLUMNS": "200", "NO_COLOR": "1", "HOLD": hold}
-    for number, path in ((1, out), (2, errors)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND), number)
-    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
-    sys.argv[1:] = arguments
-    cli.main()
-
-
-@cache
-def forks() -> multiprocessing.context.ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["archipel.cli.program", "archipel.cli.learner", "archipel.study.federate", "torch._dynamo"]
-    )
-    return context
-
-
 class Started:
     """A command as a process."""
 
@@ -140,20 +117,17 @@ class Started:
         self.out, self.errors = (folder / f"{name}.{end}" for end in ("out", "err"))
         for path in (self.out, self.errors):
             path.write_text("")
-        told = (arguments, str(folder), str(self.out), str(self.errors), str(hold))
-        self.process = forks().Process(target=live, args=told, daemon=True)
-        self.process.start()
+        environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "HOLD": str(hold)}
+        with self.out.open("ab") as out, self.errors.open("ab") as errors:
+            self.process = Forked(arguments, folder, environment, (None, out.fileno(), errors.fileno()))
 
     def end(self, number: signal.Signals) -> tuple[int, str]:
-        assert self.process.pid is not None
         os.kill(self.process.pid, number)
         return self.ended()
 
     def ended(self) -> tuple[int, str]:
         """Its exit code and all it said, once it has ended by itself."""
-        self.process.join(LIMIT)
-        assert self.process.exitcode is not None, "it does not end"
-        return self.process.exitcode, self.out.read_text() + self.errors.read_text()
+        return self.process.wait(LIMIT), self.out.read_text() + self.errors.read_text()
 
 
 @dataclass
@@ -235,7 +209,7 @@ def wards(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     yield wards
     for one in wards.running:
         one.process.kill()
-        one.process.join()
+        one.process.wait()
 
 
 # ------------------------------------------------------------------------------------------------------- a whole life

@@ -15,7 +15,7 @@ import pytest
 from archipel.federation.controller.keeper import TRIES
 from archipel.storage.lock import alone_in
 from tests.federation.checker import check
-from tests.federation.stage import COMMAND, Crowd, Process, Setting, Stage, set_up
+from tests.federation.stage import Crowd, Process, Setting, Stage, set_up
 from tests.waiting import LIMIT, until
 
 pytestmark = [
@@ -43,7 +43,7 @@ def process(endless: Stage) -> Iterator[Process]:
 @pytest.fixture(scope="module")
 def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """One to which nothing is done."""
-    one = set_up(tmp_path_factory.mktemp("looked at"), Setting('"async_fedavg"', NEVER)).controller()
+    one = set_up(tmp_path_factory.mktemp("looked at"), Setting('"async_fedavg"', NEVER), fresh=True).controller()
     listens(one)
     yield one
     one.kill()
@@ -75,7 +75,7 @@ def test_a_controller_that_is_killed_is_back_at_once_with_its_federation(tmp_pat
             assert f'"event": "the controller was killed by signal {number:d} (' in process.last_life()
             assert re.search(rf'"event": "listening".*"restarts": {kills}, "seconds_down": \d', process.last_life())
         assert process.wait(LIMIT) == 0, process.last_words()
-    replay = (*COMMAND, "replay", str(stage.study), "--state", str(stage.state), "--json")
+    replay = ("replay", str(stage.study), "--state", str(stage.state), "--json")
     findings = check(stage.state, stage.told(), stage.hosting, replay)
     assert findings.clean, findings
     assert findings.commits == 40

@@ -20,7 +20,7 @@ from archipel.federation.learner.local_state import StateFolder
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.runs.load import load_run
 from tests.federation.in_one_process import Held, agent, hold, study
-from tests.federation.stage import COMMAND, Process, free_port
+from tests.federation.stage import Process, free_port
 from tests.federation.test_secure_rounds import papers as papers
 from tests.waiting import LIMIT, reached
 
@@ -56,7 +56,7 @@ def test_the_controller_is_killed_in_a_phase_and_the_run_goes_on(tmp_path: Path,
     arguments += ["--tls", str(papers / "controller"), "--state", str(state)]
 
     async def go() -> list[Agent]:
-        process = Process([*COMMAND, *arguments], tmp_path / "controller.log")
+        process = Process(arguments, tmp_path / "controller.log")
         agents = [agent(one, f"0{number}", tmp_path / f"0{number}", port, papers) for number in range(4)]
         beside = [asyncio.create_task(each.run()) for each in agents]
         last = -1
@@ -71,7 +71,7 @@ def test_the_controller_is_killed_in_a_phase_and_the_run_goes_on(tmp_path: Path,
                 await asyncio.to_thread(process.kill if keeper_too else process.kill_controller)
                 last = max(task for task, _, _ in rows(state))
                 if keeper_too:
-                    process = Process([*COMMAND, *arguments], tmp_path / "controller.log")
+                    process = Process(arguments, tmp_path / "controller.log")
                 else:
                     process.go_on()
             code = await asyncio.to_thread(process.wait, LIMIT)
@@ -134,7 +134,7 @@ def test_a_learner_is_killed_in_every_phase_and_is_in_every_sum(tmp_path: Path, 
         sums, port = held.federation.sums, held.agents["00"].link.address.rpartition(":")[2]
         arguments = ["learner", str(tmp_path / "study.json"), "--controller", f"localhost:{port}", "--json-log"]
         arguments += ["--tls", str(papers / "03"), "--state", str(tmp_path / "03")]
-        process = Process([*COMMAND, *arguments], tmp_path / "03.log")
+        process = Process(arguments, tmp_path / "03.log")
         last = -1
 
         def asked(phase: str) -> bool:
@@ -149,7 +149,7 @@ def test_a_learner_is_killed_in_every_phase_and_is_in_every_sum(tmp_path: Path, 
                 last = max(sums._open)
                 await asyncio.to_thread(process.kill)
                 killed.append(phase)
-                process = Process([*COMMAND, *arguments], tmp_path / "03.log")
+                process = Process(arguments, tmp_path / "03.log")
             await reached(lambda: held.federation.stopped is not None, "the end of the run")
             assert await asyncio.to_thread(process.wait, LIMIT) == 0, process.last_words()
         finally:

@@ -18,7 +18,7 @@ import pytest
 from archipel.federation.security.authority import create_authority, issue
 from archipel.live.federation_state import FederationState
 from archipel.live.page_process import PageProcess, PageSettings
-from tests.federation.stage import COMMAND, Crowd, Process, Setting, Stage, free_port, set_up
+from tests.federation.stage import Crowd, Process, Setting, Stage, free_port, set_up
 from tests.waiting import until
 
 pytestmark = [
@@ -29,7 +29,7 @@ pytestmark = [
 
 @contextlib.contextmanager
 def controller(stage: Stage, live: str) -> Iterator[Process]:
-    command = [*COMMAND, "controller", str(stage.study), "--listen", stage.address, "--json-log", "--live", live]
+    command = ["controller", str(stage.study), "--listen", stage.address, "--json-log", "--live", live]
     papers = ["--tls", str(stage.folder / "ca" / "controller"), "--state", str(stage.state)]
     process = Process([*command, *papers], stage.folder / "controller.log")
     try:

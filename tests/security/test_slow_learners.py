@@ -84,13 +84,16 @@ def test_a_failing_learner_gets_no_task_while_it_rests_and_is_asked_again(tmp_pa
             session = one.federation.sessions[BAD]
             await one.until(lambda: session.failures >= 3)  # it has rested once, and was asked again
             await rounds_of_the_others(one, 5)
-            resting, handed = False, list[int]()
+            rests, resting, handed, again = 0, False, list[int](), list[int]()
             for _, record in await one.records(object):
                 if isinstance(record, Membership) and record.learner == BAD:
                     resting = not record.there
-                if isinstance(record, Handed) and record.learner == BAD and resting:
-                    handed.append(record.task)
+                    rests += resting
+                if isinstance(record, Handed) and record.learner == BAD and rests:
+                    (handed if resting else again).append(record.task)
+            assert rests, "it has rested"
             assert not handed, "a resting learner gets no task"
+            assert again, "it is asked again"
 
     asyncio.run(go())
 

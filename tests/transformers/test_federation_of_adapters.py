@@ -78,7 +78,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wards]:
     yield made
     for one in made.running:
         one.process.kill()
-        one.process.join()
+        one.process.wait()
 
 
 def test_three_processes_train_adapters_of_two_ranks(site: Wards) -> None:
