@@ -187,7 +187,7 @@ def test_what_is_heard_counts_what_was_registered(said: pb.Scored) -> None:
         return
     assert heard.confusion is not None
     assert heard.confusion.min() >= 0
-    assert sum(heard.confusion.ravel().tolist()) == heard.count == 5
+    assert sum(np.asarray(heard.confusion).ravel().tolist()) == heard.count == 5
 
 
 def test_metrics() -> None:

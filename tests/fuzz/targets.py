@@ -18,8 +18,9 @@ from google.protobuf.message import DecodeError
 
 import archipel as ap
 from archipel.core.layout import Layout
-from archipel.core.scored import Scored
-from archipel.core.types import Cycle, Metrics, Phase, Plan, Spent, Trained
+from archipel.core.scored import Scored, ScoreTable
+from archipel.core.sparse_counts import MANY_CLASSES
+from archipel.core.types import Cycle, Evaluated, Metrics, Phase, Plan, Spent, Trained
 from archipel.data.split_file import HEADER, SavedSplit, digest, read_split, write_split
 from archipel.data.standardise import Moments
 from archipel.federation.learner.received_vectors import unpack
@@ -82,6 +83,13 @@ def scored() -> Scored:
     return Scored(5, 1.5, np.array([[2, 1], [0, 2]]), histogram)
 
 
+def scored_among_many() -> Scored:
+    """Counts of so many classes that only those that are not zero are sent."""
+    confusion = np.zeros((MANY_CLASSES, MANY_CLASSES), np.int64)
+    confusion[3, 5], confusion[7, 7], confusion[MANY_CLASSES - 1, 0] = 1, 3, 1
+    return Scored(5, 1.5, confusion)
+
+
 def heads() -> list[bytes]:
     layers = messages.encode_layers(LAYOUT.names, ["ab" * 32] * len(LAYOUT.names))
     metrics = Metrics(2.0, (1.0, 0.5), scored(), 0.25, (3, 2), 0.5, 0.3, Spent(1.0, 1e-5, 1.1, False))
@@ -89,6 +97,7 @@ def heads() -> list[bytes]:
     made = [
         pb.Head(task=3, sequence=1, size=100, sha256=b"x" * 32, trained=trained),
         pb.Head(task=3, sequence=1, scored=messages.encode_scored(scored())),
+        pb.Head(task=3, sequence=1, scored=messages.encode_scored(scored_among_many())),
         pb.Head(task=-3, failed="no memory"),
     ]
     return [pb.Portion(head=head, data=b"numbers").SerializeToString() for head in made] + [encode_portion(b"more")]
@@ -100,7 +109,9 @@ def parse_answer(data: bytes) -> object:
     if head is None:
         return None
     if head.HasField("scored"):
-        return messages.decode_scored(head.scored, count=5, classes=2, bins=512)
+        few = head.scored.classes <= 2
+        classes, bins = (2, 512) if few else (MANY_CLASSES, 0)
+        return messages.decode_scored(head.scored, count=5, classes=classes, bins=bins)
     if head.HasField("trained"):
         messages.decode_layers(head.trained.layers)
         return messages.decode_metrics(head.trained, PLAN, examples=5, validation=5, classes=2)
@@ -282,7 +293,8 @@ def parse_journal(data: bytes) -> object:
 
 def event_texts() -> list[bytes]:
     event = Trained(3, "t3", ("0", "1"), 4, Metrics(2.0, (1.0, 0.5), scored(), 0.25))
-    return [CODEC.text(event).encode()]
+    answers = Evaluated(4, ScoreTable.of([scored_among_many(), None]))
+    return [CODEC.text(event).encode(), CODEC.text(answers).encode()]
 
 
 def parse_event(data: bytes) -> object:

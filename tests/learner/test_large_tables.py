@@ -55,7 +55,7 @@ def test_a_pass_counts_in_the_cells_of_its_own_sites(monkeypatch: pytest.MonkeyP
     for site in (0, 77, SITES - 1):
         alone = score_parts(work, work.layout.vector(work.module), Parts.of([data.learners[site].train]))
         assert alone.confusion is not None
-        assert table.confusion[site].tolist() == alone.confusion[0].tolist()
+        assert np.array_equal(table.confusion[site], alone.confusion[0])
         assert table.losses[site] == pytest.approx(alone.losses[0])
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -68,7 +69,7 @@ def count(one: Site, pixel: int, threshold: float) -> int | None:
         return None
     heard = decode_scored(head.scored, count=head.scored.count, classes=10, bins=0)
     assert heard.confusion is not None
-    return int(heard.confusion[:, 1].sum())
+    return int(np.asarray(heard.confusion)[:, 1].sum())
 
 
 @pytest.mark.parametrize(("rules", "answers"), [(SiteRules(), 2), (SiteRules(max_questions=1), 1)])

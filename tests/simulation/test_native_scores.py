@@ -121,7 +121,7 @@ def test_the_first_of_equal_scores_is_the_class() -> None:
     for place, largest in enumerate((0, 3, 0, 16)):
         told = tried(at_hand, [torch.tensor([place])])
         assert told.confusion is not None
-        assert told.confusion[0, place].nonzero()[0].tolist() == [largest]
+        assert np.asarray(told.confusion)[0, place].nonzero()[0].tolist() == [largest]
 
 
 # -------------------------------------------------------------------------------------------------------- not a number

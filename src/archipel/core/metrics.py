@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from archipel.core.checks import one_of, require
-from archipel.core.scored import Counts, Scored, ScoreTable
+from archipel.core.scored import Scored, ScoreTable
 from archipel.core.shares import cap
+from archipel.core.sparse_counts import Confusion, Counts, SparseCounts
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,11 +82,15 @@ def _weighted(tables: Sequence[ScoreTable], factors: Sequence[float]) -> Scored:
     )
 
 
-def _weighted_sum(columns: Sequence[tuple[Floats, Counts | None]]) -> Counts | None:
+def _weighted_sum(columns: Sequence[tuple[Floats, Confusion | None]]) -> Counts | None:
     """Add up weighted rows one by one: all products at once would take as much memory as the table."""
-    total: Counts | None = None
+    total: npt.NDArray[Any] | None = None
     for factors, column in columns:
         for factor, cell in () if column is None else zip(factors.tolist(), column, strict=True):
+            if isinstance(cell, SparseCounts):
+                total = np.zeros(cell.shape) if total is None else total
+                total.flat[cell.places] += factor * cell.counts  # the same bits: elsewhere zeros would be added
+                continue
             total = factor * cell if total is None else total + factor * cell
     return total
 
@@ -202,7 +208,7 @@ def _of_confusion(name: str, compute: Callable[[Counts], float]) -> Callable[[Sc
             return math.nan
         if scored.confusion is None:
             raise ValueError(f"{name} needs classes, and this task has none; use the metric 'loss'.")
-        return compute(scored.confusion)
+        return compute(np.asarray(scored.confusion))
 
     return of
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-Counts: TypeAlias = npt.NDArray[np.int64]
+from archipel.core.sparse_counts import MANY_CLASSES, Confusion, Counts, SparseCounts
+
 N = TypeVar("N", bound=np.generic)
 
 
@@ -22,8 +23,8 @@ class Scored:
     """Examples that the model was evaluated on."""
     loss: float
     """Sum of the loss over them."""
-    confusion: Counts | None = None
-    """[actual, predicted] counts; None for tasks without classes."""
+    confusion: Confusion | None = None
+    """[actual, predicted] counts, of many classes as `SparseCounts`; None for tasks without classes."""
     histogram: Counts | None = None
     """[class, other or own, bin] counts of the class's softmax score."""
     tokens: Counts | None = None
@@ -34,7 +35,7 @@ class Scored:
         return ScoreTable(
             np.array((self.count,), np.int64),
             np.array((self.loss,), np.float64),
-            None if self.confusion is None else self.confusion[None],
+            _stacked("confusion matrices", [(self.confusion,)]),
             None if self.histogram is None else self.histogram[None],
             tokens=None if self.tokens is None else self.tokens[None],
         )
@@ -49,7 +50,7 @@ class ScoreTable:
 
     counts: Counts
     losses: npt.NDArray[np.float64]
-    confusion: Counts | None
+    confusion: Confusion | None
     """[site, actual, predicted]."""
     histogram: Counts | None
     """[site, class, other or own, bin]."""
@@ -65,9 +66,9 @@ class ScoreTable:
             np.array([0 if answer is None else answer.count for answer in answers], np.int64),
             np.array([0.0 if answer is None else answer.loss for answer in answers], np.float64),
             _stacked("confusion matrices", [None if a is None else (a.confusion,) for a in answers]),
-            _stacked("histograms", [None if a is None else (a.histogram,) for a in answers]),
+            _whole("histograms", [None if a is None else (a.histogram,) for a in answers]),
             tuple(row for row, answer in enumerate(answers) if answer is None),
-            _stacked("token counts", [None if a is None else (a.tokens,) for a in answers]),
+            _whole("token counts", [None if a is None else (a.tokens,) for a in answers]),
         )
 
     def __len__(self) -> int:
@@ -118,26 +119,51 @@ class ScoreTable:
         return ScoreTable(
             _cleared(self.counts, missing),
             _cleared(self.losses, missing),
-            None if self.confusion is None else _cleared(self.confusion, missing),
+            _cleared_confusion(self.confusion, missing),
             None if self.histogram is None else _cleared(self.histogram, missing),
             tuple(missing),
             None if self.tokens is None else _cleared(self.tokens, missing),
         )
 
 
-def _stacked(what: str, cells: Sequence[tuple[Counts | None] | None]) -> Counts | None:
-    """Return the cells of a column as one array, with zeros for missing answers; None if the column is empty."""
+def _stacked(what: str, cells: Sequence[tuple[Confusion | None] | None]) -> Confusion | None:
+    """Return the confusion matrices of a column as one array, without the zeros of many classes."""
+    shape = _shape(what, cells)
+    there = [None if cell is None else cell[0] for cell in cells]
+    if shape is None:
+        return None
+    if shape[-1:] >= (MANY_CLASSES,) or any(isinstance(cell, SparseCounts) for cell in there):
+        return SparseCounts.stack(there, shape)
+    return _array(there, shape)
+
+
+def _whole(what: str, cells: Sequence[tuple[Counts | None] | None]) -> Counts | None:
+    """Return the cells of a column as one array."""
+    shape = _shape(what, cells)
+    return None if shape is None else _array([None if cell is None else cell[0] for cell in cells], shape)
+
+
+def _shape(what: str, cells: Sequence[tuple[Confusion | None] | None]) -> tuple[int, ...] | None:
+    """Return the one shape that the cells of a column have; None if no site fills it."""
     shapes = dict.fromkeys(cell[0] if cell[0] is None else cell[0].shape for cell in cells if cell is not None)
     if len(shapes) > 1:
         raise ValueError(
             f"ScoreTable: {what} of different shapes, {' and '.join(map(str, shapes))}; an engine has to "
             "refuse answers that do not count the task's classes before it makes a table."
         )
-    shape = next(iter(shapes), None)
-    if shape is None:
-        return None
+    return next(iter(shapes), None)
+
+
+def _array(cells: Sequence[Confusion | None], shape: tuple[int, ...]) -> Counts:
+    """Return cells as one array, zeros where a site did not answer."""
     nothing = np.zeros(shape, np.int64)
-    return np.array([nothing if cell is None else cell[0] for cell in cells], np.int64)
+    return np.array([nothing if cell is None else cell for cell in cells], np.int64)
+
+
+def _cleared_confusion(column: Confusion | None, rows: list[int]) -> Confusion | None:
+    if isinstance(column, SparseCounts):
+        return column.without(rows)
+    return None if column is None else _cleared(column, rows)
 
 
 def _cleared(column: npt.NDArray[N], rows: list[int]) -> npt.NDArray[N]:

@@ -22,9 +22,9 @@ from archipel.core.plan import Phase as Phase
 from archipel.core.plan import Plan as Plan
 from archipel.core.plan import Reports as Reports
 from archipel.core.records import Record
-from archipel.core.scored import Counts as Counts
 from archipel.core.scored import Scored as Scored
 from archipel.core.scored import ScoreTable as ScoreTable
+from archipel.core.sparse_counts import SparseCounts as SparseCounts
 from archipel.core.spent import Spent as Spent
 
 HOME = "home"

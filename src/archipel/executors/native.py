@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from archipel.core.checks import require
+from archipel.core.sparse_counts import MANY_CLASSES, SparseCounts
 from archipel.core.types import Plan, Score, ScoreTable
 from archipel.executors.interface import KnownResult, PendingResult
 from archipel.executors.stacked_networks import classifier_parts
@@ -190,7 +191,9 @@ def _descent(plan: Plan) -> SgdOptions:
 
 def score_table(trial: NativeTrial) -> ScoreTable:
     """Return a trial's counts as a table."""
-    return ScoreTable(trial.sizes, trial.losses, trial.confusion, None)
+    many = trial.confusion.shape[-1] >= MANY_CLASSES
+    confusion = SparseCounts.of(trial.confusion) if many else trial.confusion
+    return ScoreTable(trial.sizes, trial.losses, confusion, None)
 
 
 def linear_layers(context: TrainingContext) -> list[Linear] | None:

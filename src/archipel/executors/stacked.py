@@ -28,7 +28,7 @@ from archipel.executors.stacked_steps import Places, StackedOptimiser, StackedSg
 from archipel.kernels.threads import threads
 from archipel.learner.batches import epochs_of, shuffled, steps_of_epoch
 from archipel.learner.learner import Job, TrainingContext
-from archipel.learner.probes import Parts, empty_table, mean_loss, tally
+from archipel.learner.probes import Parts, Tally, mean_loss
 from archipel.learner.training import advance
 
 NUMBERS = 1 << 26
@@ -283,9 +283,9 @@ class Stacked:
         self.network.eval()
         with torch.no_grad():
             outputs = self.network.outputs(tensors, context.x[examples])[there]
-        table = empty_table(np.array([len(job.learner.validation) for job in jobs]), context.classes)
-        tally(table, context, outputs, context.y[examples[there]], there.nonzero()[:, 0])
-        for job, scored in zip(jobs, table, strict=True):
+        tally = Tally(np.array([len(job.learner.validation) for job in jobs]), context.classes)
+        tally.add(context, outputs, context.y[examples[there]], there.nonzero()[:, 0])
+        for job, scored in zip(jobs, tally.table(), strict=True):
             job.validation = scored
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from archipel.core.sparse_counts import MANY_CLASSES, Confusion, SparseCounts
 from archipel.core.types import Consistent, Distance, Scored, ScoreTable
 from archipel.learner.learner import TrainingContext
 from archipel.learner.tokens import targets_of, token_counts, token_losses
@@ -66,44 +67,67 @@ def score_parts(work: TrainingContext, vector: Tensor, parts: Parts, bins: int =
     """Score one model on the examples of several sites, in one pass over all of them."""
     work.binding.bind(vector)
     sizes = parts.sizes
-    table = empty_table(sizes, work.classes, bins, work.per_token)
+    tally = Tally(sizes, work.classes, bins, work.per_token)
     owners = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes)).split(work.rows)
     for (outputs, targets), owner in zip(_forward(work, parts.examples), owners, strict=True):
-        tally(table, work, outputs, targets, owner)
-    return table
+        tally.add(work, outputs, targets, owner)
+    return tally.table()
 
 
-def empty_table(sizes: NDArray[np.int64], classes: int | None, bins: int = 0, per_token: bool = False) -> ScoreTable:
-    """Return the table of sites with so many examples, before the first is scored."""
-    count = len(sizes)
-    confusion = None if classes is None else np.zeros((count, classes, classes), dtype=np.int64)
-    histogram = None if classes is None or not bins else np.zeros((count, classes, 2, bins), dtype=np.int64)
-    tokens = np.zeros((count, 2), dtype=np.int64) if per_token else None
-    return ScoreTable(sizes, np.zeros(count), confusion, histogram, tokens=tokens)
+class Tally:
+    """Counts and sums of sites with so many examples, which come pass by pass."""
 
+    def __init__(self, sizes: NDArray[np.int64], classes: int | None, bins: int = 0, per_token: bool = False) -> None:
+        self.sizes, self.classes = sizes, classes
+        count = len(sizes)
+        self.losses = np.zeros(count)
+        self.tokens = np.zeros((count, 2), dtype=np.int64) if per_token else None
+        self.histogram: NDArray[np.int64] | None = None
+        self.confusion: NDArray[np.int64] | None = None
+        self._cells: list[NDArray[np.int64]] = []
+        """Of many classes, the cell that each example counts in."""
+        if classes is not None and bins:
+            self.histogram = np.zeros((count, classes, 2, bins), dtype=np.int64)
+        if classes is not None and classes < MANY_CLASSES:
+            self.confusion = np.zeros((count, classes, classes), dtype=np.int64)
 
-def tally(table: ScoreTable, work: TrainingContext, outputs: Tensor, targets: Tensor, whose: Tensor) -> None:
-    """Add examples, each to the site whose it is."""
-    if not len(whose):
-        return
-    first, last = (
-        int(whose.min()),
-        int(whose.max()) + 1,
-    )  # elsewhere nothing is added: a pass costs as much as its sites
-    losses, confusion, histogram, tokens = (
-        None if column is None else column[first:last]
-        for column in (table.losses, table.confusion, table.histogram, table.tokens)
-    )
-    assert losses is not None
-    whose = whose - first
-    losses += np.bincount(whose.numpy(), _each(work, outputs, targets).numpy(), minlength=len(losses))
-    if tokens is not None:
-        np.add.at(tokens, whose.numpy(), token_counts(outputs, targets).cpu().numpy())
-    if confusion is not None:
-        classes = confusion.shape[1]
-        cells = (whose.to(targets.device) * classes + targets) * classes + outputs.argmax(dim=1)
+    def add(self, work: TrainingContext, outputs: Tensor, targets: Tensor, whose: Tensor) -> None:
+        """Add examples, each to the site whose it is."""
+        if not len(whose):
+            return
+        # elsewhere nothing is added: a pass costs as much as its sites
+        first, last = int(whose.min()), int(whose.max()) + 1
+        whose = whose - first
+        losses = self.losses[first:last]
+        losses += np.bincount(whose.numpy(), _each(work, outputs, targets).numpy(), minlength=len(losses))
+        if self.tokens is not None:
+            np.add.at(self.tokens[first:last], whose.numpy(), token_counts(outputs, targets).cpu().numpy())
+        if self.classes is not None:
+            cells = (whose.to(targets.device) * self.classes + targets) * self.classes + outputs.argmax(dim=1)
+            self._count(cells, first, last)
+        if self.histogram is not None:
+            self._add_scores(self.histogram[first:last], outputs, targets, whose)
+
+    def table(self) -> ScoreTable:
+        """Return what was counted."""
+        confusion: Confusion | None = self.confusion
+        if self.classes is not None and confusion is None:
+            shape = (len(self.sizes), self.classes, self.classes)
+            confusion = SparseCounts.counted(shape, np.concatenate([np.empty(0, np.int64), *self._cells]))
+        return ScoreTable(self.sizes, self.losses, confusion, self.histogram, tokens=self.tokens)
+
+    def _count(self, cells: Tensor, first: int, last: int) -> None:
+        """Count examples in the confusion matrices of the sites from `first` to `last`."""
+        if self.confusion is None:
+            assert self.classes is not None
+            self._cells.append(cells.cpu().numpy() + first * self.classes**2)
+            return
+        confusion = self.confusion[first:last]
         confusion += torch.bincount(cells, minlength=confusion.size).cpu().numpy().reshape(confusion.shape)
-    if histogram is not None:
+
+    @staticmethod
+    def _add_scores(histogram: NDArray[np.int64], outputs: Tensor, targets: Tensor, whose: Tensor) -> None:
+        """Count the softmax scores of all classes."""
         classes, bins = histogram.shape[1], histogram.shape[3]
         level = (outputs.softmax(dim=1) * bins).long().clamp_(max=bins - 1).cpu()
         own = nn.functional.one_hot(targets, classes).cpu()

@@ -27,6 +27,7 @@ from torch import Tensor
 from archipel.core.checks import nearest, require
 from archipel.core.randomness import generator
 from archipel.core.scored import ScoreTable
+from archipel.core.sparse_counts import SparseCounts
 from archipel.data import Island, Islands
 from archipel.data.forms import call
 
@@ -177,12 +178,16 @@ def with_flipped_labels(data: Islands, attacks: Mapping[str, str]) -> Islands:
 
 def inflated(table: ScoreTable, claims: Sequence[int]) -> ScoreTable:
     """Return the scores with every site's examples multiplied by what it claims."""
-    times = np.array(claims, np.int64)
+    times, confusion = np.array(claims, np.int64), table.confusion
     return replace(
         table,
         counts=table.counts * times,
         losses=table.losses * times,
-        confusion=None if table.confusion is None else table.confusion * times[:, None, None],
+        confusion=confusion.times(times)
+        if isinstance(confusion, SparseCounts)
+        else None
+        if confusion is None
+        else confusion * times[:, None, None],
         histogram=None if table.histogram is None else table.histogram * times[:, None, None, None],
         tokens=None if table.tokens is None else table.tokens * times[:, None],
     )

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from archipel.core.sparse_counts import MANY_CLASSES, Confusion, SparseCounts
 from archipel.core.types import AUC_BINS, Cycle, Metrics, Phase, Plan, Reports, Scored, Spent
 from archipel.data.standardise import Moments
 from archipel.federation.wire import federation_pb2 as pb
@@ -108,12 +109,12 @@ def encode_scored(scored: Scored) -> pb.Scored:
     )
     if confusion is not None:
         told.classes = len(confusion)
-        cells = np.flatnonzero(confusion)
-        if 0 < 2 * len(cells) < confusion.size:  # of many classes most are never confused
-            told.cells.extend(cells.tolist())
-            told.confusion.extend(confusion.flat[cells].tolist())
+        sparse = SparseCounts.of(confusion)
+        if 0 < 2 * len(sparse.places) < confusion.size:  # of many classes most are never confused
+            told.cells.extend(sparse.places.tolist())
+            told.confusion.extend(sparse.counts.tolist())
         else:
-            told.confusion.extend(confusion.ravel().tolist())
+            told.confusion.extend(np.asarray(confusion).ravel().tolist())
     return told
 
 
@@ -139,11 +140,12 @@ def decode_scored(said: pb.Scored, *, count: int, classes: int | None, bins: int
     return Scored(count, said.loss, confusion, histogram)
 
 
-def _confusion(said: pb.Scored, classes: int, most: int) -> np.ndarray:
+def _confusion(said: pb.Scored, classes: int, most: int) -> Confusion:
     """Return the confusion matrix, which came whole or as the cells that are not zero."""
     shape = (said.classes, said.classes)
     if not said.cells:
-        return _counts(said.confusion, "confusion matrix", shape, (classes, classes), most)
+        whole = _counts(said.confusion, "confusion matrix", shape, (classes, classes), most)
+        return SparseCounts.of(whole) if classes >= MANY_CLASSES else whole
     cells = np.array(said.cells, np.int64)
     if shape != (classes, classes) or len(cells) != len(said.confusion):
         raise InvalidUpdate(
@@ -152,9 +154,9 @@ def _confusion(said: pb.Scored, classes: int, most: int) -> np.ndarray:
         )
     if cells[-1] >= classes * classes or not (np.diff(cells) > 0).all():
         raise InvalidUpdate(f"cells of a confusion matrix that are not ascending places below {classes * classes}")
-    matrix = np.zeros((classes, classes), np.int64)
-    matrix.flat[cells] = _counts(said.confusion, "confusion matrix", cells.shape, cells.shape, most)
-    return matrix
+    counts = _counts(said.confusion, "confusion matrix", cells.shape, cells.shape, most)
+    sparse = SparseCounts.at((classes, classes), cells, counts)
+    return sparse if classes >= MANY_CLASSES else np.asarray(sparse)
 
 
 def _counts(said: Sequence[int], what: str, shape: tuple[int, ...], wanted: tuple[int, ...], most: int) -> np.ndarray:
