@@ -96,7 +96,7 @@ def test_the_pages_process_ends_with_its_parent(tmp_path: Path) -> None:
     page = PageProcess(PageSettings(str(tmp_path), "localhost:0"))
     with urllib.request.urlopen(page.url) as answer:
         assert b"uPlot" in answer.read()
-    with pytest.raises(OSError, match="another program listens there"):
+    with pytest.raises(OSError, match="another program is listening there"):
         _ = PageProcess(PageSettings(str(tmp_path), page.url.removeprefix("http://").strip("/"))).url
     page.close()
     with pytest.raises(OSError, match="refused"):

@@ -201,5 +201,5 @@ def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken_is_said(server: LiveServer, tmp_path: Path) -> None:
     save_run(film_run(), tmp_path, parquet=False)
-    with pytest.raises(OSError, match="another program listens there"):
+    with pytest.raises(OSError, match="another program is listening there"):
         open_page(followed_in(tmp_path), f"localhost:{server.server_port}")

@@ -86,7 +86,7 @@ def test_no_plan_of_a_controller_trains_without_noise() -> None:
     assert island.work.local_noise is not None
     vector = island.work.layout.vector(island.work.module)
     job = Job.begin(island.learner, island.work.layout, vector, island.policy.plans[0])
-    with pytest.raises(RuntimeError, match="noise=None under LocalNoise"):
+    with pytest.raises(RuntimeError, match="noise=None, and the study LocalNoise"):
         advance(island.work, job)
     assert any("privacy: noise 1 x clip in every step" in line for line in try_out(narrowed, island))
 

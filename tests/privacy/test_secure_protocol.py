@@ -111,7 +111,10 @@ def without(cohort: Cohort, *names: str, digests: bool = True, keys: bool = True
 COHORTS: dict[str, tuple[Callable[[Cohort], Cohort], str]] = {
     "too small": (lambda told: without(told, "site-0", "site-1"), "site-3: a cohort of 2 is smaller than 3"),
     "without a signature": (forged, "the keys of site-0 have no valid signature: it is forged"),
-    "without itself": (lambda told: without(told, "site-3"), "its own keys are not in the cohort as it has sent them"),
+    "without itself": (
+        lambda told: without(told, "site-3"),
+        "the cohort lacks its own keys, or has others than it sent",
+    ),
     "without a neighbour's keys": (
         lambda told: without(told, "site-1", digests=False),
         "3 keys came, and not that of its neighbour site-1",
@@ -172,9 +175,9 @@ def test_a_learner_confirms_only_what_it_was_shown() -> None:
 def test_a_box_that_was_changed_or_comes_from_a_stranger_is_refused() -> None:
     round_ = MaskedRound(4).until("mask")
     learners, boxes = round_.learners, round_.collector.boxes_for
-    with pytest.raises(SecureSumRefused, match="the box from site-1 was changed on its way"):
+    with pytest.raises(SecureSumRefused, match="the box from site-1 was altered in transit"):
         learners["site-0"].mask({**boxes("site-0"), "site-1": boxes("site-0")["site-2"]})
-    with pytest.raises(SecureSumRefused, match="a box came from site-9, which is no neighbour"):
+    with pytest.raises(SecureSumRefused, match="a box came from site-9, which is not a neighbour"):
         learners["site-1"].mask({**boxes("site-1"), "site-9": b""})
     with pytest.raises(SecureSumRefused, match="1 of 3 neighbours go on, and 2 are needed"):
         learners["site-2"].mask({"site-0": boxes("site-2")["site-0"]})
@@ -230,7 +233,7 @@ INVALID: dict[str, tuple[Callable[[MaskedRound], object], str]] = {
     ),
     "keys that are none": (
         lambda one: one.collector.take_keys(replace(one.learners["site-0"].advertise(), masking=bytes(32))),
-        "site-0 sent keys that are no X25519 keys",
+        "site-0 sent keys that are not X25519 keys",
     ),
     "a forged signature": (
         lambda one: one.collector.take_keys(replace(one.learners["site-0"].advertise(), signature=b"")),

@@ -1,4 +1,4 @@
-"""Which examples make which mini-batch: a function of the task's key, the same under every execution."""
+"""Division of examples into mini-batches: a function of the task's key, the same under every execution."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from archipel.core.types import Plan
 
 
 def steps_of_epoch(examples: int, batch: int) -> int:
-    """Mini-batches of a full pass; the last one may be smaller."""
+    """Return the number of mini-batches of a full pass; the last one may be smaller."""
     return -(-examples // batch)
 
 
 def epochs_of(plan: Plan, examples: int) -> int:
-    """Return the largest number of passes of a plan; a pass that its steps cut short counts as one."""
+    """Return the most passes of a plan; an incomplete one counts."""
     if plan.steps is not None:
         return -(-plan.steps // steps_of_epoch(examples, plan.batch))
     return plan.epochs if plan.cycle is None else plan.cycle.at_most
 
 
 def steps_after(plan: Plan, examples: int, epochs: int) -> int:
-    """Return the steps made after this many passes; none where no layer trains."""
+    """Return the number of steps made after this many passes; 0 if no layer trains."""
     if plan.trains == ():
         return 0
     steps = epochs * steps_of_epoch(examples, plan.batch)

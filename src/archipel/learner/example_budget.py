@@ -1,11 +1,11 @@
-"""A learner's account of what its updates reveal of any of its examples, and what its gradients are noised with.
+"""A learner's privacy account for its examples, and the noise of its gradients.
 
-    poisson    an example is in a batch with a fixed chance, drawn anew in every step    privacy loss distribution
-    shuffled   an example is in one batch of every pass                                 the Gaussian itself, every pass
+    poisson    each step draws every example with a fixed probability    accounted by the privacy loss distribution
+    shuffled   each example is in one batch of every pass                accounted as a Gaussian mechanism per pass
 
-The account is of the steps that were made in tasks whose updates have left the learner. A task that was lost or
-cancelled has told nothing. The chance of an example is a power of 2^(1/8), near batch / examples, so that learners of
-many sizes share accounts that take long to compute; sums are divided by the batch that is expected with it.
+The account covers the steps of tasks whose updates have left the learner; a lost or cancelled task reveals nothing. The
+probability of an example is a power of 2^(1/8) near batch / examples, so that learners of many sizes share computations
+of accounts, which are slow; sums are divided by the expected size of a batch.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from archipel.privacy.accounting import NoisedSteps, epsilon_of_steps, noise_for
 from archipel.privacy.noise import derived_key, new_key, uniform
 
 PER_OCTAVE = 8
-"""Chances between p and 2 p."""
+"""Number of probabilities between p and 2 p."""
 
 
 @dataclass(frozen=True)
 class BudgetTerms:
-    """What a study says of the budgets of all learners."""
+    """A study's settings for the budgets of all learners."""
 
     mechanism: LocalNoise
     plans: tuple[Plan, ...]
     budget: float
-    """Epsilon that no learner exceeds."""
+    """Epsilon, never exceeded by any learner."""
     tasks: int | None
-    """Tasks that it has to last for, where the noise follows from them."""
+    """Number of tasks that it has to last for, if the noise is computed from it."""
 
     @staticmethod
     def of(algorithm: Algorithm, layout: Layout, ending: Ending, most: float | None = None) -> BudgetTerms | None:
-        """Derive them from a study; most: epsilon that a site allows at most. None: the method adds no such noise."""
+        """Derive them from a study; most: the site's limit of epsilon. None: the method adds no such noise."""
         mechanism = algorithm.local_noise
         if mechanism is None:
             return None
@@ -55,12 +55,12 @@ class BudgetTerms:
 
 @dataclass
 class ExampleAccount:
-    """What a learner has to remember, and to keep to itself."""
+    """A learner's persistent, secret state."""
 
     key: str = field(default_factory=new_key, repr=False)
-    """From which noise and batches are drawn; nobody else may know it."""
+    """The key of noise and batches; it must stay secret."""
     spent: list[tuple[float, float, int]] = field(default_factory=list)
-    """Noise, chance of an example in a step, and steps of tasks whose updates have left; one entry for each pair."""
+    """Steps of tasks whose updates have left, by noise and probability of an example."""
 
     def steps(self) -> tuple[NoisedSteps, ...]:
         return tuple(NoisedSteps(*one) for one in self.spent)
@@ -68,14 +68,14 @@ class ExampleAccount:
 
 @dataclass(frozen=True)
 class StepNoise:
-    """What the gradients of one task are clipped and noised with."""
+    """The clipping and noise of one task's gradients."""
 
     key: str = field(repr=False)
-    """Of this task."""
+    """The task's secret key."""
     noise: float
     """Standard deviation in units of the clip."""
     chance: float
-    """Of an example in a batch; 1 where batches are shuffled."""
+    """Probability of an example in a batch; 1 for shuffled batches."""
 
     def batches(self, mechanism: LocalNoise, plan: Plan, key: int, examples: int, epoch: int) -> list[Tensor]:
         """Return the mini-batches of one pass, as positions among the learner's training examples."""
@@ -86,11 +86,11 @@ class StepNoise:
         return [torch.from_numpy(np.flatnonzero(one < self.chance)) for one in numbers]
 
     def expected(self, mechanism: LocalNoise, examples: int, batch: int) -> float:
-        """Return what the sum over a batch of so many is divided by: no number that follows from a draw."""
+        """Return the divisor of a batch's sum: the expected size, since the actual one is secret."""
         return self.chance * examples if mechanism.batches == "poisson" else batch
 
     def randomness(self, epoch: int) -> int:
-        """Return the seed of a pass's dropout."""
+        """Return the seed of other randomness of a pass, such as dropout."""
         return int(derived_key(self.key, f"randomness {epoch}")[:15], 16)
 
 
@@ -105,7 +105,7 @@ class ExampleBudget:
 
     @property
     def noise(self) -> float:
-        """Standard deviation in units of the clip: as the study gives it, or the least that the budget allows."""
+        """Standard deviation in units of the clip: the study's, or the least that keeps the budget."""
         if self._noise is None:
             terms = self.terms
             assert terms.tasks is not None
@@ -115,18 +115,18 @@ class ExampleBudget:
         return self._noise
 
     def chance(self, plan: Plan) -> float:
-        """Return the chance of an example in a step."""
+        """Return the probability of an example in a step."""
         if self.terms.mechanism.batches == "shuffled" or self.examples <= plan.batch:
             return 1.0
         octaves: float = round(PER_OCTAVE * math.log2(self.examples / plan.batch)) / PER_OCTAVE
         return min(1.0, math.pow(2.0, -octaves))
 
     def of_task(self, plan: Plan, place: str) -> StepNoise:
-        """Return what a task's gradients are noised with; the same place gives the same."""
+        """Return the noise of a task's gradients; the same place gives the same noise."""
         return StepNoise(derived_key(self.account.key, f"task {place}"), self.noise, self.chance(plan))
 
     def refusal(self, plan: Plan) -> str | None:
-        """Return why a task is not to be done, or None."""
+        """Return why the budget does not allow a task, or None."""
         terms = self.terms
         if math.isinf(terms.budget) or self._after(plan, self._uses(plan)) <= terms.budget:
             return None
@@ -136,7 +136,7 @@ class ExampleBudget:
         )
 
     def charge(self, plan: Plan, epochs: int) -> Spent:
-        """Enter a task that made so many epochs and whose update is about to leave."""
+        """Add a task of this many epochs to the account, before its update leaves."""
         self.account.spent = self._with(plan, self._uses(plan, epochs))
         rests = all(self.refusal(known) is not None for known in self.terms.plans)
         return Spent(self.epsilon, self.terms.mechanism.delta, self.noise, rests)
@@ -147,12 +147,12 @@ class ExampleBudget:
         return epsilon_of_steps(self.account.steps(), self.terms.mechanism.delta)
 
     def tasks_paid(self, plan: Plan) -> int:
-        """Return how many tasks of this plan the whole budget pays for."""
+        """Return how many tasks of this plan the whole budget allows."""
         uses = self._uses(plan)
         return steps_for(self.terms.budget, self.noise, self.chance(plan), self.terms.mechanism.delta) // max(1, uses)
 
     def _uses(self, plan: Plan, epochs: int | None = None) -> int:
-        """Return how often a task's account counts: for its steps, or with shuffled batches for its passes."""
+        """Return how often a task uses the mechanism: once a step or, with shuffled batches, once a pass."""
         steps = steps_after(plan, self.examples, epochs_of(plan, self.examples) if epochs is None else epochs)
         if self.terms.mechanism.batches == "shuffled":
             return -(-steps // steps_of_epoch(self.examples, plan.batch))
@@ -170,7 +170,7 @@ class ExampleBudget:
 
 
 def check_budget(budget: ExampleBudget, who: str) -> None:
-    """Refuse a budget that does not pay for one task."""
+    """Refuse a budget that is too small for one task."""
     terms = budget.terms
     reason = None if math.isinf(terms.budget) else budget.refusal(min(terms.plans, key=budget._uses))
     if reason is not None and not budget.account.spent:

@@ -1,10 +1,10 @@
-"""Gradients of single examples, in the fastest way that gives what one example after the other gives.
+"""Gradients of single examples, by the fastest method that agrees with one example at a time.
 
     mapped    torch.func's `vmap` over `grad`
     hooked    Opacus' hooks on layers, for networks that cannot be mapped; an extra, `opacus`
-    single    one example after the other: the meaning of the others, and the way for all else
+    single    one example at a time: the reference, and the fallback
 
-The choice follows from the network: the first way that gives the same on some examples is taken.
+The first method that agrees with the reference on some examples is used.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from archipel.learner.learner import Job, TrainingContext
 from archipel.learner.objective_loss import outputs_of
 
 TRIED = 3
-"""Examples that the ways are compared on."""
+"""Number of examples that the methods are compared on."""
 TOLERANCE = 1e-3
-"""By which gradients may differ, relative to the largest."""
+"""Tolerance of gradients, relative to the largest."""
 ROOM = 4_000_000
-"""Numbers of gradients that are held at a time."""
+"""Most numbers of gradients that are in memory at a time."""
 
 Gradients: TypeAlias = Callable[[Tensor, Tensor], list[Tensor]]
-"""(inputs, targets) -> for each parameter that trains, the gradients of the examples, one behind the other."""
+"""(inputs, targets) -> for each trainable parameter, the stacked gradients of the examples."""
 
 
 class ExampleLoss:
-    """The loss of one example, and that of a batch as the mean of its examples' losses."""
+    """The loss of one example, and of a batch as the mean of its examples' losses."""
 
     def __init__(self, work: TrainingContext, job: Job) -> None:
         self._work = work
@@ -45,13 +45,13 @@ class ExampleLoss:
         work = self._work
         if work.objective is None:
             return work.loss(outputs, y)
-        nothing = torch.empty(0, dtype=torch.int64)  # how many examples of a class there are is not for one's loss
+        nothing = torch.empty(0, dtype=torch.int64)  # class counts would depend on other examples
         received = None if self._received is None else self._received(x)
         return work.objective.loss(TrainingBatch(outputs, y, nothing, received), work.loss)
 
 
 def example_gradients(work: TrainingContext, job: Job, parameters: Sequence[nn.Parameter]) -> Gradients:
-    """Return what computes the gradients of single examples of the bound network."""
+    """Return a function for the gradients of single examples of the bound network."""
     loss = ExampleLoss(work, job)
     ways: dict[str, Gradients] = {
         "mapped": _mapped(work, loss, parameters),
@@ -76,8 +76,8 @@ def _choose(work: TrainingContext, ways: dict[str, Gradients], examples: Tensor)
                 without_dropout(work.module)
                 found = torch.cat([gradient.flatten(1) for gradient in ways[name](x, y)], 1)
                 work.module.train()
-                ways[name](x, y)  # dropout and the like have to be possible too
-        except Exception:  # whatever a network does that torch.func or Opacus cannot
+                ways[name](x, y)  # it has to work with dropout too
+        except Exception:  # a network can raise anything under torch.func or Opacus
             continue
         if float((found - wanted).abs().max()) <= TOLERANCE * float(wanted.abs().max()):
             return name
@@ -85,7 +85,7 @@ def _choose(work: TrainingContext, ways: dict[str, Gradients], examples: Tensor)
 
 
 def without_dropout(module: nn.Module) -> None:
-    """Have a network train without drawing random numbers; Opacus looks at networks that train only."""
+    """Put a network into training mode without dropout; Opacus requires training mode."""
     module.train()
     for inner in module.modules():
         if isinstance(inner, nn.modules.dropout._DropoutNd):
@@ -115,7 +115,7 @@ def _hooked(work: TrainingContext, loss: ExampleLoss, parameters: Sequence[nn.Pa
         wrapped: Any = GradSampleModule(work.module, batch_first=True, loss_reduction="mean")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of hooks on the first layer, whose input needs no gradient
+                warnings.simplefilter("ignore")  # Opacus' hook on the first layer, whose input needs no gradient, warns
                 loss(work.module(x), x, y).backward()
             return [parameter.grad_sample for parameter in parameters]  # type: ignore[attr-defined]
         finally:

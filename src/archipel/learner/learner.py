@@ -1,4 +1,4 @@
-"""A learner: its data, its private layers, and the task it is at."""
+"""A learner: its data, its private layers, and its current task."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 ROWS = 4096
-"""Examples tried at a time, where their outputs are small."""
+"""Examples evaluated at a time, if their outputs are small."""
 
 
 class Augmentation(Protocol):
@@ -44,7 +44,7 @@ class Augmentation(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TrainingContext:
-    """What all learners share: the network, its layout, the loss, and the tensors that hold the examples."""
+    """The context that all learners share: the network, its layout, the loss, and the tensors of examples."""
 
     module: nn.Module
     layout: Layout
@@ -53,39 +53,39 @@ class TrainingContext:
     y: Tensor
     classes: int | None
     augment: Augmentation | None = None
-    """How training examples are changed at random."""
+    """Random changes of training examples."""
     objective: Objective | None = None
-    """What learners minimise instead of the loss."""
+    """The objective that learners minimise instead of the loss."""
     descent: Descent | None = None
-    """What they descend along instead of the gradient."""
+    """The direction that they step along instead of the gradient."""
     personal: Personal | None = None
-    """The model that a learner uses for itself instead of the shared one."""
+    """The model that a learner uses instead of the shared one."""
     tuning: Plan | None = None
-    """How a learner fine-tunes its own model before it is used."""
+    """The plan by which a learner fine-tunes its own model before use."""
     keeps: tuple[str, ...] = ()
-    """Names of what every learner keeps from task to task."""
+    """Names of the vectors that every learner keeps from task to task."""
     rows: int = ROWS
-    """Examples that are tried at a time."""
+    """Examples evaluated at a time."""
     local_noise: LocalNoise | None = None
-    """How gradients are clipped and noised; no task trains without it then."""
+    """Clipping and noise of gradients; if set, every task must have noise."""
 
     @cached_property
     def gradient_ways(self) -> dict[tuple[str, ...], str]:
-        """How gradients of single examples are computed, by the parameters that train, once that was found out."""
+        """A cache of the method for gradients of single examples, by the trainable parameters."""
         return {}
 
     @property
     def per_token(self) -> bool:
-        """Every token of an example has a target of its own."""
+        """Whether every token of an example has its own target."""
         return self.loss is token_cross_entropy
 
     @property
     def has_texts(self) -> bool:
-        """Examples are texts: rows of whole numbers, such as token ids and attention mask."""
+        """Whether examples are texts: rows of whole numbers, such as token ids and attention mask."""
         return self.x.dtype == torch.int64 and self.x.dim() == 3
 
     def kept_after(self, kept: Mapping[str, Tensor], vector: Tensor) -> dict[str, Tensor]:
-        """Return what a learner keeps after a task that has made these vectors and ended with this model."""
+        """Return the vectors that a learner keeps after a task with these kept vectors and this final model."""
         parts = (self.objective, self.personal)
         return {**kept, **{part.keeps_model: vector for part in parts if part is not None and part.keeps_model}}
 
@@ -97,16 +97,16 @@ class TrainingContext:
 
 @dataclass(eq=False)
 class Learner:
-    """One island: examples by their index, and the private layers and kept vectors that never leave it."""
+    """A learner's examples by index, and the private layers and vectors that never leave it."""
 
     name: str
     train: Tensor
     validation: Tensor
     test: Tensor
     private: dict[str, Tensor] = field(default_factory=dict)
-    """Its own layers by name, once it has trained them."""
+    """Its private layers by name, once it has trained them."""
     kept: dict[str, Tensor] = field(default_factory=dict)
-    """What it keeps from task to task for the algorithm's parts, by name."""
+    """The vectors that it keeps from task to task for the algorithm's parts, by name."""
 
     def __post_init__(self) -> None:
         require(
@@ -115,7 +115,7 @@ class Learner:
         )
 
     def under(self, plan: Plan) -> Learner:
-        """Return the learner with the examples that it trains on under a plan; it keeps what is its own."""
+        """Return the learner with the examples that it trains on under a plan; private layers are shared."""
         return self._on_all_data if plan.all_data else self
 
     @cached_property
@@ -124,7 +124,7 @@ class Learner:
         return Learner(self.name, everything, self.validation[:0], self.test, self.private, self.kept)
 
     def snapshot(self) -> Learner:
-        """Return the learner with what is its own as it is now."""
+        """Return a copy of the learner with its current private layers and kept vectors."""
         return replace(self, private=dict(self.private), kept=dict(self.kept))
 
     def with_private(self, layout: Layout, vector: Tensor) -> Tensor:
@@ -134,7 +134,7 @@ class Learner:
     def keep(
         self, layout: Layout, private: tuple[str, ...], vector: Tensor, kept: Mapping[str, Tensor] | None = None
     ) -> bool:
-        """Keep the private layers of a model, and vectors; False, and the old ones stay, if one is not finite."""
+        """Keep the private layers of a model, and vectors; if any is not finite, change nothing and return False."""
         slices = {name: layout.slices((layout.index(name),))[0] for name in private}
         kept = kept or {}
         numbers = (*(vector[piece] for piece in slices.values()), *kept.values())
@@ -147,32 +147,32 @@ class Learner:
 
 @dataclass(eq=False)
 class Job:
-    """One training task at a learner, as far as it has got. Executions carry it on, epoch by epoch."""
+    """A training task at a learner, with its progress. Executors advance it epoch by epoch."""
 
     learner: Learner
     plan: Plan
     vector: Tensor
-    """The model. Training puts another one in its place and changes none: it may be everybody's."""
+    """The model. Training replaces it and never changes it in place: it may be shared."""
     anchor: Tensor | None
-    """The model as it was received, if the proximal term or the objective needs it."""
+    """The received model, if the proximal term or the objective needs it."""
     key: int = 0
     """Seed of the task's own randomness."""
     epochs: int = 0
     losses: list[float] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)
-    """What the optimiser remembers between two epochs, and the buffers that the network does not save."""
+    """The optimiser's state between epochs, and the buffers that the network does not save."""
     validation: Scored | None = None
-    """The model at its end on the learner's own validation part, where an execution has found it out on the way."""
+    """The final model's score on the learner's own validation part, if the executor has computed it already."""
     received: Tensor | None = None
-    """The model as it was received, if its training loss is to be reported."""
+    """The received model, if its training loss is to be reported."""
     shift: Tensor | None = None
-    """What is added to every gradient."""
+    """The vector added to every gradient."""
     noise: StepNoise | None = None
-    """What its gradients are clipped and noised with."""
+    """The clipping and noise of its gradients."""
     kept: dict[str, Tensor] = field(default_factory=dict)
-    """What the learner keeps, as far as this task has changed it. A vector is replaced and never changed."""
+    """The kept vectors that this task has changed. A vector is replaced and never changed in place."""
     plain: bool = False
-    """It takes plain steps on the task's own loss, whatever the algorithm's objective and descent are: fine-tuning."""
+    """Whether it fine-tunes: plain steps on the task's loss, without the algorithm's objective and descent."""
     task: int | None = None
     """Its number, for messages."""
     examples: int = field(init=False)
@@ -212,12 +212,12 @@ class Job:
         return self.steps_at(self.epochs)
 
     def steps_at(self, epochs: int) -> int:
-        """Return the steps that the task's model has made after so many epochs."""
+        """Return the number of steps of the task's model after this many epochs."""
         return steps_after(self.plan, self.examples, self.plan.own_epochs(epochs) if self.plan.phases else epochs)
 
     @property
     def watches(self) -> bool:
-        """It follows the loss on its validation part."""
+        """Whether it tracks the loss on its validation part."""
         return self.plan.cycle is not None or "losses" in self.plan.reports
 
     @property
@@ -227,7 +227,7 @@ class Job:
         return self.plan.cycle is not None and self.epochs > 0 and ended(self.plan.cycle, self.losses)
 
     def metrics(self, epochs: int, validation: Scored | None, gradient_norm: float | None) -> Metrics:
-        """Return what the learner reports after this many epochs."""
+        """Return the learner's report after this many epochs."""
         passes = self.steps_at(epochs) / steps_of_epoch(self.examples, self.plan.batch)
         return Metrics(passes, tuple(self.losses[: epochs + 1]), validation, gradient_norm)
 
@@ -241,7 +241,7 @@ def optimiser(plan: Plan, parameters: list[nn.Parameter]) -> torch.optim.Optimiz
     )
     require(
         plan.optimiser != "LBFGS",
-        "Plan: LBFGS needs to try a step several times, which a task of fixed steps does not allow; use SGD or Adam.",
+        "Plan: LBFGS evaluates a step several times, which a task of fixed steps does not allow; use SGD or Adam.",
     )
     settings: Mapping[str, Any] = {"lr": plan.rate, **plan.options}
     if plan.momentum:

@@ -14,7 +14,7 @@ from archipel.privacy.noise import limit, noised
 
 
 class NoisedGradient:
-    """Writes the gradients of the steps of one phase."""
+    """Computes the gradients of the steps of one phase."""
 
     def __init__(self, work: TrainingContext, job: Job, plan: Plan, parameters: Sequence[nn.Parameter]) -> None:
         assert work.local_noise is not None

@@ -40,14 +40,14 @@ def class_counts(work: TrainingContext, learner: Learner) -> Tensor:
 
 
 class _Outputs:
-    """Runs a network; keeps what goes into one of its layers."""
+    """Runs a network and records the inputs of one of its layers."""
 
     def __init__(self, module: nn.Module, layer: str | None) -> None:
-        """layer: the path of its module; None: none."""
+        """layer: the path of the layer's module, or None."""
         self.module, self.layer = module, None if layer is None else module.get_submodule(layer)
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the outputs on some examples, and what went into the layer, a row for each example."""
+        """Return the outputs on some examples, and the layer's inputs, a row for each example."""
         if self.layer is None:
             return self.module(x), None
         inputs: list[Tensor] = []
@@ -72,7 +72,7 @@ def _compared(work: TrainingContext, objective: Objective) -> str | None:
 
 
 def outputs_of(work: TrainingContext, vector: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return what computes the outputs of a model, in a network of its own that does not train."""
+    """Return a function that computes a model's outputs in a separate network in evaluation mode."""
     module = _copy_of(work, vector)
 
     def outputs(x: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def outputs_of(work: TrainingContext, vector: Tensor) -> Callable[[Tensor], Tens
 def _compared_outputs(
     work: TrainingContext, objective: Objective, vector: Tensor | None
 ) -> Callable[[Tensor], tuple[Tensor | None, Tensor | None]]:
-    """Return what computes a model's outputs and what goes into the layer that an objective compares."""
+    """Return a function for a model's outputs and the inputs of the layer that an objective compares."""
     if vector is None:
         return lambda x: (None, None)
     run = _Outputs(_copy_of(work, vector), _compared(work, objective))
@@ -99,7 +99,7 @@ def _compared_outputs(
 
 
 def _copy_of(work: TrainingContext, vector: Tensor) -> nn.Module:
-    """Return a network of its own with these numbers, as it is scored."""
+    """Return a separate network with this model in evaluation mode."""
     placed = {entry.name for layer in work.layout.layers for entry in layer.entries}.union(work.layout.tied)
     frozen = {id(parameter): parameter for name, parameter in work.module.named_parameters() if name not in placed}
     module = copy.deepcopy(work.module, frozen).eval()  # frozen weights are shared

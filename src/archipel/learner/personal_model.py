@@ -1,4 +1,4 @@
-"""The model that a learner uses for itself: the shared one, its own, or one that it has fine-tuned."""
+"""The model that a learner uses: the shared one, its own, or a fine-tuned one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from archipel.learner.training import advance
 
 
 def personal_model(work: TrainingContext, learner: Learner, shared: Tensor) -> Tensor:
-    """Return a learner's model before any fine-tuning."""
+    """Return a learner's personal model before fine-tuning."""
     vector = learner.with_private(work.layout, shared.to(work.x.device))
     if work.personal is None:
         return vector
@@ -21,9 +21,9 @@ def personal_model(work: TrainingContext, learner: Learner, shared: Tensor) -> T
 
 
 def tuning_job(work: TrainingContext, learner: Learner, model: Tensor) -> Job | None:
-    """Return the training that fine-tunes a learner's model; None if there is none, or nothing to train on.
+    """Return the job that fine-tunes a learner's model; None without fine-tuning or training examples.
 
-    Its mini-batches are the same every time, so scores of two versions differ by the versions alone.
+    Its mini-batches are the same every time, so that scores of versions are comparable.
     """
     if work.tuning is None or len(learner.train) == 0:
         return None
@@ -31,7 +31,7 @@ def tuning_job(work: TrainingContext, learner: Learner, model: Tensor) -> Job | 
 
 
 def used_model(work: TrainingContext, learner: Learner, shared: Tensor) -> Tensor:
-    """Return the model that a learner uses for itself, fine-tuned where the algorithm says so."""
+    """Return the model that a learner uses, fine-tuned if the algorithm says so."""
     model = personal_model(work, learner, shared)
     job = tuning_job(work, learner, model)
     if job is None:

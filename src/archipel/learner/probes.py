@@ -1,4 +1,4 @@
-"""Trying a model without changing it: scores from counts, representational consistency, gradient norms."""
+"""Probes, which leave a model unchanged: scores from counts, representational consistency, gradient norms."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from archipel.learner.learner import TrainingContext
 from archipel.learner.tokens import targets_of, token_counts, token_losses
 
 SHORT = 16
-"""Numbers of a vector register: torch's softmax over fewer is several times faster across rows than along them."""
+"""Numbers in a vector register; over fewer, torch's softmax is several times faster along the first dimension."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The examples of several sites, which a model is scored on site by site."""
+    """The examples of several sites, for scores by site."""
 
     examples: Tensor
-    """Their indices, one site after the other."""
+    """Their indices, concatenated by site."""
     sizes: NDArray[np.int64]
-    """How many each site has."""
+    """Number of examples of each site."""
 
     @staticmethod
     def of(parts: Sequence[Tensor]) -> Parts:
-        """Return the examples of sites, given one tensor of indices each."""
+        """Concatenate the sites' tensors of indices."""
         together = torch.cat([*parts]) if parts else torch.empty(0, dtype=torch.int64)
         return Parts(together, np.array([len(part) for part in parts], dtype=np.int64))
 
 
 def mean_loss(work: TrainingContext, examples: Tensor) -> float:
-    """Mean loss of the bound model; NaN on no examples."""
+    """Return the mean loss of the bound model; NaN without examples."""
     if len(examples) == 0:
         return math.nan
     if work.per_token:
@@ -48,7 +48,7 @@ def mean_loss(work: TrainingContext, examples: Tensor) -> float:
 
 
 def loss_moments(work: TrainingContext, vector: Tensor, examples: Tensor) -> tuple[float, float]:
-    """Return the mean of a model's losses of single examples, and the mean of their squares."""
+    """Return the mean of a model's losses on single examples, and the mean of their squares."""
     work.binding.bind(vector)
     losses = torch.cat([_each(work, outputs, targets).double() for outputs, targets in _forward(work, examples)])
     if work.per_token:
@@ -57,7 +57,7 @@ def loss_moments(work: TrainingContext, vector: Tensor, examples: Tensor) -> tup
 
 
 def score(work: TrainingContext, vector: Tensor, examples: Tensor, bins: int = 0) -> Scored:
-    """Return counts and sums of a model on these examples."""
+    """Return the counts and sums of a model on these examples."""
     scored = score_parts(work, vector, Parts.of([examples]), bins).row(0)
     assert scored is not None
     return scored
@@ -75,7 +75,7 @@ def score_parts(work: TrainingContext, vector: Tensor, parts: Parts, bins: int =
 
 
 class Tally:
-    """Counts and sums of sites with so many examples, which come pass by pass."""
+    """Counts and sums of sites of these sizes, added pass by pass."""
 
     def __init__(self, sizes: NDArray[np.int64], classes: int | None, bins: int = 0, per_token: bool = False) -> None:
         self.sizes, self.classes = sizes, classes
@@ -92,7 +92,7 @@ class Tally:
             self.confusion = np.zeros((count, classes, classes), dtype=np.int64)
 
     def add(self, work: TrainingContext, outputs: Tensor, targets: Tensor, whose: Tensor) -> None:
-        """Add examples, each to the site whose it is."""
+        """Add examples, each to the row of its site."""
         if not len(whose):
             return
         # elsewhere nothing is added: a pass costs as much as its sites
@@ -137,7 +137,7 @@ class Tally:
 
 
 def _forward(work: TrainingContext, examples: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    if work.module.training:  # else all of it is in that mode already, and to say so takes as long as a layer
+    if work.module.training:  # switching modes takes as long as a layer
         work.module.eval()
     with torch.no_grad():
         for chosen in examples.split(work.rows):
@@ -146,7 +146,7 @@ def _forward(work: TrainingContext, examples: Tensor) -> Iterator[tuple[Tensor, 
 
 
 def _each(work: TrainingContext, outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the loss of every single example; where it has tokens, the sum of theirs."""
+    """Return the loss of each example; for tokens, their sum."""
     if work.per_token:
         return token_losses(outputs, targets).cpu()
     if work.loss is nn.functional.cross_entropy and targets.dim() == 1 and outputs.shape[1] < SHORT:
@@ -156,7 +156,7 @@ def _each(work: TrainingContext, outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.cross_entropy(outputs, targets, reduction="none").cpu()
     try:
         return vmap(lambda o, t: work.loss(o[None], t[None]))(outputs, targets).cpu()
-    except RuntimeError:  # a loss that looks at its numbers cannot be mapped
+    except RuntimeError:  # vmap cannot map a loss that branches on numbers
         return torch.stack([work.loss(o[None], t[None]) for o, t in zip(outputs, targets, strict=True)]).cpu()
 
 
@@ -166,7 +166,7 @@ def _each(work: TrainingContext, outputs: Tensor, targets: Tensor) -> Tensor:
 def consistency(
     work: TrainingContext, vector: Tensor, reference: Tensor, stimuli: Tensor, distance: Distance
 ) -> Consistent:
-    """Rc of formula 10 for each layer of a model against a reference, on the stimuli."""
+    """Return rc of formula 10 for each layer of a model against a reference, on the stimuli."""
     local, community = layer_outputs(work, vector, stimuli), layer_outputs(work, reference, stimuli)
     return Consistent(
         tuple(
@@ -177,11 +177,11 @@ def consistency(
 
 
 def layer_outputs(work: TrainingContext, vector: Tensor, stimuli: Tensor) -> list[Tensor]:
-    """v_l of formula 5: what each layer puts out on each stimulus, one row a stimulus."""
+    """Return v_l of formula 5: each layer's outputs, one row per stimulus."""
     work.binding.bind(vector)
     work.module.eval()
     seen: dict[str, Tensor] = {}
-    # an adapter may put out nothing but zeros, which show no likeness: what it adapts is compared
+    # an adapter's outputs may be all zeros, so the outputs of the module it adapts are compared
     places = [layer.adapts or layer.module for layer in work.layout.layers]
     paths = dict.fromkeys(places)
 
@@ -220,21 +220,21 @@ def dissimilarities(outputs: Tensor, distance: Distance) -> Tensor:
 
 
 def squared_correlation(a: Tensor, b: Tensor) -> float:
-    """rho^2 of formula 10; a constant matrix tells nothing: 1 if both are constant, else 0."""
+    """Return rho^2 of formula 10; if a matrix is constant: 1 if both are, else 0."""
     a, b = a - a.mean(), b - b.mean()
-    # distances that differ by rounding only are one constant
+    # treat distances that differ by rounding only as constant
     flat_a, flat_b = float(a.abs().max()) < 1e-12, float(b.abs().max()) < 1e-12
     if flat_a or flat_b:
         return float(flat_a and flat_b)
     squared = float((a @ b) ** 2 / ((a @ a) * (b @ b)))
-    return min(1.0, squared) if math.isfinite(squared) else 0.0  # outputs that overflow show no likeness
+    return min(1.0, squared) if math.isfinite(squared) else 0.0  # overflow counts as no correlation
 
 
 # ------------------------------------------------------------------------------------ gradient norms (RADFed)
 
 
 def squared_gradient_norm(work: TrainingContext, vector: Tensor, examples: Tensor, batch: int | None) -> float:
-    """Mean squared norm of the gradient at a model: of single examples (batch None) or of mini-batches.
+    """Return the mean squared gradient norm at a model: of single examples (batch None) or of mini-batches.
 
     RADFed Alg. 2, ClientUpdate line 3: p = (1 / |D|) sum over d of ||grad l_d(w*)||^2; section III.B takes
     mini-batches instead.
@@ -272,5 +272,5 @@ def _per_sample(work: TrainingContext, vector: Tensor, examples: Tensor) -> floa
 
 
 def _one_by_one_in_parallel(work: TrainingContext) -> bool:
-    """torch.func cannot map over recurrent layers, nor over texts, whose padding is cut off by their lengths."""
+    """Return whether torch.func can map the network: not with recurrent layers, nor texts cut to their lengths."""
     return not work.has_texts and not any(isinstance(part, nn.RNNBase) for part in work.module.modules())

@@ -1,7 +1,7 @@
-"""Targets for every token: the loss, and what is counted of them.
+"""Losses and counts for tasks with a target for every token.
 
-Outputs are [example, position, token or label], targets [example, position]. A position whose target is IGNORED counts
-nothing, and so does one that the outputs lack: a network may cut the padding off that a whole batch ends in.
+Outputs are [example, position, token or label], targets [example, position]. Positions with the target IGNORED do not
+count, nor do those beyond the outputs: a network may cut off the common padding of a batch.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from archipel.core.types import IGNORED
 
 
 def token_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross entropy of the tokens that have a target; 0 if none has."""
+    """Return the mean cross entropy of the tokens that have a target; 0 without any."""
     targets = targets[:, : outputs.shape[1]]
     total = cross_entropy(outputs.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORED, reduction="sum")
     return total / (targets != IGNORED).sum().clamp(min=1)
 
 
 def token_losses(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the sum of the losses of every example's tokens."""
+    """Return for each example the sum of its tokens' losses."""
     targets = targets[:, : outputs.shape[1]]
     return cross_entropy(outputs.float().mT, targets, ignore_index=IGNORED, reduction="none").sum(dim=1)
 
 
 def token_counts(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return how many tokens of every example were predicted wrongly and rightly: [example, 2]."""
+    """Return each example's counts of wrong and right tokens, [example, 2]."""
     targets = targets[:, : outputs.shape[1]]
     counted = (targets != IGNORED).sum(dim=1)
     right = ((outputs.argmax(dim=2) == targets) & (targets != IGNORED)).sum(dim=1)
@@ -35,5 +35,5 @@ def token_counts(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def targets_of(targets: Tensor) -> Tensor:
-    """Return how many targets every example has."""
+    """Return each example's number of targets."""
     return (targets != IGNORED).sum(dim=1)

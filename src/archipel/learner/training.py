@@ -1,4 +1,4 @@
-"""Training one learner at a time, in plain PyTorch: the meaning of a task. Faster executions have to agree with it."""
+"""Training of one learner in plain PyTorch: the reference that faster executors have to agree with."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ UNSAVED = "unsaved buffers"
 
 
 def advance(work: TrainingContext, job: Job, epochs: int | None = None) -> None:
-    """Carry a job on by so many epochs, or to its end."""
+    """Advance a job by this many epochs, or until it is done."""
     if (work.local_noise is None) != (job.noise is None):
-        raise RuntimeError(f"A task of {job.learner.name!r} with noise={job.noise} under {work.local_noise}.")
+        raise RuntimeError(f"A task of {job.learner.name!r} has noise={job.noise}, and the study {work.local_noise}.")
     job.vector = job.vector.clone()
     work.binding.bind(job.vector)
     if job.watches and not job.losses:
@@ -60,7 +60,7 @@ def _advance_kept(work: TrainingContext, job: Job, plan: Plan, name: str, last: 
 
 
 def _advance_phase(work: TrainingContext, job: Job, plan: Plan, last: float, end: float, of: str = "") -> None:
-    """Carry a job on to the end of its phase, or to this epoch if that comes first."""
+    """Advance a job to the end of its phase, or to this epoch if that is earlier."""
     unsaved = work.binding.unsaved
     unsaved.reset()
     with _trainable(work.module, work, plan.trains) as parameters:
@@ -83,7 +83,7 @@ def _advance_phase(work: TrainingContext, job: Job, plan: Plan, last: float, end
 
 
 def report(work: TrainingContext, job: Job, vector: Tensor, epochs: int) -> Metrics:
-    """Return what the learner reports beside its model after this many epochs."""
+    """Return the learner's report after this many epochs."""
     asked, learner = job.plan.reports, job.learner
     validation = norm = None
     classes: tuple[int, ...] = ()
@@ -110,7 +110,7 @@ class _Steps:
     def __init__(
         self, work: TrainingContext, job: Job, plan: Plan, parameters: list[nn.Parameter], of: str = ""
     ) -> None:
-        """of: the kept vector that is trained; empty: the task's model."""
+        """of: the kept vector to train; empty: the task's model."""
         self.optimiser = optimiser(plan, parameters)
         if job.memory:
             _remember(self.optimiser, job.memory)
@@ -130,7 +130,7 @@ class _Steps:
                 self.descent.begin(self.point)
 
     def step(self, x: Tensor, y: Tensor, number: int) -> None:
-        """Make one step on a mini-batch; number: of the step in its task."""
+        """Make one step on a mini-batch; number: the step's number in its task."""
         self.optimiser.zero_grad()
         if self.noised is not None:
             self.noised.write(x, y, number)
@@ -151,13 +151,13 @@ class _Steps:
         self.optimiser.step()
 
     def _backward(self, x: Tensor, y: Tensor) -> None:
-        """Put the gradient on a mini-batch into the parameters."""
+        """Write the gradient on a mini-batch to the parameters."""
         for piece, share in _batch_pieces(y, self.accumulate, self.per_token):
             loss = self.loss(x[piece], y[piece])
             (loss if share == 1 else share * loss).backward()
 
     def memory(self) -> dict[str, Any]:
-        """Return what the optimiser remembers."""
+        """Return the optimiser's state."""
         return {str(i): dict(state) for i, state in self.optimiser.state_dict()["state"].items()}
 
 
@@ -167,7 +167,7 @@ def _epoch(work: TrainingContext, job: Job, plan: Plan, steps: _Steps) -> None:
     draws = None if augment is None else augment.draws(job.key, job.epochs, job.examples)
     seed = job.key + job.epochs if job.noise is None else job.noise.randomness(job.epochs)
     with _randomness(work.x.device, seed):
-        # of all steps of the task: no two of them may draw the same noise
+        # counted over the whole task: no two steps may draw the same noise
         before = steps_after(job.plan, job.examples, job.epochs)
         for number, positions in enumerate(_batches(work, job, plan), before):
             chosen = job.learner.train[positions]
@@ -184,7 +184,7 @@ def _batches(work: TrainingContext, job: Job, plan: Plan) -> list[Tensor]:
 
 
 def _batch_pieces(y: Tensor, count: int, per_token: bool) -> list[tuple[Tensor | slice, float]]:
-    """Return so many pieces of a mini-batch, and the share that the mean loss of each has in that of the batch."""
+    """Return `count` pieces of a mini-batch, each with its weight in the batch's mean loss."""
     if count == 1:
         return [(slice(None), 1.0)]
     weights = targets_of(y).clamp(min=1) if per_token else torch.ones(len(y))
@@ -194,16 +194,16 @@ def _batch_pieces(y: Tensor, count: int, per_token: bool) -> list[tuple[Tensor |
 
 @contextmanager
 def _randomness(device: torch.device, key: int) -> Iterator[None]:
-    """Dropout draws from the task's key, and leaves no trace outside."""
+    """Seed torch by the task's key within a block, for dropout, and restore the generator afterwards."""
     on_cpu = device.type == "cpu"
     with torch.random.fork_rng(devices=[] if on_cpu else [device], device_type="cuda" if on_cpu else device.type):
-        # torch.manual_seed looks at every backend, which costs more than a small epoch
+        # torch.manual_seed visits every backend, which costs more than a small epoch
         (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(key)
         yield
 
 
 def _training_mode(work: TrainingContext, layers: tuple[str, ...] | None) -> None:
-    """Batch norm of a frozen layer keeps its statistics and uses them."""
+    """Switch to training mode, except frozen layers: their batch norm uses its running statistics unchanged."""
     work.module.train()
     for layer in work.layout.layers:
         if layer.buffers and layers is not None and layer.name not in layers:
@@ -211,7 +211,7 @@ def _training_mode(work: TrainingContext, layers: tuple[str, ...] | None) -> Non
 
 
 def _pieces(work: TrainingContext, vector: Tensor | None, parameters: list[nn.Parameter]) -> list[Tensor]:
-    """Return the pieces of a vector that belong to these parameters; none if there is no vector."""
+    """Return views of a vector for these parameters; an empty list without a vector."""
     if vector is None:
         return []
     places = {id(parameter): name for name, parameter in work.module.named_parameters()}
@@ -229,7 +229,7 @@ def _remember(steps: torch.optim.Optimizer, memory: dict[str, dict[str, Tensor]]
 def _trainable(
     module: nn.Module, work: TrainingContext, layers: tuple[str, ...] | None
 ) -> Iterator[list[nn.Parameter]]:
-    """Freeze the other layers for the time of a task."""
+    """Freeze the other layers within a block."""
     owned = {
         entry.name for layer in work.layout.layers if layers is None or layer.name in layers for entry in layer.entries
     }

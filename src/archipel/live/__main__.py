@@ -1,4 +1,4 @@
-"""`python -m archipel.live`: the page's process, which its parent starts and speaks to."""
+"""`python -m archipel.live`: the page's process, started by `PageProcess`."""
 
 from archipel.live.page_process import serve_from_pipe
 

@@ -1,8 +1,8 @@
-"""Who may see the page.
+"""Access control of the page.
 
-On loopback: every user of this machine, if the browser was told to come here (a page elsewhere could name this machine
-by a domain of its own, which the Host header gives away). Elsewhere: a caller with an operator's certificate, or
-with the token, which the first address carries and a cookie keeps afterwards.
+On loopback, every user of this machine is admitted if the Host header names this machine, which prevents DNS
+rebinding. Elsewhere, a caller needs an operator's certificate, or the token, which is in the page's first URL and then
+in a cookie.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Access:
 
     host: str
     token: str | None = None
-    """None: no token opens it."""
+    """None: no token is accepted."""
     operators: Collection[str] = ()
-    """Names of operators whose certificates open it."""
+    """Names of operators whose certificates are accepted."""
     revoked: Path | None = None
-    """File of serial numbers of certificates that no longer count."""
+    """File of serial numbers of revoked certificates."""
     _last: list[frozenset[str]] = field(default_factory=lambda: [frozenset()], compare=False, repr=False)
-    """The list as it was last read."""
+    """The revoked serial numbers, as last read."""
 
     @property
     def loopback(self) -> bool:
@@ -51,9 +51,9 @@ class Access:
         return self.token is not None and hmac.compare_digest(self.token.encode(), token.encode())
 
     def knows(self, certificate: dict[str, Any] | None) -> bool:
-        """Return whether a verified certificate is that of a listed operator, and neither expired nor revoked."""
+        """Return whether a verified certificate belongs to a listed operator and is neither expired nor revoked."""
         if not certificate or ssl.cert_time_to_seconds(certificate["notAfter"]) <= time.time():
-            return False  # a connection may be older than the end of its certificate
+            return False  # the certificate may have expired since the connection was made
         uris = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "URI"]
         ours = [uri for uri in uris if uri.startswith("archipel:")]
         if len(ours) != 1 or not ours[0].startswith(OPERATOR) or ours[0].removeprefix(OPERATOR) not in self.operators:
@@ -61,7 +61,7 @@ class Access:
         return certificate["serialNumber"].lower().lstrip("0") not in self._revoked_serials()
 
     def _revoked_serials(self) -> frozenset[str]:
-        """Return the list; what was read stays in force if the file vanishes or is damaged."""
+        """Return the revoked serial numbers; the last ones read stay in force if the file is missing or damaged."""
         if self.revoked is not None:
             with suppress(OSError, ValueError):
                 lines = self.revoked.read_text(encoding="utf-8").splitlines()
@@ -79,7 +79,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this very machine."""
+    """Return whether a host is a loopback address."""
     try:
         return host.lower() == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -87,7 +87,7 @@ def is_loopback(host: str) -> bool:
 
 
 def tls_context(certificates: Path) -> ssl.SSLContext:
-    """Return the context of a server with the controller's certificate; callers may show one of the same authority."""
+    """Return a TLS context with the controller's certificate; clients may present one of the same authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificates / "certificate.pem", certificates / "key.pem")

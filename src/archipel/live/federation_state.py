@@ -1,6 +1,6 @@
-"""Follow a federation by its journal, which SQLite lets others read while the controller writes.
+"""Follow a federation by its journal, an SQLite database that can be read while the controller writes.
 
-What is not in the journal (who is silent, which certificates end soon) the controller itself tells, line by line.
+The controller itself sends what is not in the journal, such as silent learners and expiring certificates.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from archipel.storage.packed_rows import read_blocks
 
 JOURNAL = "journal.sqlite"
 AT_ONCE = 5000
-"""Records that one look reads."""
+"""Most records read by one poll."""
 SHOWN = 50
-"""Rows of the audit that are shown."""
+"""Rows of the audit log that are shown."""
 BLOCKS = 4
-"""Packed blocks of the audit that are searched for them."""
+"""Packed blocks of the audit log that are searched for them."""
 
 
 class FederationState:
-    """The run of a federation, as far as its journal has been read. It is the only run of its page."""
+    """The run of a federation, as far as its journal has been read; the only run of its page."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -39,19 +39,19 @@ class FederationState:
         self.timeline = Timeline()
         self.runs = [self]
         self.federation: dict[str, Any] = {}
-        """The controller's own words, and the last rows of the audit."""
+        """The controller's status, and the last rows of the audit log."""
         self._base: sqlite3.Connection | None = None
         self._place = (-1, -1)
         self._audited = 0
 
     def poll(self) -> bool:
-        """Read on; return whether there may be more at once."""
+        """Read new records; return whether more may be available immediately."""
         if self._base is None:
             if not (self.folder / JOURNAL).exists():
                 return False
             address = f"{(self.folder / JOURNAL).resolve().as_uri()}?mode=ro"
             self._base = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
-        self._base.execute("BEGIN")  # no row moves into a block between two reads
+        self._base.execute("BEGIN")  # one snapshot: rows may be moved into packed blocks between reads
         try:
             rows, more = self._next_records()
             self._read_audit()
@@ -65,7 +65,7 @@ class FederationState:
         return more
 
     def tell(self, status: dict[str, Any]) -> None:
-        """Take over what the controller says of itself."""
+        """Store the controller's status."""
         self.federation |= status
         self.about |= {"name": status["name"], "metric": status["metric"] or ""}
         self.timeline.metric = self.about["metric"]
@@ -79,7 +79,7 @@ class FederationState:
         self.timeline.layers(status["seconds"], status["moved"])
 
     def _next_records(self) -> tuple[list[Any], bool]:
-        """Return the records behind the last one that was read, and whether there may be more."""
+        """Return the records after the last one read, and whether there may be more."""
         assert self._base is not None
         for block in read_blocks(self._base, "records", self._place[0]):
             rows = [row for row in block.rows() if (row[0], row[1]) > self._place]
@@ -90,7 +90,7 @@ class FederationState:
         return found, len(found) == AT_ONCE
 
     def _read_audit(self) -> None:
-        """Keep the last rows of the audit, and the last refusals apart: many rows may follow them."""
+        """Read the last rows of the audit log and, separately, the last refusals."""
         assert self._base is not None
         query = "SELECT number, at, who, what, detail FROM audit WHERE number > ? {} ORDER BY number DESC LIMIT ?"
         blocks = islice(read_blocks(self._base, "audit", self._audited + 1, backwards=True), BLOCKS)
@@ -103,7 +103,7 @@ class FederationState:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of the journal, where collections stand as [kind, contents], as JSON has it."""
+    """Convert a value of the journal, which stores collections as [kind, contents], to plain JSON."""
     if not isinstance(value, list):
         return value
     kind, content = value

@@ -1,6 +1,7 @@
-"""Follow what the page shows, in a thread of its own, and tell when it has changed.
+"""Poll the page's source in a thread, and notify watchers of changes.
 
-Nobody queues: a watcher waits for a change and then takes the state as it is. A slow one gets fewer, larger changes.
+There are no queues: a watcher waits for a change and then reads the current state. A slow one gets fewer, larger
+changes.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from archipel.live.run_folder import RunStage
 from archipel.live.timeline import Timeline
 
 TICK = 0.03
-"""Seconds between two looks while somebody watches: with what follows them, more than 20 updates a second."""
+"""Seconds between polls while there are watchers; allows more than 20 updates a second."""
 REST = 2.0
-"""Times as long as a look took does the follower rest before the next, so that it never takes a whole processor."""
+"""Pause after a poll as a multiple of its duration, which limits the use of the processor."""
 IDLE = 1.0
-"""Seconds between two looks while nobody does."""
+"""Seconds between polls without watchers."""
 
 
 class FollowedRun(Protocol):
@@ -35,7 +36,7 @@ class FollowedRun(Protocol):
 
 
 class Followed(Protocol):
-    """What the page is about: a folder of results or a federation."""
+    """The source of the page: a folder of results or a federation."""
 
     @property
     def title(self) -> str: ...
@@ -47,15 +48,15 @@ class Followed(Protocol):
 
 
 class Follower:
-    """Look again and again, and keep what watchers are told."""
+    """Polls the source and keeps the state for watchers."""
 
     def __init__(self, followed: Followed) -> None:
         self.followed = followed
         self.server = secrets.token_hex(8)
-        """Tells this server from one that was restarted: what a page has of the other one is void."""
+        """Identifies this server; a page discards the data of an earlier one."""
         self.overview = ""
         self.sizes: dict[int, tuple[int, int, int]] = {}
-        """By run: its generation, and the bytes of its curve and its events."""
+        """For each run: its generation, and the lengths in bytes of its curve and its events."""
         self.changes = 0
         self.watchers = 0
         self._changed = threading.Condition()
@@ -66,7 +67,7 @@ class Follower:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, and let watchers go."""
+        """Stop the thread and release watchers."""
         self._closed.set()
         with self._changed:
             self._changed.notify_all()
@@ -76,13 +77,13 @@ class Follower:
         return self._closed.is_set()
 
     def wait(self, seen: int, seconds: float) -> int:
-        """Wait until there is something new since the change `seen`; return the number of the last change."""
+        """Wait for a change after number `seen`; return the number of the last change."""
         with self._changed:
             self._changed.wait_for(lambda: self.changes != seen or self.closed, seconds)
             return self.changes
 
     def look(self) -> bool:
-        """Look once; return whether there may be more at once."""
+        """Poll once; return whether more may be available immediately."""
         more = self.followed.poll()
         sizes = {
             number: (run.generation, run.timeline.curve.size, run.timeline.events.size)
@@ -104,7 +105,7 @@ class Follower:
             self._closed.wait(0 if more else max(TICK - took, REST * took) if self.watchers else IDLE)
 
     def _describe(self) -> str:
-        """Return what the page says of the whole, as JSON."""
+        """Return the page's overview as JSON."""
         runs = [
             {
                 "place": run.place,

@@ -1,6 +1,6 @@
-"""A text that grows on disk: any number of readers take what they miss, whenever they like.
+"""An append-only text on disk, which any number of readers read at their own pace.
 
-So a reader that is slow, or gone, costs the writer nothing, and the text costs no memory.
+Slow or vanished readers cost the writer nothing, and the text takes no memory.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import os
 import tempfile
 
 AT_ONCE = 1 << 22
-"""Most bytes that one reading returns."""
+"""Most bytes returned by one read."""
 
 
 class GrowingText:
-    """Lines in an unnamed file. One thread appends; others read what is complete."""
+    """Lines in an unnamed file. One thread appends; others read the flushed part."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="archipel-live-")  # noqa: SIM115 (open as long as this object)
         self.size = 0
-        """Bytes that can be read."""
+        """Number of bytes that can be read."""
         self._waiting: list[str] = []
 
     def append(self, line: str) -> None:
@@ -26,7 +26,7 @@ class GrowingText:
         self._waiting.append(line)
 
     def flush(self) -> None:
-        """Make the lines that were appended readable."""
+        """Make the appended lines readable."""
         if self._waiting:
             data = ("\n".join(self._waiting) + "\n").encode()
             self._waiting.clear()
@@ -34,5 +34,5 @@ class GrowingText:
             self.size += len(data)
 
     def read(self, start: int) -> bytes:
-        """Return the next bytes, up to a limit."""
+        """Return the bytes from `start`, up to a limit."""
         return os.pread(self._file.fileno(), max(0, min(self.size - start, AT_ONCE)), start)

@@ -1,11 +1,11 @@
 """Serve the page over HTTP: read-only, from the standard library.
 
     /                         the page
-    /news                     server-sent events: what has grown, and the overview when it has changed
+    /news                     server-sent events: lengths of texts, and the overview when it has changed
     /curve/N?from=BYTES       the curve of run N from a byte on
     /events/N?from=BYTES      its events
 
-The page fetches what it misses at its own pace; nothing waits for it here.
+The page fetches new data at its own pace; the server never waits for it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from archipel.live.page_file import live_page
 PATIENCE = 30.0
 """Seconds that a caller who was admitted may take to say or to take something."""
 PULSE = 10.0
-"""Seconds without news after which a watcher is told that the server is there."""
+"""Seconds without news before a watcher is sent a heartbeat."""
 PACE = 0.03
-"""Seconds between two pieces of news for one watcher."""
+"""Fewest seconds between two pieces of news for a watcher."""
 LOOK = 5.0
-"""Seconds between two looks at whether a watcher may still watch."""
+"""Seconds between checks of a watcher's access."""
 OVERVIEW_PACE = 0.5
-"""Seconds between two overviews for one watcher: they are larger."""
+"""Fewest seconds between two overviews for a watcher, which are larger."""
 
 HEADERS = {
     "Cache-Control": "no-store",
@@ -72,14 +72,14 @@ class LiveServer(ThreadingHTTPServer):
         return f"{scheme}://{host}:{self.server_port}/{token}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer a caller in a thread, if there is a slot."""
+        """Serve a caller in a thread, if there is a free slot."""
         if self.callers.enter(request, client_address[0]):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Shake hands here and not where callers are accepted, so that a silent one keeps nobody waiting."""
+        """Do the TLS handshake in the caller's thread, so that a silent caller does not block others."""
         request.settimeout(PATIENCE)
         try:
             if self._context is not None:
@@ -98,7 +98,7 @@ class LiveServer(ThreadingHTTPServer):
         self.callers.end_late()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore callers that went away."""
+        """Ignore callers that have disconnected."""
 
 
 class LiveHandler(BaseHTTPRequestHandler):
@@ -122,7 +122,7 @@ class LiveHandler(BaseHTTPRequestHandler):
             return
         if not access.admits(self.headers, self._certificate()):
             needed = (
-                "Open the page at localhost." if access.loopback else "It takes an operator's certificate or a token."
+                "Open the page at localhost." if access.loopback else "It needs an operator's certificate or a token."
             )
             self._answer(needed.encode(), "text/plain", HTTPStatus.FORBIDDEN, {"Connection": "close"})
             return
@@ -139,7 +139,7 @@ class LiveHandler(BaseHTTPRequestHandler):
                 self._answer(b"There is no such page.", "text/plain", HTTPStatus.NOT_FOUND)
 
     def _read(self, what: str, number: int, start: str) -> None:
-        """Return what follows a byte of a run's text."""
+        """Send a run's text from a byte on."""
         runs = self.server.follower.followed.runs
         if number >= len(runs) or not start.isdigit():
             self._answer(b"There is no such run.", "text/plain", HTTPStatus.NOT_FOUND)
@@ -149,7 +149,7 @@ class LiveHandler(BaseHTTPRequestHandler):
         self._answer(text.read(int(start)), "text/plain; charset=utf-8")
 
     def _tell_news(self) -> None:
-        """Send what has changed, until the caller goes away."""
+        """Send changes until the caller disconnects."""
         self.send_response(HTTPStatus.OK)
         self._headers({"Content-Type": "text/event-stream", "Connection": "close"})
         self.close_connection = True
@@ -158,7 +158,7 @@ class LiveHandler(BaseHTTPRequestHandler):
         try:
             self._follow(follower)
         except OSError:
-            pass  # it went away, or took too long
+            pass  # disconnected or timed out
         finally:
             follower.watchers -= 1
 
@@ -183,7 +183,7 @@ class LiveHandler(BaseHTTPRequestHandler):
             if grown:
                 sizes |= grown
                 self._event("sizes", json.dumps(grown))
-            # an overview that has to wait is sent with the next look, also if nothing else changes
+            # a delayed overview is sent by the next check, even without other changes
             seen = changes if overview == follower.overview else -1
             pause.wait(PACE)
             rested += PACE
@@ -209,4 +209,4 @@ class LiveHandler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: requests of a page are no news."""
+        """Do not log requests."""

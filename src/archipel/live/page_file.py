@@ -1,6 +1,6 @@
-"""Put the page together: markup, style and scripts of the folder `page` in one file that loads nothing.
+"""Bundle the page: markup, style and scripts of the folder `page` in one file that loads nothing else.
 
-The policy names the style and the script by their hashes, so the browser runs nothing else, whatever a name contains.
+The content security policy allows the style and the script by hash only, so nothing injected by a name can run.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ STYLES = ("uPlot.min.css", "palette.css", "page.css")
 
 @dataclass(frozen=True)
 class PageFile:
-    """The page, and the policy that the server sends with it."""
+    """The page and its content security policy."""
 
     text: bytes
     policy: str
 
 
 def live_page() -> PageFile:
-    """Return the page as the server gives it."""
+    """Return the page that the server sends."""
     style, script = bundle(STYLES), bundle(SCRIPTS)
     text = _part("page.html").replace("<!-- panels -->", _part("panels.html"))
     text = text.replace("<!-- style -->", f"<style>{style}</style>")
@@ -41,17 +41,17 @@ def live_page() -> PageFile:
 
 
 def bundle(names: Sequence[str]) -> str:
-    """Return files of the page, one after the other."""
+    """Return concatenated files of the page."""
     return "\n".join(_part(name) for name in names)
 
 
 def source(content: str) -> str:
-    """Return a content's hash as a policy names it."""
+    """Return a content's hash as a source of the policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
 
 
 def embedded(data: object) -> str:
-    """Return data as JSON that cannot end the script element it stands in."""
+    """Return data as JSON that cannot end the script element around it."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
 
 

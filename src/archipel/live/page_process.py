@@ -1,8 +1,7 @@
-"""The page from a process of its own: it costs the run or the controller beside it neither a thread nor the lock.
+"""Serve the page from a separate process, which takes no thread and no interpreter lock from the run.
 
-The two processes speak over pipes: down go the settings and then, line by line, what a controller says of itself; up
-comes the address of the page, or why there is none. When the parent ends, however it ends, the pipe closes and the
-child ends too.
+The parent sends the settings over a pipe and then lines with a controller's status; the child answers with the page's
+address, or the reason why there is none. When the parent ends in any way, the pipe closes and the child exits.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from archipel.live.results_folder import ResultsFolder
 from archipel.live.serving import PortTaken, open_page
 
 TRIES, PAUSE = 50, 0.1
-"""How often and how long apart the port of a controller that was killed is tried."""
+"""Number of attempts, and seconds between them, while a killed controller's page still has the port."""
 
 
 @dataclass(frozen=True)
 class PageSettings:
-    """What the page follows, and where it listens."""
+    """The page's source and address."""
 
     folder: str
     listen: str | None = None
-    """HOST:PORT; None: the usual place, or a free port."""
+    """HOST:PORT; None: the default port, or a free one."""
     federation: bool = False
-    """The folder is a controller's state."""
+    """Whether the folder is a controller's state."""
     certificates: str | None = None
     """Folder of the controller's certificate, for pages beyond this machine."""
     operators: tuple[str, ...] = ()
@@ -46,10 +45,10 @@ class PageSettings:
 
 
 class PageProcess:
-    """The child process, as its parent holds it."""
+    """The parent's handle of the child process."""
 
     def __init__(self, settings: PageSettings) -> None:
-        """Start it; `url` waits until it listens."""
+        """Start the process; `url` waits until it listens."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "archipel.live"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -61,7 +60,7 @@ class PageProcess:
 
     @cached_property
     def url(self) -> str:
-        """The page's address, when the process listens; raises OSError if it cannot."""
+        """The page's address; waits until the process listens, and raises OSError if it cannot."""
         assert self._process.stdout is not None
         said = self._process.stdout.readline().strip()
         if not said.startswith("http"):
@@ -75,7 +74,7 @@ class PageProcess:
         return self._process.pid
 
     def announce(self, opened: Callable[[str], None], failed: Callable[[str], None]) -> None:
-        """Say where the page is, or why there is none, as soon as that is known; do not wait for it."""
+        """Call one of these with the page's address or the error, once known, without waiting for it."""
 
         def say() -> None:
             try:
@@ -86,7 +85,7 @@ class PageProcess:
         threading.Thread(target=say, name="announce", daemon=True).start()
 
     def tell(self, status: dict[str, Any]) -> None:
-        """Pass on what a controller says of itself; of what waits, only the last stays."""
+        """Send a controller's status; a newer one replaces one not sent yet."""
         with self._news:
             self._next = json.dumps(status)
             self._news.notify()
@@ -113,12 +112,12 @@ class PageProcess:
                 if self._closed:
                     pipe.close()
                     return
-            except OSError:  # it has ended: the page is away, and nothing else
+            except OSError:  # the process has ended; only the page is lost
                 return
 
 
 def open_when_free(followed: Followed, listen: str | None, **access: Any) -> LiveServer:
-    """Open the page; while the page of a controller that was killed still has the port, wait for it."""
+    """Open the page; retry while a killed controller's page still has the port."""
     for _ in range(TRIES):
         try:
             return open_page(followed, listen, **access)
@@ -130,8 +129,8 @@ def open_when_free(followed: Followed, listen: str | None, **access: Any) -> Liv
 
 
 def serve_from_pipe() -> None:
-    """Be the child process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for the parent
+    """Run the child process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     settings = PageSettings(**json.loads(sys.stdin.readline()))
     folder = Path(settings.folder)
     followed = FederationState(folder) if settings.federation else ResultsFolder(folder)

@@ -13,7 +13,7 @@ from archipel.live.run_folder import DESCRIPTION, LIVE, RunFolder
 
 RUNS, STUDY = "runs.json", "study.toml"
 SCAN = 1.0
-"""Seconds between two looks for new runs."""
+"""Seconds between scans for new runs."""
 
 
 class ResultsFolder:
@@ -23,7 +23,7 @@ class ResultsFolder:
         self.folder = folder
         self.runs: list[RunFolder] = []
         self.federation: dict[str, Any] | None = None
-        """Results have none."""
+        """None: this is not a federation."""
         self._scanned = -SCAN
 
     @property
@@ -34,7 +34,7 @@ class ResultsFolder:
         return str(tomllib.loads(path.read_text(encoding="utf-8")).get("title", name)) if path.exists() else name
 
     def poll(self) -> bool:
-        """Read on in all runs; return whether there may be more at once."""
+        """Read new data of all runs; return whether more may be available immediately."""
         if time.monotonic() - self._scanned >= SCAN:
             self._scan()
             self._scanned = time.monotonic()
@@ -46,7 +46,7 @@ class ResultsFolder:
         self.runs += [RunFolder(self.folder / place, place) for place in self._places() if place not in known]
 
     def _places(self) -> Sequence[str]:
-        """Return the runs of the study in its order, then others that are there: tuning, or runs saved by hand."""
+        """Return the study's runs in its order, then other runs in the folder, such as tuning."""
         planned: list[str] = []
         if (self.folder / RUNS).exists():
             planned = json.loads((self.folder / RUNS).read_text())

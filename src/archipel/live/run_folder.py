@@ -1,4 +1,4 @@
-"""Follow one run on disk: its records while it runs (live.jsonl), and when it is finished (records.jsonl, run.json)."""
+"""Follow a run on disk: its records while it runs (live.jsonl) and when finished (records.jsonl, run.json)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from archipel.live.timeline import Timeline
 
 LIVE, RECORDS, DESCRIPTION, ERROR = "live.jsonl", "records.jsonl", "run.json", "error.txt"
 AT_ONCE = 1 << 21
-"""Bytes that one look reads, so that many runs come forward together."""
+"""Most bytes read by one poll, so that many runs progress together."""
 QUIET = 30.0
-"""Seconds without a line after which an unfinished run counts as stopped."""
+"""Seconds without a new line before an unfinished run counts as stopped."""
 
 RunStage = Literal["waiting", "running", "stopped", "failed", "finished"]
 
@@ -25,14 +25,14 @@ class RunFolder:
     def __init__(self, folder: Path, place: str) -> None:
         self.folder = folder
         self.place = place
-        """What the study calls it."""
+        """Its path in the study's folder."""
         self.about: dict[str, Any] = {}
-        """Name, seed, settings, metric; why it ended."""
+        """Name, seed, settings, metric, and why it ended."""
         self.share: float | None = None
-        """How much of its budget is used."""
+        """The share of its budget that is used."""
         self.stage: RunStage = "waiting"
         self.generation = 0
-        """Raised when the run is read again from its beginning."""
+        """Incremented when the run is read again from its beginning."""
         self._begin()
 
     def _begin(self) -> None:
@@ -40,13 +40,13 @@ class RunFolder:
         self._file: BinaryIO | None = None
         self._rest = b""
         self._whole = False
-        """Everything was read."""
+        """Whether everything was read."""
 
     def poll(self) -> bool:
-        """Read on; return whether there may be more at once."""
+        """Read new records; return whether more may be available immediately."""
         if self._whole:
             return False
-        finished = (self.folder / DESCRIPTION).exists()  # before reading on: what is read then is everything
+        finished = (self.folder / DESCRIPTION).exists()  # checked before reading, so that the read is then complete
         if self._file is None:
             self._open(finished)
         read = self._file.read(AT_ONCE) if self._file is not None else b""
@@ -63,7 +63,7 @@ class RunFolder:
         return bool(read)
 
     def _open(self, finished: bool) -> None:
-        """Begin with the file of a running run if there is one: it is kept open when the run removes it."""
+        """Open the file of a running run, if any; it stays readable when the run removes it."""
         path = self.folder / (RECORDS if finished else LIVE)
         if finished:
             self._describe(json.loads((self.folder / DESCRIPTION).read_text()))
@@ -71,7 +71,7 @@ class RunFolder:
             self._file = path.open("rb")
 
     def _resumed(self) -> bool:
-        """Return whether the run was resumed: it writes a new file, from its first record on."""
+        """Return whether the run was resumed and so writes a new file from its first record on."""
         path = self.folder / LIVE
         return (
             self._file is not None
@@ -90,7 +90,7 @@ class RunFolder:
             self.timeline.layers(progress["time"], progress["layers"])
 
     def _describe(self, about: dict[str, Any]) -> None:
-        """Take over what is known of a run from its beginning."""
+        """Store the run's description."""
         wanted = ("name", "seed", "fold", "settings", "tuned", "metric", "algorithm")
         self.about = {name: about.get(name) for name in wanted}
         self.timeline.metric = about["metric"]
@@ -115,6 +115,6 @@ class RunFolder:
             return "waiting"
         try:
             age = time.time() - (self.folder / LIVE).stat().st_mtime
-        except FileNotFoundError:  # it has just been finished
+        except FileNotFoundError:  # the run has just finished
             return "running"
         return "running" if age < QUIET else "stopped"

@@ -1,4 +1,4 @@
-"""Open the server of a page: what it follows, where it listens, and whom it admits."""
+"""Open the server of a page: its source, address and access rules."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from archipel.live.results_folder import RUNS, ResultsFolder
 from archipel.live.run_folder import DESCRIPTION, LIVE
 
 USUAL = "localhost:9444"
-"""Where the page is unless it is told."""
+"""The default port."""
 
 
 class PortTaken(OSError):
-    """Another program listens at the address."""
+    """Another program is listening at the address."""
 
 
 def open_page(
@@ -30,11 +30,10 @@ def open_page(
     revoked: Path | None = None,
     token: str | None = None,
 ) -> LiveServer:
-    """Listen, and follow; without an address at the usual place, or at a free port if that is taken.
+    """Start the server and its follower; without an address at the default port, or at a free one if that is taken.
 
     certificates: folder of the controller's certificate, for TLS beyond this machine. operators: names whose
-    certificates are admitted there, unless they are in the file of revoked ones. token: opens it too; drawn if nothing
-    else does.
+    certificates are admitted there, unless revoked. token: admits as well; generated if nothing else would.
     """
     host, port = parse_address(listen or USUAL)
     beyond = not is_loopback(host)
@@ -50,7 +49,7 @@ def open_page(
             raise
         if listen is not None:
             raise PortTaken(
-                f"{listen}: another program listens there. Give another port, or none for a free one."
+                f"{listen}: another program is listening there. Give another port, or none for a free one."
             ) from None
         server = LiveServer(_bound(host, 0), follower, access, context)
     follower.start()
@@ -58,9 +57,9 @@ def open_page(
 
 
 def followed_in(folder: Path) -> Followed:
-    """Return what there is to follow in a folder: a federation's state, or results."""
+    """Return the source in a folder: a federation's state, or results."""
     if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: there is no such folder. Give one that runs were saved in.")
+        raise FileNotFoundError(f"{folder}: there is no such folder. Give a folder with saved runs.")
     if (folder / JOURNAL).exists():
         return FederationState(folder)
     if not (folder / RUNS).exists() and not any(next(folder.rglob(name), None) for name in (DESCRIPTION, LIVE)):
@@ -72,5 +71,5 @@ def followed_in(folder: Path) -> Followed:
 
 
 def _bound(host: str, port: int) -> tuple[str, int]:
-    """Return the address to bind: a name for this machine is IPv4's, so that nothing has to be looked up."""
+    """Return the address to bind; localhost becomes 127.0.0.1, which needs no lookup."""
     return ("127.0.0.1" if host.lower() == "localhost" else host, port)

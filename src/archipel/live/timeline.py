@@ -1,17 +1,17 @@
-"""A run's records as the page gets them: short lines of JSON in which learners are numbers.
+"""A run's records in the page's format: short lines of JSON in which learners are numbers.
 
     L number name group role examples                 a learner
-    h time task learner version                       it was given a task
+    h time task learner version                       a learner was given a task
     r time task steps epochs loss-before loss-after recalled
-    x time task learner reason                        something was not applied
+    x time task learner reason                        an answer was refused
     c time version rounds [bytes by kind] [[task learner weight stale-versions stale-steps path] ...] [layers]
     s time version rounds metrics validation          a score
-    m time learner there                              it joined or left
+    m time learner there                              a learner joined or left
     p time task [[learner seconds] ...]               sites evaluate a model
     d time version names values split                 divergence by layer
     k time learner what share                         a claim was cut
     b time version earlier                            the model was rolled back
-    n time learner norm clipped                       how far its update would have moved the model
+    n time learner norm clipped                       how far a learner's update would have moved the model
     e time version epsilon delta                      what the versions so far reveal of any learner
     y time bytes-by-kind-and-layer                    traffic so far
 
@@ -31,9 +31,9 @@ from archipel.live.growing_text import GrowingText
 KINDS = ("train down bytes", "train up bytes", "evaluate down bytes", "score down bytes")
 """The traffic of a commit's line, in this order."""
 WORK = KINDS[:3]
-"""Traffic of the method itself, without scoring for the records."""
+"""Traffic of the method itself, without scores for the records."""
 REASON = 300
-"""Letters of a reason that are shown."""
+"""Most characters of a reason that are shown."""
 
 
 class Timeline:
@@ -45,10 +45,10 @@ class Timeline:
         self.events = GrowingText()
         self.curve = GrowingText()
         self.time = 0.0
-        """When the last record was written."""
+        """Time of the last record."""
         self._learners: dict[str, int] = {}
         self._moved = array("d", [0.0])
-        """Megabytes by version: a score may come when the next version is there already."""
+        """Megabytes by version, since a score may arrive after the next version."""
         self._layers: object = None
 
     def flush(self) -> None:
@@ -67,7 +67,7 @@ class Timeline:
         return number
 
     def record(self, time: float, kind: str, record: Mapping[str, Any]) -> None:
-        """Add a record, given as its fields; kinds that the page does not show are left out."""
+        """Add a record, given as its fields; ignore kinds that the page does not show."""
         self.time = max(self.time, time)
         add = getattr(self, f"_{kind.lower()}", None)
         if add is not None:
@@ -142,14 +142,14 @@ class Timeline:
 
 
 def _short(value: float | str | None) -> float | None:
-    """Return a number to five digits; None for what is not finite, which files have as words."""
+    """Round a number to five digits; return None if it is not finite (files store such numbers as strings)."""
     if value is None or not math.isfinite(float(value)):
         return None
     return float(f"{float(value):.5g}")
 
 
 def _weight(weights: Sequence[float]) -> float | list[float | None] | None:
-    """Return a weight as one number, or one for each layer where they differ."""
+    """Return a weight as one number, or as one for each layer if they differ."""
     short = [_short(weight) for weight in weights]
     return short[0] if len(set(short)) == 1 else short
 

@@ -1,1 +1,1 @@
-"""What differential privacy rests on, without the rest of Archipel: secret noise and its account."""
+"""The basis of differential privacy, independent of the rest of Archipel: secret noise and its accounting."""

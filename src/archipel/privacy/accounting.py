@@ -1,14 +1,14 @@
-"""Accounts of differential privacy, by dp-accounting: what releases of a noised sum cost.
+"""Accounting of differential privacy, by dp-accounting: the cost of releasing noised sums.
 
-How learners are drawn decides what a release costs, and what two neighbouring runs differ in:
+The cost of a release, and the definition of neighbouring runs, depend on how learners are drawn:
 
-    poisson   each learner takes part with the same chance      one learner more or less; privacy loss distribution
+    poisson   each learner with the same probability            one learner more or less; privacy loss distribution
     fixed     m of n learners are drawn                         one learner replaced by another; Renyi divergence
-    counted   no draw, or none that hides anybody               one learner's updates set to zero; the Gaussian itself
-    summed    the same, of noise that learners have each a part of   Renyi divergence of sums of discrete Gaussians
+    counted   no draw, or none that amplifies privacy           one learner's updates set to zero; Gaussian mechanism
+    summed    as counted, with each learner adding a part of the noise; Renyi divergence of sums of discrete Gaussians
 
-Noise is the standard deviation in units of the clip. To replace a learner moves the sum by two clips, so `fixed` counts
-half of it. All bounds are upper ones.
+Noise is the standard deviation in units of the clip. Replacing a learner moves the sum by two clips, so `fixed` counts
+half of it. All results are upper bounds.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Sampling: TypeAlias = Literal["poisson", "fixed", "counted", "summed"]
 INTERVAL = 1e-3
 """Privacy losses are rounded up to multiples of this."""
 ORDERS = (1.25, 1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 512)
-"""Of the Renyi divergences that `fixed` and `summed` are accounted by."""
+"""Orders of the Renyi divergences for `fixed` and `summed`."""
 STEPS = 9
-"""Halvings of a factor of two in the noise that is looked for: it is found to 0.2 %."""
+"""Bisection steps in a search for the noise, within a factor of two: precision 0.2 %."""
 LEAST_NOISE = 1 / 32
 MOST_ROUNDS = 1 << 20
 
 
 class Draws(NamedTuple):
-    """So many rounds, each of `sampled` learners among so many; `counted` has (1, 1, times) of one learner."""
+    """A number of rounds of `sampled` learners among all; for `counted`, (1, 1, times) of one learner."""
 
     sampled: float
     among: int
@@ -64,7 +64,7 @@ def noise_for(sampling: Sampling, budget: float, draws: tuple[Draws, ...], delta
 
 
 def rounds_for(sampling: Sampling, budget: float, noise: float, sampled: float, among: int, delta: float) -> int:
-    """Return how many rounds the budget pays for, at most about a million."""
+    """Return how many rounds the budget allows, at most about a million."""
 
     def paid(rounds: int) -> bool:
         return epsilon(sampling, noise, (Draws(sampled, among, rounds),), delta) <= budget
@@ -80,7 +80,7 @@ def rounds_for(sampling: Sampling, budget: float, noise: float, sampled: float, 
 
 
 class NoisedSteps(NamedTuple):
-    """So many sums with this noise, in each of which an example takes part with this chance."""
+    """A number of sums with this noise, each of which includes an example with this probability."""
 
     noise: float
     chance: float
@@ -89,7 +89,7 @@ class NoisedSteps(NamedTuple):
 
 @lru_cache(maxsize=1 << 16)
 def epsilon_of_steps(steps: tuple[NoisedSteps, ...], delta: float) -> float:
-    """Return the epsilon of any one example, for whether it adds to these sums.
+    """Return the epsilon of one example, for adding or removing it from these sums.
 
     >>> round(epsilon_of_steps((NoisedSteps(1.0, 1.0, 1),), 1e-5), 4)
     4.3772
@@ -97,7 +97,7 @@ def epsilon_of_steps(steps: tuple[NoisedSteps, ...], delta: float) -> float:
     made = [one for one in steps if one.times]
     if not made:
         return 0.0
-    if all(one.chance == 1 for one in made):  # Gaussians add up to one
+    if all(one.chance == 1 for one in made):  # Gaussian mechanisms compose to one
         precision = sum(one.times / one.noise**2 for one in made)
         return float(library().get_epsilon_gaussian(precision**-0.5, delta))
     losses = [_sampled_loss(one.noise, one.chance).self_compose(one.times) for one in made]
@@ -106,13 +106,13 @@ def epsilon_of_steps(steps: tuple[NoisedSteps, ...], delta: float) -> float:
 
 @lru_cache(maxsize=1 << 12)
 def noise_for_steps(budget: float, chance: float, steps: int, delta: float) -> float:
-    """Return the least noise, to 0.2 %, with which so many steps cost no more than the budget."""
+    """Return the least noise, to 0.2 %, with which this many steps cost no more than the budget."""
     return noise_for(*_as_draws(chance, budget, steps), delta)
 
 
 @lru_cache(maxsize=1 << 12)
 def steps_for(budget: float, noise: float, chance: float, delta: float) -> int:
-    """Return how many steps the budget pays for, at most about a million."""
+    """Return how many steps the budget allows, at most about a million."""
     sampling: Sampling = "counted" if chance == 1 else "poisson"
     return rounds_for(sampling, budget, noise, chance, 1, delta)
 
@@ -122,7 +122,7 @@ def _as_draws(chance: float, budget: float, steps: int) -> tuple[Sampling, float
 
 
 def library() -> Any:
-    """Return dp-accounting; it is imported late, since it takes seconds."""
+    """Return dp-accounting, imported late since that takes seconds."""
     try:
         import dp_accounting
         import dp_accounting.pld

@@ -1,8 +1,8 @@
-"""Noise and draws that only who has the key can compute: SHAKE-256 of a key and a place.
+"""Noise and draws from a secret key: SHAKE-256 of the key and a place.
 
-The study's seed will not do: every learner knows it, and could subtract the noise. What is added to numbers depends on
-these numbers too: a state that is restored from a copy, or a caller who repeats a question in another form, gets
-independent noise, never the same noise on something else, whose difference would be exact.
+The study's seed would not be secret: every learner knows it and could subtract the noise. Noise also depends on the
+numbers it is added to: after restoring a copy of the state, or repeating a question in another form, different numbers
+get independent noise, since the difference of numbers with the same noise would be exact.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy.typing as npt
 KEY_BYTES = 32
 DIGEST_BYTES = 16
 SIGN, MAGNITUDE = np.uint64(63), np.uint64((1 << 63) - 1)
-"""Of 64 random bits, the place of the sign and the bits of the rest."""
+"""Of 64 random bits, the position of the sign and the mask of the rest."""
 ROUNDING = 2.0**-52
-"""Of float64: twice what a number is off by at most, relative to itself."""
+"""Machine epsilon of float64, twice the largest relative rounding error."""
 
 
 def new_key() -> str:
@@ -27,15 +27,15 @@ def new_key() -> str:
 
 
 def derived_key(key: str, purpose: str) -> str:
-    """Return a key for one purpose; it tells nothing of the others or of the key that it is derived from."""
+    """Return a key for one purpose, which reveals nothing of others or of the original key."""
     return hashlib.shake_256(bytes.fromhex(key) + b"key " + purpose.encode()).digest(KEY_BYTES).hex()
 
 
 def normal(key: str, place: str, count: int) -> npt.NDArray[np.float64]:
-    """Return independent normal numbers with deviation 1; the same key and place give the same ones.
+    """Return independent standard normal numbers; the same key and place give the same ones.
 
-    A bit is the sign and 63 are the tail probability, so that the tails are as finely drawn as the middle and end at
-    9.2 deviations, which are exceeded once in 2^64 numbers.
+    One bit is the sign and 63 are the tail probability, so that the tails are drawn as finely as the middle. They end
+    at 9.2 deviations, which a normal number exceeds once in 2^64.
     """
     from scipy.special import ndtri  # imported late: it takes long
 
@@ -52,17 +52,17 @@ def uniform(key: str, place: str, count: int) -> npt.NDArray[np.float64]:
 
 
 def noised(key: str, place: str, numbers: npt.NDArray[np.float64], deviation: float) -> npt.NDArray[np.float64]:
-    """Add normal noise of this deviation; other numbers at the same place get other noise."""
+    """Add normal noise of this deviation; different numbers at the same place get independent noise."""
     digest = hashlib.blake2b(np.ascontiguousarray(numbers).data, digest_size=DIGEST_BYTES).hexdigest()
     noisy: npt.NDArray[np.float64] = numbers + deviation * normal(key, f"{place} of {digest}", numbers.size)
     return noisy
 
 
 def limit(clip: float, count: int, size: int) -> float:
-    """Return a norm just below the clip, so that rounding does not lead a sum beyond it.
+    """Return a norm just below the clip, so that rounding cannot move a sum beyond it.
 
-    The norm of a vector of so many numbers is off by a factor of at most 1 + size x 2^-53, and leaving out one of so
-    many vectors within the clip changes what the others' sum is rounded by, by at most count^2 x 2^-52 clips.
+    The computed norm of `size` numbers is off by a factor of at most 1 + size x 2^-53, and removing one of `count`
+    vectors within the clip changes the rounding error of the others' sum by at most count^2 x 2^-52 clips.
     """
     return clip / (1 + (size + count * count) * ROUNDING)
 

@@ -1,7 +1,7 @@
 """Noise in whole numbers: the discrete Gaussian of Canonne, Kamath and Steinke 2020, drawn from a secret seed.
 
-P(x) is in proportion to exp(-x^2 / 2 s^2). A number from the discrete Laplace distribution of scale t is proposed and
-taken with the chance exp(-(|x| - s^2 / t)^2 / 2 s^2) (their algorithm 3). Chances are in float64, from 64 random bits.
+P(x) is proportional to exp(-x^2 / 2 s^2). A number from the discrete Laplace distribution of scale t is proposed and
+accepted with probability exp(-(|x| - s^2 / t)^2 / 2 s^2) (their algorithm 3), in float64, from 64 random bits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def discrete_gaussian(seed: bytes, deviation: float, size: int) -> npt.NDArray[n
 
 
 def _proposed(seed: bytes, deviation: float) -> npt.NDArray[np.int64]:
-    """Return the numbers that are taken of a block of proposed ones."""
+    """Return the accepted numbers of a block of proposed ones."""
     words = expand(seed, 2 * BLOCK, 64)
     first, second = words[:BLOCK], words[BLOCK:]
     scale = math.floor(deviation) + 1

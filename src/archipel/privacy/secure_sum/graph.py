@@ -1,8 +1,8 @@
-"""Who masks with whom: everybody with everybody, or in large cohorts a ring of random neighbours (Bell et al. 2020).
+"""The graph of masks: complete or, in large cohorts, a ring of random neighbours (Bell et al. 2020).
 
-The order of the ring follows from all public keys of the round, so a learner finds its neighbours itself. A controller
-can only try out cohorts and keys of colluding learners until a ring suits it; docs/explanation/secure-sums.md says how
-many tries that takes.
+The order of the ring is a hash of all public keys of the round, so each learner computes its neighbours itself. A
+controller can only try cohorts and keys of colluding learners until a ring suits it; docs/explanation/secure-sums.md
+says how many attempts that takes.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 EVERYBODY = 64
-"""Up to so many learners all are neighbours."""
+"""Largest cohort in which all learners are neighbours."""
 
 
 def degree(learners: int) -> int:
-    """Return how many neighbours each learner has."""
+    """Return the number of each learner's neighbours."""
     if learners <= EVERYBODY:
         return learners - 1
     return 2 * math.ceil(5 * math.log2(learners))
 
 
 def share_threshold(neighbours: int, threshold: float) -> int:
-    """Return how many shares give a learner's secret; its neighbours and the learner itself hold one each."""
+    """Return how many shares open a learner's secret; its neighbours and the learner itself hold one each."""
     return math.ceil(threshold * (neighbours + 1) - 1e-9)  # .7 * 10 is 7.000000000000001
 
 
@@ -34,9 +34,9 @@ def colluding(neighbours: int, threshold: float) -> int:
 
 
 def smallest_group(learners: int, threshold: float) -> int:
-    """Return how many learners' numbers are at least in any sum that can be opened, if none of them collude.
+    """Return the fewest learners in any sum that can be opened, if none of them collude.
 
-    In a ring the members of an opened group have so many others of it beside them that it goes around the ring:
+    In a ring, each member of an opened group has so many neighbours in the group that it extends around the ring;
     docs/decisions/0152 has the proof.
     """
     window = degree(learners) + 1
@@ -45,10 +45,10 @@ def smallest_group(learners: int, threshold: float) -> int:
 
 
 class Ring:
-    """The order of a cohort, and what names this cohort: a hash of everybody's names and keys."""
+    """The order of a cohort and its identity, a hash of all names and keys."""
 
     def __init__(self, digests: Mapping[str, bytes]) -> None:
-        """digests: of each learner's keys."""
+        """digests: hashes of each learner's keys."""
         together = hashlib.sha256()
         for name in sorted(digests):
             together.update(hashlib.sha256(name.encode()).digest() + digests[name])
@@ -60,7 +60,7 @@ class Ring:
 
     @staticmethod
     def of(digests: Mapping[str, bytes]) -> Ring:
-        """Return the ring of a cohort; all learners of a simulation ask for the same one."""
+        """Return the ring of a cohort; cached, since all learners of a simulation need the same one."""
         return _ring(tuple(sorted(digests.items())))
 
     def neighbours(self, name: str) -> tuple[str, ...]:

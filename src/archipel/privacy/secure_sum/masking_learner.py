@@ -1,10 +1,10 @@
-"""The learner's side of a secure sum: a state machine without IO, which goes through each phase once.
+"""The learner's side of a secure sum: a state machine without IO that passes each phase once.
 
-Everything that it draws follows from one secret: told the same requests again, as after a crash, it gives the same
-answers. It refuses a cohort below the least size, neighbours without a valid signature, a cohort without itself, too
-few neighbours in any phase, and whatever comes twice or out of turn. It gives shares only when so many neighbours have
-confirmed that they will never help to open its own key: that is what a controller cannot get around by telling
-different learners different stories (docs/explanation/secure-sums.md has the proof).
+All its draws are derived from one secret: given the same requests again, as after a crash, it gives the same answers.
+It refuses a cohort below the least size, neighbours without a valid signature, a cohort without itself, too few
+neighbours in any phase, and requests that are repeated or out of order. It reveals shares only when enough neighbours
+have confirmed that they will never help to open its own key: a controller cannot circumvent that by giving learners
+inconsistent views of the round (docs/explanation/secure-sums.md has the proof).
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from archipel.privacy.secure_sum.sum_messages import (
 Sign: TypeAlias = Callable[[bytes], tuple[bytes, bytes]]
 """statement -> signature and certificate."""
 Verify: TypeAlias = Callable[[RoundKeys, bytes], str | None]
-"""(keys, statement) -> why the signature does not count, or None."""
+"""(keys, statement) -> why the signature is invalid, or None."""
 
 SENT, CONFIRMED = b"sent", b"confirmed"
-"""What tags state."""
+"""The statements of tags."""
 
 
 def purpose(what: str, round_: str, cohort: bytes, one: str, other: str) -> bytes:
-    """Return what two learners' secret is for."""
+    """Return the purpose of a secret of two learners."""
     first, second = sorted((one, other))
     parts = (what.encode(), round_.encode(), cohort, first.encode(), second.encode())
     return b"".join(len(part).to_bytes(4, "little") + part for part in parts)
 
 
 def mask_seed(private: X25519PrivateKey, public: bytes, round_: str, cohort: bytes, one: str, other: str) -> bytes:
-    """Return the seed of the mask between two learners, from the masking key of either of them."""
+    """Return the seed of the mask of two learners, from the masking key of either."""
     return agreed(private, public, purpose("mask", round_, cohort, one, other))
 
 
 class MaskingLearner:
-    """One learner in one round."""
+    """A learner in one round."""
 
     def __init__(
         self, name: str, round_: str, secret: bytes, *, least: int, threshold: float, sign: Sign, verify: Verify
     ) -> None:
         """Begin a round.
 
-        secret: 32 random bytes, of this round alone. least: learners of a cohort. threshold: share of the learner and
-        its neighbours that must go on, in every phase; above 2/3.
+        secret: 32 random bytes for this round only. least: fewest learners of a cohort. threshold: share of the learner
+        and its neighbours that must take part in every phase; above 2/3.
         """
         self.name = name
         self.round = round_
@@ -74,7 +74,7 @@ class MaskingLearner:
         """Of the neighbours."""
         self._channels: dict[str, Channel] = {}
         self._shares: dict[str, bytes] = {}
-        """Of itself and each neighbour that has sent a box: the share of its seed, and of its key."""
+        """Shares of the seed and the key of itself and of each neighbour that has sent a box."""
         self._included: frozenset[str] = frozenset()
         self.next: SumPhase = "advertise"
 
@@ -88,7 +88,7 @@ class MaskingLearner:
         return self._own
 
     def share(self, cohort: Cohort) -> dict[str, bytes]:
-        """Return shares of the own secrets, sealed for each neighbour."""
+        """Return shares of this learner's secrets, sealed for each neighbour."""
         self._enter("share")
         self._ring = Ring.of(cohort.digests)
         self._check(cohort)
@@ -99,7 +99,7 @@ class MaskingLearner:
                 about = purpose("channel", self.round, self._ring.digest, self.name, name)
                 self._channels[name] = Channel(agreed(self._sharing, keys.sharing, about))
             except ValueError:
-                raise SecureSumRefused(f"{self.name}: the keys of {name} are no X25519 keys.") from None
+                raise SecureSumRefused(f"{self.name}: the keys of {name} are not X25519 keys.") from None
         numbers, needed = self._ring.numbers, share_threshold(len(neighbours), self._threshold)
         holders = [numbers[name] for name in (self.name, *neighbours)]
         seeds = split(self._seed, holders, needed, self._draw(b"seed"))
@@ -109,19 +109,19 @@ class MaskingLearner:
         return {name: self._channels[name].seal(self.name, name, both[name]) for name in neighbours}
 
     def mask(self, boxes: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Take the boxes of all neighbours that go on; return a tag for each, which goes with the masked numbers."""
+        """Accept the boxes of the remaining neighbours; return a tag for each, to send with the masked numbers."""
         self._enter("mask")
         self._check_known("a box came", boxes)
         self._check_enough(len(boxes), "go on")
         for name, box in boxes.items():
             shares = self._channels[name].open(name, self.name, box)
             if shares is None or len(shares) != 2 * SHARE_BYTES:
-                raise SecureSumRefused(f"{self.name}: the box from {name} was changed on its way.")
+                raise SecureSumRefused(f"{self.name}: the box from {name} was altered in transit.")
             self._shares[name] = shares
         return {name: self._channels[name].tag(SENT, self.name, name) for name in boxes}
 
     def masked(self, numbers: Whole) -> Whole:
-        """Return the numbers under all masks. Give it the same numbers each time: their difference would be bare."""
+        """Return the masked numbers. Always pass the same ones: two results reveal their difference."""
         assert self.next == "confirm"
         found = numbers.copy()
         add_mask(found, self._seed)
@@ -132,7 +132,7 @@ class MaskingLearner:
         return found
 
     def confirm(self, tags: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Take the tags of neighbours that have sent; return one for each, and never help to open its key."""
+        """Accept the tags of neighbours that have sent; return a tag for each, and never help to open its key."""
         self._enter("confirm")
         valid = self._valid(tags, SENT)
         self._included = frozenset((self.name, *valid))
@@ -140,7 +140,7 @@ class MaskingLearner:
         return {name: self._channels[name].tag(CONFIRMED, self.name, name) for name in valid}
 
     def reveal(self, tags: Mapping[str, bytes]) -> RevealedShares:
-        """Take the tags of neighbours that have confirmed this learner; give one share of each, and never another."""
+        """Accept the tags of neighbours that have confirmed this learner; reveal one share of each, and only that."""
         self._enter("reveal")
         self._check_enough(len(self._valid(tags, CONFIRMED)), "have confirmed that it has sent numbers")
         return RevealedShares(
@@ -149,7 +149,7 @@ class MaskingLearner:
         )
 
     def _enter(self, phase: SumPhase) -> None:
-        """Go through a phase, once and in order; what fails in it ends the round for this learner."""
+        """Enter a phase, once and in order; an error within it ends the round for this learner."""
         if self.next != phase:
             raise SecureSumRefused(f"{self.name}: asked to {phase} in round {self.round}, and it is at {self.next!r}.")
         self.next = PHASES[PHASES.index(phase) + 1]
@@ -159,7 +159,7 @@ class MaskingLearner:
         if len(digests) < self._least:
             raise SecureSumRefused(f"{self.name}: a cohort of {len(digests)} is smaller than {self._least}.")
         if digests.get(self.name) != self._own.digest:
-            raise SecureSumRefused(f"{self.name}: its own keys are not in the cohort as it has sent them.")
+            raise SecureSumRefused(f"{self.name}: the cohort lacks its own keys, or has others than it sent.")
         missing = [name for name in self._ring.neighbours(self.name) if name not in keys]
         if missing or len(keys.keys() - {self.name}) < self._least - 1:
             raise SecureSumRefused(
@@ -179,7 +179,7 @@ class MaskingLearner:
     def _check_known(self, what: str, names: Iterable[str]) -> None:
         unknown = sorted(set(names) - self._keys.keys())
         if unknown:
-            raise SecureSumRefused(f"{self.name}: {what} from {unknown[0]}, which is no neighbour in this round.")
+            raise SecureSumRefused(f"{self.name}: {what} from {unknown[0]}, which is not a neighbour in this round.")
 
     def _check_enough(self, others: int, what: str) -> None:
         needed = share_threshold(len(self._keys), self._threshold) - 1
@@ -189,7 +189,7 @@ class MaskingLearner:
             )
 
     def _valid(self, tags: Mapping[str, bytes], statement: bytes) -> list[str]:
-        """Return whose tags are valid, of neighbours whose numbers are masked with this learner's."""
+        """Return the neighbours with valid tags, among those that share a mask with this learner."""
         known = self._shares.keys() - {self.name}
         return [
             name

@@ -1,4 +1,4 @@
-"""Masks: numbers modulo 2^bits that two learners can compute and nobody else."""
+"""Masks: numbers modulo 2^bits that only two learners can compute."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 Bits: TypeAlias = Literal[32, 64]
 Whole: TypeAlias = npt.NDArray[Any]
-"""Of uint32 or uint64: sums wrap around by themselves."""
+"""An array of uint32 or uint64, whose sums wrap around."""
 KEY = 16
-"""Bytes of a seed that are AES' key."""
+"""Bytes of a seed that are the AES key."""
 BLOCK = 1 << 18
-"""Bytes of a mask that are computed at a time: they stay in the processor's cache until they are added."""
+"""Bytes of a mask that are computed at a time, few enough to stay in the processor's cache."""
 ZEROS = bytes(BLOCK)
 
 
 def whole_type(bits: Bits) -> np.dtype[Any]:
-    """Return the type whose sums are modulo 2^bits."""
+    """Return the dtype whose sums are modulo 2^bits."""
     return np.dtype(f"<u{bits // 8}")
 
 
@@ -31,7 +31,7 @@ def expand(seed: bytes, size: int, bits: Bits) -> Whole:
 
 
 def add_mask(numbers: Whole, seed: bytes, sign: Literal[1, -1] = 1) -> None:
-    """Add the mask of a seed to numbers in place, or take it off."""
+    """Add the mask of a seed to numbers in place, or subtract it."""
     stream = Cipher(algorithms.AES(seed[:KEY]), modes.CTR(bytes(16))).encryptor()
     step = min(len(numbers), BLOCK // numbers.itemsize)
     into = bytearray(step * numbers.itemsize + 15)  # room for the cipher's last block

@@ -1,4 +1,4 @@
-"""How changes become whole numbers, with noise or without, and a sum of them becomes a change again."""
+"""Convert changes to whole numbers, with or without noise, and a sum of them back to a change."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from archipel.privacy.secure_sum.discrete_noise import discrete_gaussian
 from archipel.privacy.secure_sum.masks import Bits, Whole, whole_type
 
 LEAST_DEVIATION = 4.0
-"""Of a learner's noise, in steps: what a sum of such noise lacks to a discrete Gaussian is then below 1e-60."""
+"""Smallest deviation of a learner's noise, in steps: its sums then differ from a discrete Gaussian by below 1e-60."""
 MOST_ROUNDING = 0.05
-"""Share of the clip that rounding may take, where there is noise."""
+"""Share of the clip reserved for rounding, if there is noise."""
 FINEST = 44
-"""Binary digits of the largest sum: float64 has 53, so that of each step a few hundredths may be lost at most."""
+"""Bits of the largest sum; float64 has 53, so at most a few hundredths of a step are lost."""
 TAILS = 10
-"""Standard deviations of noise that fit into a sum, and in which a sum may be longer than without it."""
+"""Standard deviations of noise that a sum has room for and by which its norm may grow."""
 
 
 class BeyondRange(ValueError):
-    """A sum that no learners that keep to the clip can have sent."""
+    """A sum that learners within the clip cannot have sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantiser:
-    """Numbers of at most `clip` as whole numbers, so that a sum over the cohort cannot wrap around."""
+    """A conversion to whole numbers under which a sum over the cohort cannot wrap around."""
 
     clip: float
     bits: Bits
     total_weight: int
     """Largest sum of the weights of a cohort."""
     noise: float = 0.0
-    """Standard deviation of what each learner adds to each of its numbers, in clips; 0: nothing."""
+    """Standard deviation of each learner's noise in each number, in clips; 0: no noise."""
 
     @property
     def step(self) -> float:
-        """The distance of two numbers that can be told apart."""
+        """The quantisation step."""
         largest = self.total_weight + math.ceil(TAILS * self.noise * self.total_weight**0.5)
         levels: int = 2 ** min(self.bits - 2, FINEST) // largest
         return self.clip / levels
 
     def most_norm(self, size: int) -> float:
-        """Return the norm to which changes are scaled; with noise, whole steps must keep to the clip."""
+        """Return the norm that changes are clipped to; with noise, they must be within the clip even after rounding."""
         if not self.noise:
             return self.clip
         rounding, deviation = self.step * math.sqrt(size) / 2, self.noise * self.clip / self.step
@@ -60,9 +60,9 @@ class Quantiser:
         return senders * self.step * (0.5 + 2.0 ** (FINEST - 51))
 
     def encode(self, change: npt.NDArray[np.float64], weight: int, seed: bytes = b"") -> Whole:
-        """Return weight x change in steps, clipped in the Euclidean norm, and behind it the weight itself.
+        """Return weight x change in steps, clipped in the Euclidean norm, followed by the weight itself.
 
-        seed: of the learner's part of the noise.
+        seed: the seed of the learner's part of the noise.
         """
         norm = math.sqrt(float(change @ change))
         factor = min(1.0, self.most_norm(len(change)) / norm) if norm > 0 else 1.0
@@ -75,7 +75,7 @@ class Quantiser:
         return whole.view(whole_type(self.bits))
 
     def decode(self, whole: Whole, senders: int) -> tuple[npt.NDArray[np.float64], int]:
-        """Return the sum of weighted changes, and the sum of weights; refuse what so many learners cannot have sent."""
+        """Return the sum of weighted changes and the sum of weights; refuse sums that the senders cannot have made."""
         signed = whole.astype(whole_type(self.bits)).view(f"<i{self.bits // 8}")
         changes, weight = signed[:-1].astype(np.float64) * self.step, int(signed[-1])
         if not senders <= weight <= self.total_weight:

@@ -1,4 +1,4 @@
-"""All sides of a secure sum in one process: what a simulation does, with real keys, shares and signatures."""
+"""All sides of a secure sum in one process, for simulations, with real keys, shares and signatures."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from archipel.privacy.secure_sum.sum_messages import RoundKeys
 def rehearse(
     cohort: Sequence[str], round_: str, numbers: Mapping[str, Whole], *, least: int, threshold: float
 ) -> Whole:
-    """Return the sum of the numbers of those who sent any; the others of the cohort drop out before they send."""
+    """Return the sum of the given numbers; learners of the cohort without numbers drop out before sending."""
     certificates = {name: Ed25519PrivateKey.generate() for name in cohort}
 
-    @cache  # each learner checks its neighbours' signatures; here one check is enough for all of them
+    @cache  # cached: in a simulation, one check of a signature is enough for all neighbours
     def checked(learner: str, statement: bytes, signature: bytes) -> str | None:
         try:
             certificates[learner].public_key().verify(signature, statement)

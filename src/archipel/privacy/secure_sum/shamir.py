@@ -1,6 +1,6 @@
-"""Shamir's secret sharing of 256-bit numbers: any `threshold` shares give the secret, fewer tell nothing.
+"""Shamir's secret sharing of 256-bit numbers: any `threshold` shares give the secret, fewer reveal nothing.
 
-Shares that were changed are found as long as there are two more than needed for each (Berlekamp and Welch).
+Wrong shares are corrected as long as there are two additional valid ones for each (Berlekamp and Welch).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ PRIME = 2**256 + 297
 SECRET_BYTES = 32
 SHARE_BYTES = 33
 DRAWN_BYTES = 40
-"""Drawn for a number below the prime: so many that no number is likelier than another by more than 2^-64."""
+"""Random bytes for a number below the prime: enough that probabilities differ by at most 2^-64."""
 
 
 class WrongShares(ValueError):
-    """Shares that are not of one secret, more of them than can be found."""
+    """More wrong shares than can be corrected."""
 
 
 def split(secret: bytes, holders: Sequence[int], threshold: int, draw: Callable[[int], bytes]) -> dict[int, bytes]:
-    """Return a share for each holder, who are numbers from 1 on; draw: so many random bytes."""
+    """Return a share for each holder, numbered from 1; draw: returns random bytes."""
     drawn = draw(DRAWN_BYTES * (threshold - 1))
     places = range(0, len(drawn), DRAWN_BYTES)
     numbers = [int.from_bytes(drawn[place : place + DRAWN_BYTES], "little") % PRIME for place in places]
@@ -32,7 +32,7 @@ def split(secret: bytes, holders: Sequence[int], threshold: int, draw: Callable[
 
 
 def combine(shares: Mapping[int, bytes]) -> bytes:
-    """Return the secret of these shares; of too few or wrong ones, another number or an error."""
+    """Return the secret of these shares; for too few or wrong ones, another number or an error."""
     holders = tuple(sorted(shares))
     numbers = (int.from_bytes(shares[holder], "little") for holder in holders)
     return _secret(sum(map(mul, numbers, _factors(holders))) % PRIME)
@@ -41,7 +41,7 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
 def recover(
     shares: Mapping[int, bytes], threshold: int, valid: Callable[[bytes], bool]
 ) -> tuple[bytes, frozenset[int]]:
-    """Return the valid secret of at least `threshold` shares, and the holders of wrong ones, if they matter."""
+    """Return the valid secret of at least `threshold` shares, and the holders of wrong ones, if any were used."""
     some = {holder: shares[holder] for holder in sorted(shares)[:threshold]}
     try:
         secret = combine(some)
@@ -63,7 +63,7 @@ def _secret(number: int) -> bytes:
 
 
 def _value(polynomial: Iterable[int], at: int) -> int:
-    """Return the value of a polynomial, whose coefficients begin with the highest."""
+    """Return the value of a polynomial with the highest coefficient first."""
     value = 0
     for coefficient in polynomial:
         value = (value * at + coefficient) % PRIME
@@ -72,11 +72,11 @@ def _value(polynomial: Iterable[int], at: int) -> int:
 
 @lru_cache(maxsize=64)
 def _factors(holders: tuple[int, ...]) -> tuple[int, ...]:
-    """Return by what each holder's share is multiplied to give the polynomial's value at 0."""
+    """Return the Lagrange coefficients of the holders' shares at 0."""
     everybody = prod(holders)
     above = [everybody // mine for mine in holders]
     below = [prod([other - mine for other in holders if other != mine]) for mine in holders]
-    inverse = pow(prod(below) % PRIME, -1, PRIME)  # one for all: inverting takes a hundred multiplications
+    inverse = pow(prod(below) % PRIME, -1, PRIME)  # one for all: an inversion costs a hundred multiplications
     before, behind = [1], [1]
     for number in below[:-1]:
         before.append(before[-1] * number % PRIME)
@@ -89,7 +89,7 @@ def _factors(holders: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _corrected(points: Mapping[int, int], threshold: int) -> list[int] | None:
-    """Return the polynomial that all points but some lie on, the highest coefficient first.
+    """Return the polynomial through all but the wrong points, highest coefficient first.
 
     With e wrong points there are E of degree e, zero at those, and Q = E P with Q(x) = y E(x) for all of them.
     """
@@ -109,7 +109,7 @@ def _corrected(points: Mapping[int, int], threshold: int) -> list[int] | None:
 
 
 def _solved(rows: list[list[int]]) -> list[int] | None:
-    """Return a solution of linear equations, each its coefficients and then its right side; None if there is none."""
+    """Solve linear equations, each given as its coefficients and its right side; return None without a solution."""
     unknowns, pivots = len(rows[0]) - 1, list[int]()
     for column in range(unknowns):
         top = len(pivots)
@@ -133,7 +133,7 @@ def _solved(rows: list[list[int]]) -> list[int] | None:
 
 
 def _divided(numbers: Sequence[int], by: Sequence[int]) -> list[int] | None:
-    """Return the quotient of two polynomials, the divisor's highest coefficient being 1; None if there is a rest."""
+    """Return the quotient of two polynomials, the divisor being monic; None if there is a remainder."""
     rest, quotient = list(numbers), list[int]()
     for place in range(len(rest) - len(by) + 1):
         factor = rest[place]

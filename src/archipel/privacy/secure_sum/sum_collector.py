@@ -1,8 +1,8 @@
-"""The controller's side of a secure sum: it routes boxes it cannot open and adds up numbers it cannot read.
+"""The controller's side of a secure sum: it routes boxes that it cannot open and adds up numbers that it cannot read.
 
-A state machine without IO. Messages of learners go in, phase by phase; `close` ends a phase, and what each learner is
-to be told next comes out. Told the same messages again, it is where it was. What it holds at any time opens no single
-update: sealed boxes, tags, and for each learner shares of one of its two secrets.
+A state machine without IO. It takes learners' messages, phase by phase; `close` ends a phase, and the next messages to
+learners can be read. Given the same messages again, it reaches the same state. Its contents never open a single update:
+it holds sealed boxes, tags, and for each learner shares of only one of its two secrets.
 """
 
 from __future__ import annotations
@@ -29,43 +29,43 @@ from archipel.privacy.secure_sum.sum_messages import (
 )
 
 Kind: TypeAlias = Literal["seeds", "keys"]
-"""Which of a learner's two secrets."""
+"""The kind of secret: a learner has two."""
 KINDS: tuple[Kind, ...] = ("seeds", "keys")
 BOX_BYTES = 2 * SHARE_BYTES + 16
-"""Two shares, and what AES-GCM adds."""
+"""Two shares and the overhead of AES-GCM."""
 
 
 class SumCollector:
     """One round at the controller."""
 
     def __init__(self, round_: str, learners: Iterable[str], *, least: int, threshold: float, verify: Verify) -> None:
-        """Begin a round of these learners; they advertise first. `least` and `threshold` as learners have them."""
+        """Begin a round of these learners with phase `advertise`; least, threshold: as in `MaskingLearner`."""
         self.round = round_
         self._least, self._threshold, self._verify = least, threshold, verify
         self.phase: SumPhase = "advertise"
         self.waiting = set(learners)
         self._asked = len(self.waiting)
-        """Learners that have not answered in this phase."""
+        """Learners that have not answered in this phase yet."""
         self.answered: set[str] = set()
         """Those that have."""
         self.senders: frozenset[str] = frozenset()
-        """Those whose numbers are in the sum, once the phase `mask` is closed."""
+        """Learners whose numbers are in the sum, once the phase `mask` is closed."""
         self._keys: dict[str, RoundKeys] = {}
         self._digests: dict[str, bytes] = {}
         self._ring = Ring({})
         self._neighbours: dict[str, tuple[str, ...]] = {}
         self._boxes: dict[str, Mapping[str, bytes]] = {}
-        """By sender, then by receiver."""
+        """Boxes by sender, then by receiver."""
         self._sent: dict[str, Mapping[str, bytes]] = {}
         self._confirmed: dict[str, Mapping[str, bytes]] = {}
         self._revealed: dict[str, RevealedShares] = {}
         self._lacking: dict[tuple[Kind, str], int] = {}
-        """How many shares of a secret are still needed, once they are asked for."""
+        """Number of missing shares of each secret, once they are requested."""
 
     # -------------------------------------------------------------------------------------------- what learners bring
 
     def take_keys(self, keys: RoundKeys) -> None:
-        """Take a learner's keys; refuse those that others would refuse the cohort for."""
+        """Accept a learner's keys; refuse keys for which others would refuse the cohort."""
         self._answers(keys.learner, "advertise")
         if any(len(part) != 32 for part in (keys.sharing, keys.masking, keys.seed_hash)):
             raise SecureSumRefused(f"{keys.learner} sent keys that are not of 32 bytes.")
@@ -74,7 +74,7 @@ class SumCollector:
             for key in (keys.sharing, keys.masking):
                 agreed(probe, key, b"probe")
         except ValueError:
-            raise SecureSumRefused(f"{keys.learner} sent keys that are no X25519 keys.") from None
+            raise SecureSumRefused(f"{keys.learner} sent keys that are not X25519 keys.") from None
         reason = self._verify(keys, keys.statement(self.round))
         if reason is not None:
             raise SecureSumRefused(f"the keys of {keys.learner} have no valid signature: {reason}.")
@@ -82,7 +82,7 @@ class SumCollector:
         self._note(keys.learner)
 
     def take_boxes(self, learner: str, boxes: Mapping[str, bytes]) -> None:
-        """Take the boxes that a learner has sealed for its neighbours."""
+        """Accept the boxes that a learner has sealed for its neighbours."""
         self._answers(learner, "share")
         if boxes.keys() != set(self._neighbours[learner]) or any(len(box) != BOX_BYTES for box in boxes.values()):
             raise SecureSumRefused(f"{learner} has not sealed a box of {BOX_BYTES} bytes for each of its neighbours.")
@@ -90,21 +90,21 @@ class SumCollector:
         self._note(learner)
 
     def take_sent(self, learner: str, tags: Mapping[str, bytes]) -> None:
-        """Note that a learner's masked numbers have come, and with them these tags for its neighbours."""
+        """Record that a learner's masked numbers have arrived, with these tags for its neighbours."""
         self._answers(learner, "mask")
         self._check_tags(learner, tags, self.boxes_for(learner).keys())
         self._sent[learner] = tags
         self._note(learner)
 
     def take_confirmed(self, learner: str, tags: Mapping[str, bytes]) -> None:
-        """Take the tags of a learner for the neighbours that it counts as having sent."""
+        """Accept a learner's tags for the neighbours that it confirms as senders."""
         self._answers(learner, "confirm")
         self._check_tags(learner, tags, None)
         self._confirmed[learner] = tags
         self._note(learner)
 
     def take_shares(self, learner: str, shares: RevealedShares) -> None:
-        """Take the shares that a learner reveals."""
+        """Accept the shares that a learner reveals."""
         self._answers(learner, "reveal")
         known = {learner, *self.boxes_for(learner)}
         given = (*shares.seeds.values(), *shares.keys.values())
@@ -118,18 +118,18 @@ class SumCollector:
         self._note(learner)
 
     def gone(self, learner: str) -> None:
-        """Wait no longer for a learner."""
+        """Stop waiting for a learner."""
         self.waiting.discard(learner)
 
     # -------------------------------------------------------------------------------------------------- phase by phase
 
     @property
     def complete(self) -> bool:
-        """Whether the phase can be closed: nobody else is waited for, or the shares that have come suffice."""
+        """Whether the phase can be closed: all learners have answered, or the shares suffice."""
         return not self.waiting or (self.phase == "reveal" and self._suffice)
 
     def close(self) -> SumPhase:
-        """Go on with those that have answered; raise `SecureSumRefused` if they are too few, and the round is over."""
+        """Continue with the learners that have answered; raise `SecureSumRefused`, which ends the round, if too few."""
         if self.phase == "advertise":
             self._digests = {name: keys.digest for name, keys in self._keys.items()}
             self._ring = Ring.of(self._digests)
@@ -145,11 +145,11 @@ class SumCollector:
 
     @property
     def cohort(self) -> int:
-        """How many learners have given keys."""
+        """Number of learners that have sent keys."""
         return len(self._keys)
 
     def cohort_for(self, learner: str) -> Cohort:
-        """Return what a learner is told of the cohort."""
+        """Return the cohort as sent to a learner."""
         shown = dict.fromkeys((learner, *self._neighbours[learner]))
         for name in sorted(self._keys):
             if len(shown) >= self._least:
@@ -170,7 +170,7 @@ class SumCollector:
     # ------------------------------------------------------------------------------------------------------- the sum
 
     def unmask(self, total: Whole) -> tuple[Whole, frozenset[str]]:
-        """Take the masks off the sum of the senders' numbers; return it, and learners that gave wrong shares."""
+        """Remove the masks from the sum of the senders' numbers; return it, and learners that sent wrong shares."""
         total, wrong = total.copy(), set[str]()
         for name in sorted(self.senders):
             add_mask(total, self._secret(name, "seeds", wrong), -1)
@@ -178,12 +178,12 @@ class SumCollector:
             key = X25519PrivateKey.from_private_bytes(self._secret(name, "keys", wrong))
             for other in self._masked_with(name):
                 about = (self.round, self._ring.digest, name, other)
-                # of two neighbours the first by name has added their mask
+                # of two neighbours, the first by name has added the mask and the other subtracted it
                 add_mask(total, mask_seed(key, self._keys[other].masking, *about), -1 if other < name else 1)
         return total, frozenset(wrong)
 
     def _secret(self, name: str, kind: Kind, wrong: set[str]) -> bytes:
-        """Return a learner's secret; note who gave wrong shares of it."""
+        """Return a learner's secret; add senders of wrong shares to `wrong`."""
 
         def valid(secret: bytes) -> bool:
             keys = self._keys[name]
@@ -194,12 +194,12 @@ class SumCollector:
         shares = {self._ring.numbers[one]: given[name] for one, given in self._given(kind) if name in given}
         needed = self._shares_needed(name)
         if len(shares) < needed:
-            raise SecureSumRefused(f"{len(shares)} shares of {name}'s secret have come, and {needed} are needed.")
+            raise SecureSumRefused(f"{len(shares)} shares of {name}'s secret have arrived, and {needed} are needed.")
         try:
             secret, liars = recover(shares, needed, valid)
         except WrongShares:
             raise SecureSumRefused(
-                f"the shares of {name}'s secret do not give it: too many of them are wrong."
+                f"the shares of {name}'s secret cannot be combined: too many of them are wrong."
             ) from None
         wrong.update(one for one, number in self._ring.numbers.items() if number in liars)
         return secret
@@ -208,11 +208,11 @@ class SumCollector:
         return ((one, getattr(shares, kind)) for one, shares in self._revealed.items())
 
     def _masked_with(self, name: str) -> list[str]:
-        """Return the senders whose numbers are masked with a learner that has not sent."""
+        """Return the senders that share a mask with a learner that has dropped out."""
         return [other for other in self._neighbours[name] if other in self.senders]
 
     def _dropped(self) -> list[str]:
-        """Return those whose masks are left in the sum: they have sealed boxes, and sent no numbers."""
+        """Return the learners that sealed boxes and sent no numbers: others' masks with them are still in the sum."""
         return [name for name in sorted(self._boxes) if name not in self.senders and self._masked_with(name)]
 
     def _shares_needed(self, name: str) -> int:
@@ -240,7 +240,7 @@ class SumCollector:
             raise SecureSumRefused(f"{learner} has not sent a tag of {TAG_BYTES} bytes for each of its neighbours.")
 
     def _check_enough(self) -> None:
-        """Refuse to go on with fewer than a sum needs."""
+        """Refuse to continue with fewer learners than a sum needs."""
         if self.phase == "reveal":
             if not self._suffice:
                 raise SecureSumRefused(f"{len(self.answered)} learners have revealed shares, too few to open the sum.")
@@ -255,5 +255,5 @@ class SumCollector:
             )
 
     def needed(self, cohort: int) -> int:
-        """Return how many of a cohort must send."""
+        """Return how many learners of a cohort must send."""
         return math.ceil(self._threshold * cohort - 1e-9)

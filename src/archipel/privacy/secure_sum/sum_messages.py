@@ -1,4 +1,4 @@
-"""What learners and the controller of a secure sum send each other, phase by phase.
+"""Messages between the learners and the controller of a secure sum, by phase.
 
 advertise   learner -> controller   its two public keys of this round and a hash of its self mask's seed, signed
 share       controller -> learner   who is in the cohort; neighbours' keys
@@ -22,7 +22,7 @@ PHASES: tuple[SumPhase, ...] = ("advertise", "share", "mask", "confirm", "reveal
 
 
 class SecureSumRefused(Exception):
-    """A learner does not go on with a round, or the controller cannot; it says why."""
+    """A learner refuses to continue a round, or the controller cannot; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,18 @@ class RoundKeys:
 
     learner: str
     sharing: bytes
-    """X25519 key that boxes and tags of this round come from."""
+    """X25519 key for the boxes and tags of this round."""
     masking: bytes
-    """X25519 key that pairwise masks come from."""
+    """X25519 key for pairwise masks."""
     seed_hash: bytes
-    """SHA-256 of the seed of its self mask: wrong shares of it are found."""
+    """SHA-256 of the seed of its self mask, which detects wrong shares."""
     signature: bytes = b""
     certificate: bytes = b""
-    """Whose key has signed it; empty where everybody knows everybody's."""
+    """Certificate of the signing key; empty if all keys are known."""
 
     @property
     def digest(self) -> bytes:
-        """Hash of the keys without the signature."""
+        """Return the hash of the keys without the signature."""
         found = hashlib.sha256()
         for part in (self.learner.encode(), self.sharing, self.masking, self.seed_hash):
             found.update(hashlib.sha256(part).digest())
