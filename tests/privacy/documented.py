@@ -49,7 +49,7 @@ def refused_rows() -> list[tuple[str, str]]:
 def neighbour_rows(threshold: float = 0.75) -> Iterator[str]:
     """The table of docs/explanation/secure-sums.md, for cohorts of several sizes."""
     for cohort in (3, 10, 64, 100, 300, 1000, 10_000):
-        neighbours = degree(cohort)
+        neighbours = degree(cohort, threshold)
         needed, most = share_threshold(neighbours, threshold), colluding(neighbours, threshold)
         cells = [f"{cohort:,}", str(neighbours), str(needed), str(most)]
         cells += [_tries(cohort, neighbours, most, share) for share in (0.05, 0.1, 0.2)]

@@ -33,7 +33,7 @@ class Attack:
         self.round = MaskedRound(count, terms=terms).until("confirm")
         self.colluders = set(colluders)
         self.honest = sorted(self.round.learners.keys() - self.colluders)
-        ring = Ring.of(self.round.collector.cohort_for("site-0").digests)
+        ring = Ring.of(self.round.collector.cohort_for("site-0").digests, self.round.collector._threshold)
         self.neighbours = {name: ring.neighbours(name) for name in self.round.learners}
         self.masked: dict[str, frozenset[str]] = {name: frozenset(self.neighbours[name]) for name in self.honest}
         self.confirmed: dict[str, dict[str, bytes]] = {}

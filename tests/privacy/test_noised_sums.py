@@ -76,7 +76,7 @@ def test_no_update_moves_a_sum_by_more_than_the_clip(seed: int, size: int, lengt
     assert math.sqrt(sum(step**2 for step in moved)) * quantiser.step <= clip * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(("cohort", "senders"), [(10, 10), (10, 8), (100, 52)])
+@pytest.mark.parametrize(("cohort", "senders"), [(10, 10), (10, 8), (100, 62)])
 def test_the_smallest_sum_that_can_be_opened_has_the_noise_that_is_accounted_for(cohort: int, senders: int) -> None:
     size, noise = 4000, 2.0
     quantiser = SecureSum(noise=noise, clip=0.5).quantiser(cohort, True, noise)
@@ -95,7 +95,7 @@ def test_whoever_has_enough_neighbours_is_in_a_group_as_large_as_promised(
 ) -> None:
     """Leave learners out of a ring, at random and in a row, then all that have too few beside them."""
     draws = np.random.default_rng(seed)
-    half = degree(cohort) // 2
+    half = degree(cohort, threshold) // 2
     there = draws.random(cohort) > draws.uniform(0, 0.4)
     there[: int(draws.integers(0, half))] = False
     while True:

@@ -40,11 +40,11 @@ def test_masks_are_of_any_length() -> None:
 
 def test_neighbours_are_mutual_and_follow_from_the_keys() -> None:
     keys = {f"site-{k}": bytes([k, 1]) for k in range(100)}
-    ring = Ring.of(keys)
+    ring = Ring.of(keys, 0.75)
     found = {name: ring.neighbours(name) for name in keys}
-    assert {len(many) for many in found.values()} == {degree(100)}
+    assert {len(many) for many in found.values()} == {degree(100, 0.75)}
     assert all(name in found[other] for name, many in found.items() for other in many)
-    assert Ring.of({**keys, "site-0": b"another"}).neighbours("site-1") != found["site-1"]
+    assert Ring.of({**keys, "site-0": b"another"}, 0.75).neighbours("site-1") != found["site-1"]
 
 
 SECRETS = st.binary(min_size=32, max_size=32)
@@ -137,9 +137,9 @@ def test_a_learner_refuses_a_cohort(case: str) -> None:
 def test_of_a_large_cohort_so_many_keys_are_seen_as_it_has_to_have() -> None:
     round_ = MaskedRound(70, terms={"least": 68}).until("share")
     told = round_.collector.cohort_for("site-3")
-    assert len(told.keys) == 68 > degree(70) + 1
-    few = without(told, *set(told.keys) - {"site-3", *Ring.of(told.digests).neighbours("site-3")}, digests=False)
-    with pytest.raises(SecureSumRefused, match="the keys of 63 learners came, and 67 others are needed"):
+    assert len(told.keys) == 68 > degree(70, 0.75) + 1
+    few = without(told, *set(told.keys) - {"site-3", *Ring.of(told.digests, 0.75).neighbours("site-3")}, digests=False)
+    with pytest.raises(SecureSumRefused, match="the keys of 29 learners came, and 67 others are needed"):
         round_.learners["site-3"].share(few)
 
 

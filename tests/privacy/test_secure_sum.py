@@ -81,7 +81,7 @@ def test_a_large_cohort_has_few_neighbours_and_the_same_sum() -> None:
     numbers = {name: draws.integers(0, 2**32, 5).astype("<u4") for name in names[:-6]}
     found = rehearse(names, "round 1", numbers, least=3, threshold=0.75)
     assert found.tolist() == (np.sum([number.astype(object) for number in numbers.values()], axis=0) % 2**32).tolist()
-    assert degree(count) < count - 1
+    assert degree(count, 0.75) < count - 1
 
 
 BEYOND: dict[str, tuple[list[float], int, str]] = {

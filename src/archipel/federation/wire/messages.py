@@ -19,7 +19,7 @@ from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.body import InvalidUpdate
 from archipel.learner.batches import steps_of_epoch
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Raised when an older side would misunderstand a newer one."""
 MOST = 2**40
 """Examples, or steps, that anybody may claim to have or to have made: sums of such counts are exact."""

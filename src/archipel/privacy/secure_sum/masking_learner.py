@@ -69,7 +69,7 @@ class MaskingLearner:
             X25519PrivateKey.from_private_bytes(derived(secret, what)) for what in (b"sharing", b"masking")
         )
         self._seed, self._polynomials = derived(secret, b"seed"), derived(secret, b"polynomials")
-        self._ring = Ring({})
+        self._ring = Ring({}, threshold)
         self._keys: dict[str, RoundKeys] = {}
         """Of the neighbours."""
         self._channels: dict[str, Channel] = {}
@@ -90,7 +90,7 @@ class MaskingLearner:
     def share(self, cohort: Cohort) -> dict[str, bytes]:
         """Return shares of this learner's secrets, sealed for each neighbour."""
         self._enter("share")
-        self._ring = Ring.of(cohort.digests)
+        self._ring = Ring.of(cohort.digests, self._threshold)
         self._check(cohort)
         neighbours = self._ring.neighbours(self.name)
         self._keys = {name: cohort.keys[name] for name in neighbours}

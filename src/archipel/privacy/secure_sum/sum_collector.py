@@ -52,7 +52,7 @@ class SumCollector:
         """Learners whose numbers are in the sum, once the phase `mask` is closed."""
         self._keys: dict[str, RoundKeys] = {}
         self._digests: dict[str, bytes] = {}
-        self._ring = Ring({})
+        self._ring = Ring({}, threshold)
         self._neighbours: dict[str, tuple[str, ...]] = {}
         self._boxes: dict[str, Mapping[str, bytes]] = {}
         """Boxes by sender, then by receiver."""
@@ -132,7 +132,7 @@ class SumCollector:
         """Continue with the learners that have answered; raise `SecureSumRefused`, which ends the round, if too few."""
         if self.phase == "advertise":
             self._digests = {name: keys.digest for name, keys in self._keys.items()}
-            self._ring = Ring.of(self._digests)
+            self._ring = Ring.of(self._digests, self._threshold)
             self._neighbours = {name: self._ring.neighbours(name) for name in self._keys}
         elif self.phase == "mask":
             self.senders = frozenset(self._sent)
