@@ -14,7 +14,9 @@ from typing import Any
 import grpc
 import pytest
 
-from archipel.federation.controller import answers, limiter, orders
+from archipel.core.types import Joined, Progress
+from archipel.federation.controller import answers, joining, limiter, orders
+from archipel.federation.controller.joining import JOINS
 from archipel.federation.controller.limiter import Calls
 from archipel.federation.controller.operators import WISHES
 from archipel.federation.learner.link import Link, TurnedAway
@@ -68,6 +70,44 @@ def test_a_learner_that_pauses_itself_in_a_loop_fills_no_journal(tmp_path: Path)
         assert rows.count(f"learner/{BAD}") == WISHES
 
     with_a_line(tmp_path, act)
+
+
+@pytest.mark.slow
+def test_a_learner_that_joins_in_a_loop_fills_no_journal(tmp_path: Path) -> None:
+    """A Join of a learner that says it has lost its state is an event each time."""
+
+    async def act(one: Scene, line: Link) -> None:
+        said = hello(one.hosting)
+        said.fresh = True
+        codes = [await code_of(line._once(line._join, said)) for _ in range(JOINS + 5)]
+        assert codes == [None] * JOINS + [grpc.StatusCode.ABORTED] * 5
+        assert sum(isinstance(event, Joined) for event in await one.events()) == JOINS
+        assert [who for who, what, _ in await one.audit() if what == "joined"] == [BAD] * JOINS
+
+    with_a_line(tmp_path, act)
+
+
+@pytest.mark.slow
+def test_steps_that_are_told_in_a_loop_fill_no_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joining, "STEPS", 3)
+    raw = study(algorithms={"name": "async_fedavg", "recall": "MedianStaleness(20)"}, ending={"commits": 1_000_000})
+
+    async def go() -> None:
+        async with scene(raw, tmp_path) as one:
+            for name in NAMES:
+                one.light(name, 0.02 if name != BAD else 1000.0)
+            task = await one.at_work(BAD)
+            line = one.link(f"learner/{BAD}")
+            for steps in (1, 2, 3, 3, 3):
+                await line.beat(pb.Pulse(steps=[pb.Steps(task=task, steps=steps)]))
+            await line.close()
+            state = one.federation.durable.controller.state
+            then = state.version
+            await one.until(lambda: state.version > then + 1)  # what came before is in the journal by now
+            told = [event for event in await one.events() if isinstance(event, Progress)]
+            assert told == [Progress(task, steps) for steps in (1, 2, 3)]
+
+    asyncio.run(go())
 
 
 @pytest.mark.slow
