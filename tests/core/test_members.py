@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from archipel.core import members
+from archipel.core import sorted_items
 from archipel.core.members import Member, Members, SortedNames
 from archipel.core.randomness import PERMUTED, draw_some, generator
 from archipel.core.types import Role
@@ -22,7 +22,7 @@ NAMES = st.integers(0, 60).map(str)
 @given(begin=st.sets(NAMES), changes=st.lists(NAMES, max_size=150), block=st.integers(1, 8))
 def test_sorted_names_are_a_sorted_list(begin: set[str], changes: list[str], block: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(members, "BLOCK", block)
+        patched.setattr(sorted_items, "BLOCK", block)
         names, expected = SortedNames(begin), sorted(begin)
         for name in changes:
             assert (name in names) == (name in expected)
@@ -38,12 +38,12 @@ def test_sorted_names_are_a_sorted_list(begin: set[str], changes: list[str], blo
     if expected:
         assert (names[-1], names[1:3], len(names)) == (expected[-1], expected[1:3], len(expected))
     assert 7 not in names  # type: ignore[comparison-overlap]
-    with pytest.raises(IndexError, match=rf"name {len(expected)} of {len(expected)}"):
+    with pytest.raises(IndexError, match=rf"item {len(expected)} of {len(expected)}"):
         names[len(expected)]
 
 
 def test_a_name_is_found_by_its_number_without_counting_all_blocks_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "BLOCK", 8)
+    monkeypatch.setattr(sorted_items, "BLOCK", 8)
     names = SortedNames(f"{number:04}" for number in range(4000))
     assert names[2000] == "2000"
     monkeypatch.setattr(names, "_blocks", Untouched(names._blocks))

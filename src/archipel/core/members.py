@@ -2,124 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import overload
 
+from archipel.core.sorted_items import SortedItems
 from archipel.core.types import Role
 
-BLOCK = 1024
-"""Most names in a block: adding or removing a name moves at most so many."""
 
-
-class SortedNames(Sequence[str]):
-    """Sorted names in blocks: adding or removing one costs the same however many there are."""
-
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        ordered = sorted(names)
-        self._blocks = [ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK)]
-        self._lasts = [block[-1] for block in self._blocks]
-        """The last name of each block."""
-        self._count = len(ordered)
-        self._sums: list[int] = []
-        """A Fenwick tree of the blocks' lengths, numbered from 1; empty if blocks were added or removed since."""
-
-    def add(self, name: str) -> None:
-        """Insert a name that is not in the list."""
-        place = min(bisect_left(self._lasts, name), len(self._blocks) - 1)
-        if place < 0:
-            self._blocks.append([])
-            self._lasts.append(name)
-            self._sums = []
-            place = 0
-        block = self._blocks[place]
-        insort(block, name)
-        if len(block) > BLOCK:
-            half = len(block) // 2
-            self._blocks[place : place + 1] = [block[:half], block[half:]]
-            self._lasts[place : place + 1] = [block[half - 1], block[-1]]
-            self._sums = []
-        else:
-            self._lasts[place] = block[-1]
-            self._grow(place, 1)
-        self._count += 1
-
-    def remove(self, name: str) -> None:
-        """Remove a name that is in the list."""
-        place = bisect_left(self._lasts, name)
-        block = self._blocks[place]
-        del block[bisect_left(block, name)]
-        if block:
-            self._lasts[place] = block[-1]
-            self._grow(place, -1)
-        else:
-            del self._blocks[place], self._lasts[place]
-            self._sums = []
-        self._count -= 1
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[str]:
-        return chain.from_iterable(self._blocks)
+class SortedNames(SortedItems[str]):
+    """Names in their order."""
 
     def __contains__(self, name: object) -> bool:
-        if not isinstance(name, str):
-            return False
-        place = bisect_left(self._lasts, name)
-        if place == len(self._blocks):
-            return False
-        block = self._blocks[place]
-        return block[bisect_left(block, name)] == name
-
-    @overload
-    def __getitem__(self, number: int) -> str: ...
-
-    @overload
-    def __getitem__(self, number: slice) -> list[str]: ...
-
-    def __getitem__(self, number: int | slice) -> str | list[str]:
-        if isinstance(number, slice):
-            return list(self)[number]
-        if not -self._count <= number < self._count:
-            raise IndexError(f"name {number} of {self._count}")
-        number %= self._count
-        sums, place = self._block_sums(), 0
-        step = 1 << (len(sums) - 1).bit_length()
-        while step := step >> 1:  # walk down the tree past every subtree that ends before this name
-            if place + step < len(sums) and sums[place + step] <= number:
-                place += step
-                number -= sums[place]
-        return self._blocks[place][number]
-
-    def number(self, name: str) -> int:
-        """Return how many names come before this one, which need not be in the list."""
-        place = bisect_left(self._lasts, name)
-        if place == len(self._blocks):
-            return self._count
-        before, sums = bisect_left(self._blocks[place], name), self._block_sums()
-        while place:
-            before += sums[place]
-            place &= place - 1
-        return before
-
-    def _block_sums(self) -> list[int]:
-        if not self._sums:
-            sums = self._sums = [0, *map(len, self._blocks)]
-            for place in range(1, len(sums)):
-                above = place + (place & -place)
-                if above < len(sums):
-                    sums[above] += sums[place]
-        return self._sums
-
-    def _grow(self, block: int, names: int) -> None:
-        """Add to the length of a block."""
-        sums, place = self._sums, block + 1
-        while place < len(sums):
-            sums[place] += names
-            place += place & -place
+        return isinstance(name, str) and self.holds(name)
 
 
 @dataclass(slots=True)

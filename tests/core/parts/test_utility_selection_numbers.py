@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from archipel.core.parts import ByLoss, ByTier, ByUtility
+from archipel.core.parts.utility_ranks import UtilityMemory
 from archipel.core.types import Metrics
 from tests.core.parts.by_hand import Bench, layout
 
@@ -52,10 +53,10 @@ def test_power_of_choice_draws_at_least_as_many_as_take_part() -> None:
 def test_the_utility_of_oort_by_hand() -> None:
     made, selection = bench(), ByUtility()
     told(made, selection, b=3.0)
-    memory = made.state.memory["selection"]
+    memory = made.view("selection").memory(UtilityMemory)
     made.state.version = 9
     # 20 examples of loss 3, last seen in round 1; now it is round 10
-    assert selection.value(memory, "b", 10) == pytest.approx(20 * 3 + math.sqrt(0.1 * math.log(10) / 1))  # type: ignore[arg-type]
+    assert memory.value("b", 10) == pytest.approx(20 * 3 + math.sqrt(0.1 * math.log(10) / 1))
     assert selection.explored(0) == 0.9
     assert selection.explored(1) == pytest.approx(0.882)
     assert selection.explored(500) == 0.2

@@ -7,15 +7,18 @@ its last update. The controller has no clock: how fast learners are is known by 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from archipel.core.checks import at_least, between, require, share
+from archipel.core.members import SortedNames
 from archipel.core.parts.few_tries import PART, draw_by_tries, draws_until_next_look
 from archipel.core.parts.part import Needs
 from archipel.core.parts.selection import Selection
+from archipel.core.parts.utility_ranks import UtilityMemory
+from archipel.core.randomness import PERMUTED
 from archipel.core.state import Update, View
 
 
@@ -80,14 +83,6 @@ class ByLoss(Selection):
         return [candidates[i] for i in race(view.generator(draw), chances)[:places]]
 
 
-@dataclass(slots=True)
-class UtilityMemory:
-    utility: dict[str, float] = field(default_factory=dict)
-    """n sqrt(mean squared loss) of each learner that has reported."""
-    last: dict[str, int] = field(default_factory=dict)
-    """The round of its last report, from 1."""
-
-
 @dataclass(frozen=True)
 class ByUtility(Selection):
     """Oort's statistical utility: learners with many examples of high loss, and a share of learners not seen yet.
@@ -113,20 +108,64 @@ class ByUtility(Selection):
         share("ByUtility", "cutoff", self.cutoff)
 
     def observe(self, view: View, update: Update) -> None:
-        memory = view.memory(UtilityMemory)
         examples = 1 if update.examples is None else update.examples
-        memory.utility[update.learner] = examples * math.sqrt(_reported(update.metrics.squared_loss))
-        memory.last[update.learner] = view.version + 1
+        utility = examples * math.sqrt(_reported(update.metrics.squared_loss))
+        view.memory(UtilityMemory).report(update.learner, utility, view.version + 1)
 
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
-        memory, generator = view.memory(UtilityMemory), view.generator(draw)
+        chosen = self._few(view, candidates, count, draw) if len(candidates) > PERMUTED else None
+        return self._of_all(view, candidates, count, draw) if chosen is None else chosen
+
+    def _few(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str] | None:
+        """Draw among many by looking at few; None if it does not succeed."""
+        memory, generator, places = view.memory(UtilityMemory), view.generator(draw), min(count, len(candidates))
+        there = set(candidates) if isinstance(candidates, list) else candidates
+        seen = len(memory.utility)
+        if seen <= PERMUTED:
+            seen = sum(name in there for name in memory.utility)
+        new = max(round(places * self.explored(view.version)), places - seen)
+        unseen = _some(generator, memory.unseen(view.state.members), there, new)
+        if unseen is None:
+            return None
+        known = self._known(memory, view.version + 1, generator, there, places - len(unseen))
+        return None if known is None else unseen + known
+
+    def _known(
+        self, memory: UtilityMemory, round_: int, generator: np.random.Generator, there: Container[str], count: int
+    ) -> list[str] | None:
+        """Draw learners that have reported; None if it does not succeed."""
+        if not count:
+            return []
+        best = memory.ranks.highest(count, lambda name: memory.value(name, round_), round_, there)
+        if len(best) < count:
+            return None
+        bar = self.cutoff * best[0]
+        near = memory.ranks.from_bar(bar, round_)
+        name_of = near.numbered()
+
+        def chance(number: int) -> float:
+            name = name_of(number)
+            value = memory.value(name, round_)
+            return value if value >= bar and name in there else 0.0
+
+        if len(near) > PERMUTED:
+            drawn = draw_by_tries(generator, chance, near.most, len(near), count)
+            return None if drawn is None else [name_of(i) for i in drawn]
+        names = map(name_of, range(len(near)))
+        values = {name: memory.value(name, round_) for name in names if name in there}
+        pool = sorted(name for name, value in values.items() if value >= bar)
+        order = race(generator, [values[name] for name in pool])[:count]
+        return [pool[i] for i in order]
+
+    def _of_all(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
+        memory, generator, round_ = view.memory(UtilityMemory), view.generator(draw), view.version + 1
         seen = [name for name in candidates if name in memory.utility]
         unseen = [name for name in candidates if name not in memory.utility]
         places = min(count, len(candidates))
         new = min(len(unseen), round(places * self.explored(view.version)))
         new = max(new, places - len(seen))
         chosen = [unseen[i] for i in generator.permutation(len(unseen))[:new]]
-        values = [self.value(memory, name, view.version + 1) for name in seen]
+        values = [memory.value(name, round_) for name in seen]
         known = places - new
         if known:
             bar = self.cutoff * sorted(values, reverse=True)[known - 1]
@@ -138,10 +177,6 @@ class ByUtility(Selection):
     def explored(self, version: int) -> float:
         """Return the share of the places that go to learners not seen yet."""
         return max(self.least, self.explore * self.decay**version)
-
-    @staticmethod
-    def value(memory: UtilityMemory, name: str, round_: int) -> float:
-        return memory.utility[name] + math.sqrt(0.1 * math.log(round_) / memory.last[name])
 
 
 @dataclass(slots=True)
@@ -236,6 +271,18 @@ class ByTier(Selection):
         known = [memory.losses[name] for name in sorted(memory.losses)]
         guess = math.fsum(known) / len(known) if known else 1.0
         return math.fsum(memory.losses.get(name, guess) for name in members) / len(members)
+
+
+def _some(generator: np.random.Generator, names: SortedNames, there: Container[str], count: int) -> list[str] | None:
+    """Draw some of the names that are there, or all if they are fewer; None if too few are met."""
+    if len(names) <= PERMUTED:
+        listed = [name for name in names if name in there]
+        return [listed[i] for i in generator.permutation(len(listed))[:count]]
+    if not count:
+        return []
+    find = names.numbered()
+    drawn = draw_by_tries(generator, lambda i: float(find(i) in there), 1.0, len(names), count)
+    return None if drawn is None else [find(i) for i in drawn]
 
 
 def race(generator: np.random.Generator, chances: Sequence[float]) -> list[int]:
