@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +12,13 @@ import pytest
 import torch
 
 from archipel.core.parts import SecureSum
+from archipel.federation.learner import local_state, restored_files
 from archipel.federation.learner.local_state import StateFolder, Withheld
 from archipel.federation.learner.masked_updates import MaskedUpdates, SumSettings, reply_in_sum
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import sum_steps
 from archipel.privacy.secure_sum.sum_collector import SumCollector
-from archipel.privacy.secure_sum.sum_messages import RoundKeys
+from archipel.privacy.secure_sum.sum_messages import RoundKeys, SecureSumRefused
 
 SETTINGS = SumSettings(SecureSum(), equally=False)
 NAMES = ("site-0", "site-1", "site-2")
@@ -165,6 +168,50 @@ def test_a_second_request_for_shares_is_refused_also_after_a_restart(tmp_path: P
     for asked in (one.learners["site-0"], learner(tmp_path)):
         head, _ = reply_in_sum(asked, other, 1)
         assert "asked to reveal twice in round 9" in head.failed
+
+
+@pytest.mark.parametrize("what", ["an hour later", "another start of the machine", "an earlier version"])
+@pytest.mark.parametrize("file", ["sum.json", "learner.safetensors"])
+def test_a_round_that_was_restored_from_a_backup_is_left(
+    file: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would tell one controller that site-1 has sent, and then give shares of its key."""
+    one = Sum(tmp_path)
+    for _ in range(2):
+        one.go_on()
+    site = one.learners["site-0"]
+    site.answer(one.step("site-0"))
+    again = learner(tmp_path)
+    assert again.answer(one.step("site-0")) == site.answer(one.step("site-0")), "killed and started again, it goes on"
+    state = StateFolder(tmp_path / "site-0")
+    path, mark = tmp_path / "site-0" / file, state.memory.mark
+    written, _, boot = mark.partition(" ")
+    told = {"an hour later": f"{float(written) - 3600} {boot}", "another start of the machine": f"{written} other"}
+    restored = told.get(what, "")
+    if file == "sum.json":
+        path.write_text(path.read_text().replace(json.loads(path.read_text())["mark"], restored))
+    else:
+        monkeypatch.setattr(local_state, "mark", lambda: restored)
+        state.save()
+    again = learner(tmp_path)
+    with pytest.raises(SecureSumRefused, match="it takes no part in round 9"):
+        again.answer(one.step("site-0"))
+    with pytest.raises(SecureSumRefused, match="round 9 is not above 9" if file == "sum.json" else "is not above 9"):
+        again.answer(first())
+    assert not (tmp_path / "site-0" / "sum.json").exists()
+    if file == "learner.safetensors":
+        with pytest.raises(SecureSumRefused, match="it has no update of task 7"):
+            again.answer(first(10))
+
+
+def test_a_copied_file_is_known_by_its_change_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_text(restored_files.mark())
+    assert not restored_files.is_restored(path, path.read_text())
+    monkeypatch.setattr(time, "time", lambda: path.stat().st_ctime - 300)
+    old = restored_files.mark()
+    os.utime(path, (time.time(), time.time()))  # as a backup sets it back
+    assert restored_files.is_restored(path, old)
 
 
 def test_a_study_without_sums_takes_part_in_none() -> None:

@@ -6,6 +6,7 @@ file at once: a learner that is asked for the same task again gives the same ans
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from archipel.core import types
 from archipel.core.types import Metrics
+from archipel.federation.learner.restored_files import is_restored, mark
 from archipel.learner.example_budget import ExampleAccount
 from archipel.storage.dataclass_codec import Codec
 
@@ -71,7 +73,11 @@ class Memory:
     """Secure sums that it took part in."""
     last_sum: int = -1
     """The last secure sum that it took part in: each has a higher number."""
+    mark: str = ""
+    """By which the file is told from a copy of it."""
 
+
+log = logging.getLogger("archipel.learner")
 
 CODEC = Codec(types, Owed, Withheld, Memory, ExampleAccount)
 
@@ -82,6 +88,12 @@ class StateFolder:
         self.fresh = not self.path.exists()
         """There is nothing of an earlier life here."""
         self.memory: Memory = Memory() if self.fresh else CODEC.load(self.path)
+        self.restored = not self.fresh and is_restored(self.path, self.memory.mark)
+        """It may be behind what this learner has answered; an update that was in a sum must not be in another."""
+        if self.restored and self.memory.withheld is not None:
+            log.warning("the state was restored or moved, or the machine restarted: an update is in no secure sum")
+            self.memory.withheld = None
 
     def save(self) -> None:
+        self.memory.mark = mark()
         CODEC.save(self.path, self.memory)

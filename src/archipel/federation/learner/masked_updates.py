@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from archipel.core.parts.secure_sum import SecureSum
 from archipel.federation.learner.local_state import StateFolder, Withheld
 from archipel.federation.learner.policy import Refusal, failure_reason
+from archipel.federation.learner.restored_files import is_restored, mark
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import sum_steps
 from archipel.privacy.accounting import Draws, epsilon
@@ -169,13 +170,20 @@ class MaskedUpdates:
 
     def _note(self, phase: str, request: str) -> None:
         self._told["requests"].append({"phase": phase, "request": request})
+        self._told["mark"] = mark()
         write_bytes(self._path, json.dumps(self._told).encode(), mode=0o600)
 
     def _resume(self) -> None:
         """Be where the last process was."""
         if not self._path.exists():
             return
-        self._told = json.loads(self._path.read_text())
+        told = json.loads(self._path.read_text())
+        if self._folder.restored or is_restored(self._path, told.get("mark", "")):
+            # it may have answered since: with a share of another's seed, say, and would now give one of its key
+            log.warning("the round of a secure sum was restored or moved, or the machine restarted: it is left")
+            self._path.unlink()
+            return
+        self._told = told
         self._open()
         for known in self._told["requests"]:
             step = pb.SumStep.FromString(base64.b64decode(known["request"]))
