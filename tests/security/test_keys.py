@@ -295,6 +295,13 @@ def serial_in(papers: Path, name: str) -> str:
     return next(found.serial for found in issued(papers) if found.name == name)
 
 
+async def refusals(one: Scene) -> list[dict[str, Any]]:
+    """Return the rows of the audit on callers that were rejected."""
+    return [
+        {**detail, "who": who} for who, what, detail in await one.audit() if what == "refused" and "serial" in detail
+    ]
+
+
 async def rejection(one: Scene, papers: Path, name: str) -> TurnedAway:
     line = link(one, papers, name)
     with pytest.raises(TurnedAway) as caught:
@@ -321,6 +328,10 @@ def test_whoever_is_revoked_while_it_listens_is_dropped_and_the_others_go_on(
             error = await rejection(one, papers, victim)
             assert error.code == grpc.StatusCode.PERMISSION_DENIED
             assert f"the certificate with serial number {serial} has been revoked" in str(error)
+            await one.until(lambda: refusals(one))
+            row = (await refusals(one))[-1]
+            assert (row["who"], row["serial"]) == (f"learner/{victim}", serial)
+            assert row["address"].rpartition(":")[0] in ("ipv4:127.0.0.1", "ipv6:%5B::1%5D")
             version = one.version
             await one.until(lambda: one.version >= version + 5)
 
