@@ -17,6 +17,7 @@ from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire.channel import NAME
 from tests.federation.hand_made import study
 from tests.federation.scene import Scene, scene
+from tests.waiting import LIMIT
 
 pytestmark = pytest.mark.slow
 
@@ -109,8 +110,9 @@ def test_the_open_calls_of_whoever_is_withdrawn_are_ended(tmp_path: Path) -> Non
             mine = Identity("learner", VICTIM)
             await one.until(lambda: len(one.federation.calls._open[mine]) == 2)
             await operator.steer("withdraw", VICTIM)
-            assert await listening.code() == await answering.code() == grpc.StatusCode.ABORTED
-            assert await listening.details() == await answering.details() == "The caller was withdrawn."
+            async with asyncio.timeout(LIMIT):
+                assert await listening.code() == await answering.code() == grpc.StatusCode.ABORTED
+                assert await listening.details() == await answering.details() == "The caller was withdrawn."
             with pytest.raises(TurnedAway, match="has been withdrawn"):
                 await theirs.look()
             await theirs.close()
