@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
+
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     [
@@ -103,13 +105,17 @@ def archipel(
     cwd: Path,
     environment: Mapping[str, str] | None = None,
     *,
+    program: Path | str | None = None,
     rendered: bool = True,
     timeout: float = 600.0,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command with its output in files. rendered: figures are rendered, and not only composed."""
+    """Run the command, or a program in its place, with its output in files.
+
+    rendered: figures are rendered, and not only composed.
+    """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         streams = (None, out.fileno(), err.fileno())
-        process = Forked(arguments, cwd, environment, streams, rendered=rendered)
+        process = Forked(arguments, cwd, environment, streams, program=program, rendered=rendered)
         try:
             code = process.wait(timeout)
         finally:
@@ -170,6 +176,12 @@ def _run(program: Path | str | None) -> None:
         from archipel.cli import main
 
         main()
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the processes of `archipel.study.worker_pool` too, which otherwise begin from nothing."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda way: FORKS)
 
 
 def composed(figure: Any, path: str | Path, **_: Any) -> None:

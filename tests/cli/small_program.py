@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-import sys
+from pathlib import Path
 
 import typer
 
@@ -11,6 +11,7 @@ from archipel.cli import program as real
 from archipel.cli.algorithms import algorithms
 from archipel.cli.data import app as data
 from archipel.cli.doctor import doctor
+from tests.forked import archipel
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command("algorithms")(algorithms)
@@ -20,14 +21,9 @@ app.add_typer(data, name="data")
 
 def program(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run it as another process, whose output goes into a pipe of 80 columns."""
-    return subprocess.run(
-        [sys.executable, __file__, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        # one thread: tests run side by side
-        env=os.environ | {"COLUMNS": "80", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"} | environment,
-    )
+    # one thread: tests run side by side
+    set_ = {"COLUMNS": "80", "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+    return archipel(arguments, Path.cwd(), os.environ | set_ | environment, program=Path(__file__))
 
 
 if __name__ == "__main__":

@@ -26,8 +26,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
-ARCHIPEL = [sys.executable, "-m", "archipel.cli"]
-HELD = str(Path(__file__).with_name("held.py"))
+HELD = Path(__file__).with_name("held.py")
 QUICK = ["--set", "ending.seconds=4"]
 SHORT = [*QUICK, "-a", "fedavg", "-a", "fedasync", "--jobs", "2"]
 PLAIN = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR")} | {"TERM": "xterm"}
@@ -42,9 +41,7 @@ def in_terminal(*arguments: str, cwd: Path, columns: int = 80) -> tuple[int, str
     """The command in a terminal: its exit code and all it wrote there."""
     here, there = pty.openpty()
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
-    process = subprocess.Popen(
-        [*ARCHIPEL, *arguments], stdin=there, stdout=there, stderr=there, cwd=cwd, env=PLAIN, close_fds=True
-    )
+    process = forked.Forked(arguments, cwd, PLAIN, (there, there, there))
     os.close(there)
     written = b""
     while True:
@@ -56,7 +53,7 @@ def in_terminal(*arguments: str, cwd: Path, columns: int = 80) -> tuple[int, str
             break
         written += some
     os.close(here)
-    return process.wait(timeout=600), written.decode()
+    return process.wait(600), written.decode()
 
 
 def seen(text: str) -> str:
@@ -75,7 +72,7 @@ def fingerprints(folder: Path) -> dict[str, str]:
 def there(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a short study has run in a pipe."""
     folder = tmp_path_factory.mktemp("run")
-    done = archipel("run", *SHORT, "-o", "results", cwd=folder)
+    done = archipel("run", *SHORT, "--jobs", "1", "-o", "results", cwd=folder)
     assert done.returncode == 0, done.stderr
     (folder / "stdout").write_text(done.stdout)
     (folder / "stderr").write_text(done.stderr)
@@ -136,19 +133,13 @@ def test_a_second_study_does_not_touch_the_first(there: Path) -> None:
 
 
 @contextlib.contextmanager
-def held(*arguments: str, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], Callable[[], int]]]:
+def held(*arguments: str, cwd: Path) -> Iterator[tuple[forked.Forked, Callable[[], int]]]:
     """The command in a session of its own, with runs that stay at work until they are stopped, and how many are."""
     place = cwd / "held"
     place.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, HELD, *arguments],
-        cwd=cwd,
-        env=PLAIN | {"HELD": str(place)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    with (cwd / "stderr").open("wb") as said:
+        streams = (None, None, said.fileno())
+        process = forked.Forked(arguments, cwd, PLAIN | {"HELD": str(place)}, streams, program=HELD, session=True)
     try:
         yield process, lambda: len(list(place.iterdir()))
     finally:
@@ -166,8 +157,8 @@ def test_ctrl_c_keeps_what_is_done_and_resume_ends_with_the_same_bits(there: Pat
     with held("run", *SHORT, "-o", "cut", cwd=tmp_path) as (process, at_work):
         until(lambda: at_work() == 2 or process.poll() is not None, "two runs under way")
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all processes
-        _, err = process.communicate(timeout=600)
-    assert process.returncode == 130, err
+        code, err = process.wait(600), (tmp_path / "stderr").read_text()
+    assert code == 130, err
     assert "Traceback" not in err
     assert "continue with: archipel run --resume cut" in err
     assert not fingerprints(tmp_path / "cut")
@@ -197,8 +188,8 @@ def test_a_signal_to_all_processes_stops_cleanly_from_the_first_moment_on(
 
         until(lambda: ready() or process.poll() is not None, f"a study with {runs} runs at work")
         os.killpg(process.pid, sign)
-        _, err = process.communicate(timeout=600)
-    assert process.returncode == 130, err
+        code, err = process.wait(600), (tmp_path / "stderr").read_text()
+    assert code == 130, err
     assert "Traceback" not in err
     assert "failed" not in err
     assert "continue with: archipel run --resume cut" in err

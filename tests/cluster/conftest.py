@@ -32,7 +32,8 @@ class Machines:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster
 
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        alone = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **alone})
         self.nodes: list[Any] = []
 
     @property

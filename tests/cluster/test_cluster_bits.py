@@ -109,18 +109,19 @@ def test_scores_of_a_large_network_are_computed_on_the_cluster(
     same(run, local(ap.async_dvw()))
 
 
-@pytest.mark.parametrize("method", [ap.async_dvw, ap.fedper])
+@pytest.mark.parametrize(("method", "before", "after"), [(ap.async_dvw, 2, 1), (ap.fedper, 1, 2)])
 def test_a_checkpoint_goes_on_with_another_number_of_nodes(
-    machines: Machines, method: Callable[[], Algorithm], tmp_path: Path
+    ray_cluster: Machines, method: Callable[[], Algorithm], before: int, after: int, tmp_path: Path
 ) -> None:
+    ray_cluster.keep(before)
     settings: dict[str, Any] = {"model": perceptron, "ending": ap.Ending(rounds=4)}
     begun = ready(method(), "auto", **settings)
-    wait_for_actors(begun, 2)
+    wait_for_actors(begun, before)
     begun.run(events=15)
     Checkpoint(tmp_path).save(begun)
     begun.close()
-    machines.keep(1)
+    ray_cluster.keep(after)
     resumed = ready(method(), "auto", **settings)
     Checkpoint(tmp_path).load(resumed)
-    wait_for_actors(resumed, 1)
+    wait_for_actors(resumed, after)
     same(whole(resumed), local(method(), **settings))

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,6 +20,7 @@ from archipel.simulation.cluster import connection, head_token
 from archipel.simulation.cluster.connection import ClusterError
 from tests.cluster.conftest import family, signal_all
 from tests.federation.stage import free_port
+from tests.forked import Forked
 from tests.waiting import LIMIT, until
 
 pytestmark = pytest.mark.slow
@@ -36,11 +36,13 @@ source = "digits"
 split = {learners = 4}
 """
 OWN = """
-import os, time
+import time
+from pathlib import Path
 from torch.nn.functional import cross_entropy
 
 def slow(outputs, targets):
-    time.sleep(float(os.environ.get("SECONDS_OF_A_STEP", 0)))
+    if not Path({go!r}).exists():
+        time.sleep(0.02)
     return cross_entropy(outputs, targets)
 """
 DRIVER = """
@@ -66,7 +68,7 @@ class ByHand:
         """What the cluster and its drivers have in their environments."""
         mine = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
         mine["RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"] = f"{LIMIT:.0f}"  # on a busy machine drivers start slowly
-        return {**os.environ, **mine, "SECONDS_OF_A_STEP": "0.02"}
+        return {**os.environ, **mine}
 
     def head(self) -> None:
         ports = (f"--port={self.port}", f"--ray-client-server-port={self.client}")
@@ -95,14 +97,11 @@ class ByHand:
             process.wait(LIMIT)
             signal_all(whole, signal.SIGKILL)
 
-    def driver(self, *command: str | Path) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", DRIVER, *map(str, command)],
-            env=self.variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def driver(self, log: Path, *command: str | Path) -> Forked:
+        with log.open("wb") as said:
+            return Forked(
+                command, environment=self.variables, streams=(None, said.fileno(), said.fileno()), program=DRIVER
+            )
 
 
 @pytest.fixture(scope="module")
@@ -150,24 +149,26 @@ def test_a_token_that_is_missing_or_wrong_is_refused_at_once(
 def test_a_driver_that_is_killed_is_resumed_with_one_node_more(by_hand: ByHand, tmp_path: Path) -> None:
     study, results = tmp_path / "study.toml", tmp_path / "results"
     study.write_text(STUDY)
-    (tmp_path / "own.py").write_text(OWN)
-    killed = by_hand.driver("run", study, "--out", results, "--cluster", f"127.0.0.1:{by_hand.port}")
+    go = tmp_path / "go"
+    (tmp_path / "own.py").write_text(OWN.format(go=str(go)))
+    log = tmp_path / "driver.log"
+    killed = by_hand.driver(log, "run", study, "--out", results, "--cluster", f"127.0.0.1:{by_hand.port}")
+
+    def has_checkpoint() -> bool:
+        assert killed.poll() is None, log.read_text()
+        return bool(list(results.rglob("checkpoint.safetensors")))
+
     try:
-        until(lambda: _has_checkpoint(results, killed), "a checkpoint")
+        until(has_checkpoint, "a checkpoint")
     finally:
         killed.kill()
-        killed.communicate()
+        killed.wait()
     assert not list(results.rglob("run.json"))
+    go.touch()
     by_hand.node()
-    resumed = by_hand.driver("run", "--resume", results, "--cluster", f"ray://127.0.0.1:{by_hand.client}")
-    said, _ = resumed.communicate(timeout=LIMIT)
-    assert resumed.returncode == 0, said
+    resumed = by_hand.driver(log, "run", "--resume", results, "--cluster", f"ray://127.0.0.1:{by_hand.client}")
+    assert resumed.wait(LIMIT) == 0, log.read_text()
     (spread,) = ap.load_results(results)
     (here,) = ap.run_study(study, tmp_path / "here", processes=1)
     assert torch.equal(spread.model, here.model)
     assert spread.records == here.records
-
-
-def _has_checkpoint(results: Path, driver: subprocess.Popen[Any]) -> bool:
-    assert driver.poll() is None, driver.communicate()
-    return bool(list(results.rglob("checkpoint.safetensors")))

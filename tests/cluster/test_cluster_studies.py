@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +24,7 @@ from archipel.study.execute import RunJob, execute
 from archipel.study.results import Results
 from archipel.study.worker_pool import Began, Broke, Ended, Message, Told
 from tests.cluster.conftest import Machines
+from tests.forked import Forked
 from tests.waiting import LIMIT, until
 
 pytestmark = pytest.mark.slow
@@ -192,17 +191,17 @@ except OSError as error:
 
 
 def test_a_run_whose_whole_cluster_is_lost_ends_with_a_checkpoint(tmp_path: Path) -> None:
-    driver = subprocess.Popen(
-        [sys.executable, "-c", LOST, str(tmp_path)], stdout=subprocess.PIPE, text=True, stderr=subprocess.DEVNULL
-    )
+    with (tmp_path / "said").open("wb") as said:
+        driver = Forked([tmp_path], streams=(None, said.fileno(), None), program=LOST)
     try:
         until((tmp_path / "checkpoint.safetensors").exists, "the first checkpoint")
         head = until(lambda: children(driver.pid, "gcs_server"), "the head's process")
         os.kill(head[0], signal.SIGKILL)
-        said, _ = driver.communicate(timeout=LIMIT)
+        driver.wait(LIMIT)
     finally:
         driver.kill()
-    assert "cluster 'local' is lost: its head node no longer answers. Resume the run" in said
+    told = (tmp_path / "said").read_text()
+    assert "cluster 'local' is lost: its head node no longer answers. Resume the run" in told
     simulator = prepare(
         ap.async_fedavg(), ap.data.digits().split(learners=4), execution="workers", ending=ap.Ending(rounds=10**6)
     )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,6 +21,7 @@ from archipel.executors.native import Native
 from archipel.kernels.native.perceptron import NativeTraining
 from archipel.learner.learner import Job, Learner, TrainingContext
 from archipel.learner.probes import Parts
+from tests.forked import archipel
 from tests.simulation.engine_cases import (
     PLAN,
     SIZES,
@@ -264,12 +266,6 @@ except KeyboardInterrupt:
 )
 def test_an_interrupt_is_handled_between_two_batches(threads: int, handler: str, epochs: int, expected: str) -> None:
     """A training that would take minutes ends soon; one that goes on comes to the same bits."""
-    told = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED.format(threads=threads, handler=handler, epochs=epochs)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    program = INTERRUPTED.format(threads=threads, handler=handler, epochs=epochs)
+    told = archipel([], Path.cwd(), program=program, timeout=300)
     assert (told.returncode, told.stdout) == (0, expected), told.stderr

@@ -23,6 +23,7 @@ from archipel.study.worker_pool import (
     stopped_by_hand,
     work_through,
 )
+from tests.forked import forked_workers as forked_workers
 from tests.waiting import until
 
 
@@ -78,6 +79,7 @@ def test_every_job_is_answered_once(processes: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_a_process_that_dies_costs_one_job() -> None:
     whole, messages = heard(["die", 2, "die", 4, 5], 2)
     assert whole
@@ -88,6 +90,7 @@ def test_a_process_that_dies_costs_one_job() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_processes_stay_for_the_next_job_and_have_their_threads() -> None:
     _, messages = heard(["who"] * 6 + ["threads"] * 2, 2, threads=3)
     answers = {message.job: message.result for message in messages if isinstance(message, Ended)}

@@ -29,6 +29,7 @@ from archipel.study.results import Results, Watcher
 from archipel.study.schema import Study
 from archipel.study.worker_pool import Broke, Ended, Message
 from archipel.trackers import TRACKERS
+from tests.forked import forked_workers as forked_workers
 
 SHORT = ["ending={rounds=3}", "evaluation={at='learners', mean='learners'}"]
 
@@ -184,6 +185,7 @@ def test_a_run_that_is_stopped_at_every_look_ends_with_the_same_bits(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_bits_do_not_depend_on_how_many_runs_there_are(tmp_path: Path) -> None:
     """In plain execution, sums of several threads have other last bits."""
     (tmp_path / "own.py").write_text(
@@ -191,7 +193,7 @@ def test_bits_do_not_depend_on_how_many_runs_there_are(tmp_path: Path) -> None:
         "nn.Dropout(0.2), nn.Linear(1500, 1500), nn.ReLU(), nn.Linear(1500, 10))\n"
     )
     changes = [f"folder={tmp_path}", "model='own.py:net'", "ending={rounds=1}", "data.split={learners=10}"]
-    changes.append("simulation.execution='plain'")
+    changes += ["simulation.execution='plain'", "training.epochs=1"]
     both = run_study(study(*changes, algorithms=["fedavg", "fedprox"]), tmp_path / "both", processes=2)
     (alone,) = run_study(both.folder / "fedavg" / "seed-0" / "study.toml", tmp_path / "alone", processes=1)
     assert alone.execution == "plain"
@@ -286,6 +288,7 @@ def test_mistakes_show_before_anything_is_written(change: str, told: str, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_a_broken_run_costs_only_itself(tmp_path: Path) -> None:
     """Of the grid's settings one has fewer learners than the fleet: it is told, and the others end."""
     heard: list[Message] = []

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import archipel as ap
 from archipel.simulation.checkpoint import Checkpoint
 from archipel.simulation.simulate import finished
 from archipel.trackers import track, tracker
+from tests.forked import Forked
 from tests.trackers import tracked
 
 pytestmark = pytest.mark.slow
@@ -101,13 +100,11 @@ def test_processes_that_begin_at_once_and_are_killed_go_on_in_the_same_charts(
     processes = []
     for folder in folders:
         run.save(folder)
-        command = [sys.executable, "-c", KILLED, str(folder), *PACKAGES]
-        processes.append(
-            subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        )
-    for process in processes:
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == -9, errors
+        with (folder / "errors").open("wb") as errors:
+            streams = (None, None, errors.fileno())
+            processes.append(Forked([folder, *PACKAGES], None, environment, streams, program=KILLED))
+    for process, folder in zip(processes, folders, strict=True):
+        assert process.wait(300) == -9, (folder / "errors").read_text()
     for folder in folders:
         begun = [(folder / f"{tool}-run-id").read_text() for tool in ("mlflow", "wandb")]
         for tool in PACKAGES:
