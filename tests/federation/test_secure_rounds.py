@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from archipel.core.checks import ArchipelWarning
 from archipel.core.records import PrivacySpent
+from archipel.federation.learner.policy import Refusal
 from archipel.federation.security.authority import create_authority, described, issue
 from archipel.federation.security.revocation import RevocationList
 from archipel.federation.security.round_signatures import RoundSignatures
 from archipel.privacy.secure_sum.sum_messages import RoundKeys
 from archipel.study.federate import host
 from archipel.study.files import study_of
+from archipel.study.local_site import take_part
 from tests.federation.in_one_process import hold, study
 from tests.federation.test_conformance import simulated
 
@@ -38,13 +39,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},
     "fedadam": {"name": "fedadam", "privacy": "SecureSum(bits=64)"},
     "fedprox": {"name": "fedprox", "mu": 0.1},
-    "hdafl": {"name": "hdafl", "fraction": 1.0},
+    "hdafl": {"name": "hdafl", "fraction": 1.0, "privacy": "SecureSum(single_scores=True)"},
     "d&c, given split": {"name": "divide_and_conquer", "split": 1},
     "plu in rounds": {"name": "fedavg", "more_planners": ["PeriodicLayers(2, 1)"]},
 }
 
 
-@pytest.mark.filterwarnings("ignore:.*hides updates but not scores")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_federation_comes_to_the_simulators_bits(method: str, tmp_path: Path, papers: Path) -> None:
     raw = study(
@@ -77,10 +77,20 @@ def test_a_federation_tells_what_noised_sums_have_cost(tmp_path: Path, papers: P
     assert [agent.memory.sums for agent in held.agents.values()] == [2] * 4
 
 
-def test_scores_at_learners_are_told_to_be_seen_one_by_one() -> None:
+def test_scores_of_single_learners_are_refused_on_both_sides_unless_the_study_allows_them() -> None:
     raw = study(algorithms=[{"name": "fedavg", "privacy": "SecureSum()"}], evaluation={"at": "learners"})
-    with pytest.warns(ArchipelWarning, match="hides updates but not scores"):
+    with pytest.raises(ValueError, match=r"hides updates but not scores: .* with SecureSum\(single_scores=True\)"):
         host(study_of(raw))
+    for evaluation in ({"at": "learners"}, {"at": "home"}, None):  # a learner's own copy decides, whatever is asked
+        raw["evaluation"] = evaluation
+        study_ = study_of({name: section for name, section in raw.items() if section is not None})
+        island, _ = take_part(study_, "00")
+        with pytest.raises(Refusal, match=r"this question is not of the study: part='test', bins=0; .* asks nothing"):
+            island.policy.check_probe("test", 0)
+    raw["evaluation"] = {"at": "learners"}
+    raw["algorithms"][0]["privacy"] = "SecureSum(single_scores=True)"
+    host(study_of(raw))
+    take_part(study_of(raw), "00")[0].policy.check_probe("test", 0)
 
 
 def test_a_controller_without_certificates_is_refused(tmp_path: Path) -> None:

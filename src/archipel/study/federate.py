@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from archipel.assembly.contexts import context_of
 from archipel.assembly.finished_run import run_of
 from archipel.assembly.requirements import check_stimuli, default_metric, evaluation_of
 from archipel.core.algorithm import Algorithm
-from archipel.core.checks import ArchipelWarning, require
+from archipel.core.checks import require
 from archipel.core.controller import Controller
 from archipel.core.layout import Layout
 from archipel.core.parts.clipping import clipped
@@ -310,7 +309,7 @@ def host(study: Study) -> Hosting:
         if isinstance(planner, ValidationCycle):
             for guest in terms.learners.values():
                 planner.cycle_of(guest.group)  # raises if there are no thresholds for the group
-    _warn_of_scores(algorithm, evaluation)
+    _check_scores(algorithm, evaluation)
     ending = settings.get("ending") or Ending(rounds=20)
     layout = work.layout
 
@@ -323,15 +322,15 @@ def host(study: Study) -> Hosting:
     return Hosting(study, algorithm, layout, terms, ending, evaluation, seed, secret, initial, data, home)
 
 
-def _warn_of_scores(algorithm: Algorithm, evaluation: Evaluation) -> None:
-    """Warn if scores tell the controller about single learners although updates are hidden from it."""
-    if isinstance(algorithm.privacy, SecureSum) and evaluation.at != "home":
-        warnings.warn(
-            f'Evaluation(at="{evaluation.at}"): SecureSum hides updates but not scores: each learner sends its counts '
-            "of right and wrong answers. Score the model at home, or accept that.",
-            ArchipelWarning,
-            stacklevel=2,
-        )
+def _check_scores(algorithm: Algorithm, evaluation: Evaluation) -> None:
+    """Refuse scores that tell the controller about single learners although updates are hidden from it."""
+    privacy = algorithm.privacy
+    require(
+        not isinstance(privacy, SecureSum) or privacy.single_scores or evaluation.at == "home",
+        f'Evaluation(at="{evaluation.at}"): SecureSum hides updates but not scores: each learner sends its counts '
+        "of right and wrong answers by class. Score the model at home, or accept that with "
+        "SecureSum(single_scores=True).",
+    )
 
 
 def _evaluation(algorithm: Algorithm, data: Islands, layout: Layout, at_home: bool) -> Evaluation:

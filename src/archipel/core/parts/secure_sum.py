@@ -67,6 +67,9 @@ class SecureSum(NoisePrivacy, SumInEngine):
     """With ByExamples, the largest weight."""
     at_least: int = 3
     """Learners of a round; of two, each would know the other's update."""
+    single_scores: bool = False
+    """In a federation, learners also send scores on their own examples one by one: counts of each class, right and
+    wrong. They are not added up."""
 
     def __post_init__(self) -> None:
         if self.noised:
@@ -85,6 +88,10 @@ class SecureSum(NoisePrivacy, SumInEngine):
         for name in ("most_examples", "at_least"):
             value = getattr(self, name)
             require(isinstance(value, int), f"SecureSum: {name} should be a whole number, got {value!r}.")
+        require(
+            isinstance(self.single_scores, bool),
+            f"SecureSum: single_scores should be true or false, got {self.single_scores!r}.",
+        )
 
     @property
     def noised(self) -> bool:
