@@ -20,9 +20,15 @@ from archipel.live.follower import Follower
 from archipel.live.http_server import LiveServer
 from archipel.live.serving import followed_in
 from tests.live.scenes import save_film
-from tests.waiting import until
+from tests.waiting import LIMIT, until
 
 TOKEN = "secret"
+
+
+@pytest.fixture(autouse=True)
+def no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise connections that should be closed at once would be closed a little later for another reason."""
+    monkeypatch.setattr(callers, "INTRODUCTION", 10 * LIMIT)
 
 
 @contextmanager
