@@ -175,6 +175,25 @@ def test_a_handler_that_was_set_before_stays() -> None:
             signal.signal(signal.SIGINT, before)
 
 
+def test_the_front_door_imports_without_collections_and_collects_again() -> None:
+    program = """
+import gc, sys
+import torch
+begun = []
+gc.callbacks.append(lambda phase, info: begun.append(info["generation"]))
+import archipel as ap
+ap.simulate
+assert "archipel.simulation.simulate" in sys.modules
+full = begun.count(2)
+assert gc.isenabled()
+gc.disable()
+ap.load_run
+assert not gc.isenabled(), "as it was"
+print(full)
+"""
+    assert loaded(program) == {"0"}
+
+
 def test_after_loading_garbage_is_looked_for_again() -> None:
     def load() -> None:
         with loading():

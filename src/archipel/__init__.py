@@ -1,5 +1,6 @@
 """Archipel: federated learning on islands of data that differ in what they hold and how fast they compute."""
 
+import gc
 import importlib
 import sys
 
@@ -63,15 +64,23 @@ else:
 
         return [module.name for module in pkgutil.iter_modules(__path__)]  # noqa: F405
 
+    def _imported(name: str) -> object:
+        """Import a module without garbage collection, which would go through all of torch and find nothing."""
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return importlib.import_module(f"archipel.{name}")
+        finally:
+            if collects:
+                gc.enable()
+
     def __getattr__(name: str) -> object:
         if name in _MODULES or (name not in _HOMES and name in _submodules()):
-            return importlib.import_module(f"archipel.{_MODULES.get(name, name)}")
+            return _imported(_MODULES.get(name, name))
         if name in _HOMES:
-            value = getattr(importlib.import_module(f"archipel.{_HOMES[name]}"), name)
+            value = getattr(_imported(_HOMES[name]), name)
         else:
-            algorithms, parts = (
-                importlib.import_module(f"archipel.{package}") for package in ("algorithms", "core.parts")
-            )
+            algorithms, parts = _imported("algorithms"), _imported("core.parts")
             if name == "__all__":
                 value = [*algorithms.__all__, *parts.__all__, *sorted([*_HOMES, *_MODULES])]
             elif name in algorithms.__all__:

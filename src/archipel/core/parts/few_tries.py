@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from archipel.core.randomness import PERMUTED
+from archipel.core.sorted_items import SortedItems
 
 BATCH = 1024
 """Candidates that are tried together."""
@@ -17,6 +18,11 @@ PART = 8
 def draws_until_next_look(among: int, count: int) -> int:
     """Return how many draws of `count` may follow before all candidates are examined again; 0 for few candidates."""
     return among // (PART * max(count, 1)) if among > PERMUTED else 0
+
+
+def finder(candidates: Sequence[str]) -> Callable[[int], str]:
+    """Return what finds candidates by their number, for many at once."""
+    return candidates.numbered() if isinstance(candidates, SortedItems) else candidates.__getitem__
 
 
 def draw_by_tries(

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from archipel.core.checks import one_of, require
-from archipel.core.parts.few_tries import draw_by_tries, draws_until_next_look
+from archipel.core.parts.few_tries import draw_by_tries, draws_until_next_look, finder
 from archipel.core.parts.part import Composition, Needs, Part
 from archipel.core.state import Update, View
 
@@ -171,10 +171,11 @@ class ByImportance(Selection):
             return None
         memory.draws -= 1
         scores, guess, highest = memory.scores, memory.guess, max(memory.highest, memory.guess)
+        find = finder(candidates)
         chosen = draw_by_tries(
-            view.generator(draw), lambda i: scores.get(candidates[i], guess), highest, len(candidates), count
+            view.generator(draw), lambda i: scores.get(find(i), guess), highest, len(candidates), count
         )
-        return None if chosen is None else [candidates[i] for i in chosen]
+        return None if chosen is None else [find(i) for i in chosen]
 
     def _of_all(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
         memory = view.memory(ImportanceMemory)

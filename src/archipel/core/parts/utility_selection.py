@@ -14,7 +14,7 @@ import numpy as np
 
 from archipel.core.checks import at_least, between, require, share
 from archipel.core.members import SortedNames
-from archipel.core.parts.few_tries import PART, draw_by_tries, draws_until_next_look
+from archipel.core.parts.few_tries import PART, draw_by_tries, draws_until_next_look, finder
 from archipel.core.parts.part import Needs
 from archipel.core.parts.selection import Selection
 from archipel.core.parts.utility_ranks import UtilityMemory
@@ -63,18 +63,20 @@ class ByLoss(Selection):
         if not memory.draws:
             return None
         memory.draws -= 1
+        known, find = members.known, finder(candidates)
 
         def examples(i: int) -> float:
-            told = members[candidates[i]].examples
+            told = known[find(i)].examples
             return memory.guess if told is None else told
 
         chosen = draw_by_tries(view.generator(draw), examples, memory.most, len(candidates), places)
-        return None if chosen is None else [candidates[i] for i in chosen]
+        return None if chosen is None else [find(i) for i in chosen]
 
     @staticmethod
     def _of_all(view: View, candidates: Sequence[str], places: int, draw: str) -> list[str]:
         memory = view.memory(LossMemory)
-        told = [view.state.members[name].examples for name in candidates]
+        members = view.state.members.known
+        told = [members[name].examples for name in candidates]
         known = [examples for examples in told if examples is not None]
         # one that does not tell has as many as the others in the mean
         memory.guess = sum(known) / len(known) if known else 1.0
@@ -247,13 +249,12 @@ class ByTier(Selection):
         tier = self._tier(memory, generator)
         if memory.tiers[tier] < PART * count:
             return None  # so small a tier is rarely met
-        chosen = draw_by_tries(
-            generator, lambda i: float(members[candidates[i]].group == tier), 1.0, len(candidates), count
-        )
+        known, find = members.known, finder(candidates)
+        chosen = draw_by_tries(generator, lambda i: float(known[find(i)].group == tier), 1.0, len(candidates), count)
         if chosen is None:
             return None
         memory.used[tier] = memory.used.get(tier, 0) + 1
-        return [candidates[i] for i in chosen]
+        return [find(i) for i in chosen]
 
     def _tier(self, memory: TierMemory, generator: np.random.Generator) -> str:
         """Draw a tier by its chance, among those with credits if any has some."""
