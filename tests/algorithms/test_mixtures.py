@@ -266,9 +266,7 @@ def test_freshness_in_fednova() -> None:
 
 
 def test_a_relay_with_a_dynamic_regulariser_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"a model that came through a Relay has moved at several\. Use Rounds\(\.\.\.\)"
-    ):
+    with pytest.raises(ValueError, match=r"under Relay a model moves at several learners\. Use Rounds\(\.\.\.\)"):
         replace(ap.radfed(), merge=ap.DynamicMean(), planners=(ap.DynamicRegulariser(0.1),))
 
 

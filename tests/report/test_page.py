@@ -159,7 +159,7 @@ def test_a_fair_comparison_has_no_cautions() -> None:
     [
         (
             rising("b", 0.8, scored_at="learners", scored_mean="learners"),
-            "not scored alike, so their scores do not compare: a by accuracy on the global test set; "
+            "scored differently, so their scores do not compare: a by accuracy on the global test set; "
             "b by accuracy averaged over the learners' own test parts.",
         ),
         (

@@ -195,7 +195,7 @@ def test_a_terminal_does_not_take_names_for_markup() -> None:
 
 def test_methods_not_scored_alike_are_announced(saved: Path) -> None:
     written([0.0, 0.9], name="hdafl", scored_at="learners", scored_mean="learners").save(saved / "hdafl")
-    assert command(saved).stdout.splitlines()[0].strip() == "not scored alike: the page tells how"
+    assert command(saved).stdout.splitlines()[0].strip() == "scored differently: the page says how"
 
 
 # ------------------------------------------------------------------------------------------------ what it finds
@@ -222,7 +222,7 @@ def test_a_method_that_two_studies_score_differently_is_shown_twice(saved: Path,
         ("fedavg (accuracy on the global test set)", "accuracy", 2),
         ("radfed", "accuracy", 2),
     ]
-    assert "The methods were not scored alike" in Path(told["page"]).read_text()
+    assert "The methods were scored differently" in Path(told["page"]).read_text()
 
 
 def test_a_method_with_final_scores_over_two_budgets_is_shown_twice(saved: Path, tmp_path: Path) -> None:

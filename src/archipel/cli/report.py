@@ -116,7 +116,7 @@ def table(methods: Sequence[Measured]) -> Table:
     stretch = stretches.pop() if len(stretches) == 1 else "the last fifth of a run's budget"
     validated = any(one.validated.n for one in methods)
     drawn = Table(
-        title=escape(scorings.pop()) if len(scorings) == 1 else "not scored alike: the page tells how",
+        title=escape(scorings.pop()) if len(scorings) == 1 else "scored differently: the page says how",
         caption=f"Means ± deviation over runs. Final score: mean over {stretch}, each version counting as long as it "
         f"was the current one. To {target}: mean over the runs that reached it.",
         title_justify="left",

@@ -306,7 +306,7 @@ def ahead(methods: Sequence[Measured], column: MeasureColumn) -> Measured | None
     """Return the method that is better than every other by more than one deviation of either, if there is one.
 
     Only methods whose every run has the number compete. No method is ahead if one has a single run, which has no
-    deviation, or if methods were not scored alike.
+    deviation, or if methods were scored differently.
     """
     alike = {(one.scoring, one.stretch if column.name == "final" else "") for one in methods}
     if column.better == "neither" or len(methods) < 2 or len(alike) > 1:

@@ -133,7 +133,7 @@ def cautions(runs: Sequence[Run], at: Marks, methods: Sequence[Measured]) -> Ite
         alike.setdefault(one.scoring, []).append(one.method)
     if len(alike) > 1:
         ways = "; ".join(f"{', '.join(names)} by {how}" for how, names in alike.items())
-        yield f"The methods were not scored alike, so their scores do not compare: {ways}."
+        yield f"The methods were scored differently, so their scores do not compare: {ways}."
     if len({one.stretch for one in methods}) > 1:
         ways = "; ".join(f"{one.method} over {one.stretch}" for one in methods)
         yield f"Final scores are taken over different budgets, so they do not compare: {ways}."
@@ -169,7 +169,7 @@ def cautions(runs: Sequence[Run], at: Marks, methods: Sequence[Measured]) -> Ite
 def summary(runs: Sequence[Run], methods: Sequence[Measured]) -> str:
     """Return a sentence on what is compared."""
     scorings = {one.scoring for one in methods}
-    scored = f"scored by {scorings.pop()}" if len(scorings) == 1 else "not scored alike"
+    scored = f"scored by {scorings.pop()}" if len(scorings) == 1 else "scored differently"
     return f"{count(len(methods), 'method')}, {count(len(runs), 'run')}, {scored}."
 
 
@@ -211,7 +211,7 @@ def laid_out(expression: str) -> str:
 LEGEND = (
     "Numbers are means over a method's runs ± the sample deviation. Bold is a mean that is better than every other of "
     "its column by more than one deviation of either, among methods whose every run has the number; with one run each, "
-    "or where methods were not scored alike, nothing is bold. A click on a column's head sorts by it."
+    "or where methods were scored differently, nothing is bold. A click on a column's head sorts by it."
 )
 
 

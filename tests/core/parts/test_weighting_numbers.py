@@ -401,5 +401,5 @@ def test_product_asks_and_reports_what_its_factors_do(bench: Bench) -> None:
 def test_product_refuses_nonsense() -> None:
     with pytest.raises(ValueError, match="two weightings or more, got 1"):
         Product(ByExamples())
-    with pytest.raises(ValueError, match=r"0\.5 is no Weighting; write a subclass of Weighting"):
+    with pytest.raises(ValueError, match=r"0\.5 is not a Weighting; write a subclass of Weighting"):
         Product(ByExamples(), 0.5)  # type: ignore[arg-type]

@@ -122,12 +122,7 @@ class CentralNoise(NoisePrivacy):
             divides=isinstance(algorithm.protocol, Rounds) and not algorithm.protocol.extra,
             asked=sampled if sampling == "poisson" else 0,
         )
-        account.look_ahead()
-        require(
-            account.following <= account.budget,
-            f"CentralNoise: noise {noise:g} costs epsilon {account.following:.3g} for a single commit, and the budget "
-            f"is {account.budget:g}. Raise the noise or the budget.",
-        )
+        account.check_first("CentralNoise", "commit")
         view.memory(PrivacyAccount, lambda: account)
 
     def _noise(self, algorithm: Composition, sampling: Sampling, sampled: int, among: int, rounds: int | None) -> float:

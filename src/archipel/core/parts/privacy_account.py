@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from archipel.core.checks import require
 from archipel.core.members import Members
 from archipel.core.parts.ending import Account
 from archipel.core.records import PrivacySpent
@@ -73,6 +74,15 @@ class PrivacyAccount(Account):
         """Compute the cost of another commit with the most frequent contributor."""
         often = max(self.times, key=lambda learner: self.times[learner], default="")
         self.following = self.cost([often])
+
+    def check_first(self, owner: str, release: str) -> None:
+        """Refuse a budget that is too small for a single release."""
+        self.look_ahead()
+        require(
+            self.following <= self.budget,
+            f"{owner}: noise {self.noise:g} costs epsilon {self.following:.3g} for a single {release}, and the budget "
+            f"is {self.budget:g}. Raise the noise or the budget.",
+        )
 
     def exhausted(self, members: Members) -> str | None:
         """Return why no further commit may be made, or None."""

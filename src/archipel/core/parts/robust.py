@@ -1,7 +1,7 @@
-"""Robust merges: a minority of wrong updates does not decide the model.
+"""Robust merges: a minority of wrong updates cannot determine the model.
 
 Each merge works on the layers that the same updates sent, so it goes with periodic upload and private layers. A layer
-that nobody sent, or too few for the merge's guarantee, stays as it is.
+that no update holds, or too few for the merge's guarantee, stays as it is.
 
     Median             the median of each coordinate                       Yin et al. 2018, definition 1
     TrimmedMean        the mean of each coordinate without its extremes    Yin et al. 2018, definition 2
@@ -33,7 +33,7 @@ Matrix: TypeAlias = npt.NDArray[np.float64]
 Vector: TypeAlias = npt.NDArray[np.float64]
 
 BLOCK = 1 << 22
-"""Numbers that are read into memory at a time, over all rows."""
+"""Numbers that are read into memory at a time, in all rows together."""
 
 
 class RobustMerge(Merge):
@@ -41,7 +41,7 @@ class RobustMerge(Merge):
 
     @property
     def needs(self) -> Needs:
-        """Ask for three updates: among two nobody is in the minority."""
+        """Require three updates: of two, neither is in the minority."""
         return Needs(at_least=3)
 
     def conflicts(self, algorithm: Composition) -> str | None:
@@ -72,7 +72,7 @@ class RobustMerge(Merge):
 
 
 class CoordinateMerge(RobustMerge):
-    """A merge of each coordinate by its order statistics, which weights have no meaning for."""
+    """A merge of each coordinate by its order statistics, without weights."""
 
     def conflicts(self, algorithm: Composition) -> str | None:
         if isinstance(algorithm.weighting, Equally):
@@ -116,7 +116,7 @@ class TrimmedMean(CoordinateMerge):
     """The mean of each coordinate without its smallest and its largest numbers."""
 
     share: float = 0.2
-    """Of the updates that is left out at each end, rounded down to whole updates."""
+    """Share of the updates to leave out at each end, rounded down to whole updates."""
 
     def __post_init__(self) -> None:
         between("TrimmedMean", "share", self.share, 0, 0.5)
@@ -135,9 +135,9 @@ class Krum(RobustMerge):
     """
 
     attackers: int = 1
-    """Wrong updates among those of a commit, at most."""
+    """Most wrong updates in a commit."""
     keep: int = 1
-    """Updates that are averaged."""
+    """Number of updates to average."""
 
     def __post_init__(self) -> None:
         at_least(0, "Krum", attackers=self.attackers)
@@ -145,7 +145,7 @@ class Krum(RobustMerge):
 
     @property
     def needs(self) -> Needs:
-        """Ask for more than 2 x attackers + 2 updates, as the guarantee does, and for those that are kept."""
+        """Require more than 2 x attackers + 2 updates, as the guarantee does, and at least `keep`."""
         return Needs(at_least=max(2 * self.attackers + 3, self.attackers + self.keep))
 
     def _combine(
@@ -168,11 +168,11 @@ class GeometricMedian(RobustMerge):
     """
 
     iterations: int = 100
-    """Steps at most."""
+    """Most steps."""
     tolerance: float = 1e-7
     """Stop when a step lowers the sum of distances by less than this share of it."""
     smoothing: float = 1e-6
-    """Distances below this share of the largest count as if they were this large."""
+    """Lower bound of distances, as a share of the largest."""
 
     def __post_init__(self) -> None:
         at_least(1, "GeometricMedian", iterations=self.iterations)
@@ -189,7 +189,7 @@ class GeometricMedian(RobustMerge):
         """Return the weights of the mean that is the geometric median."""
         shares: Vector = weights / weights.sum()
         floor = self.smoothing * np.sqrt(_squared_distances(products).max())
-        if floor == 0.0:  # all updates are equal
+        if floor == 0.0:  # the updates are identical
             return shares
         before = np.inf
         for _ in range(self.iterations):
@@ -221,9 +221,9 @@ def _by_senders(
 
 
 def _products(rows: Rows, pieces: Sequence[slice]) -> Matrix:
-    """Return the scalar products of each two rows over these pieces, measured from the first row.
+    """Return the scalar products of all pairs of rows over these pieces, relative to the first row.
 
-    Rows of a commit differ little from each other: measured from zero, their differences would drown in rounding.
+    Rows of a commit differ little: relative to zero, their differences would be lost in rounding.
     """
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64)
     for piece in chunks(pieces, max(1, BLOCK // len(rows))):

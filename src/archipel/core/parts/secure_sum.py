@@ -4,9 +4,9 @@ Implemented: the protocol of Bonawitz et al. 2017 with the sparse graph of Bell 
 `archipel.privacy.secure_sum`; the engine carries it out. A change is clipped in the Euclidean norm over all layers
 sent, multiplied by a weight that is a whole number, and rounded to steps so small that the cohort's sum fits into
 `bits`. With `noise` or `epsilon` every learner adds a discrete Gaussian to its numbers (Kairouz et al., The Distributed
-Discrete Gaussian Mechanism, 2021), so large that the smallest sum that the controller can open has the noise that is
-accounted for; so what the controller learns is private too. In simulation all learners and the controller go through
-the protocol for real; who was given a task and brought no update has dropped out after it shared its secrets.
+Discrete Gaussian Mechanism, 2021), enough for the smallest sum that the controller can open to have the noise that is
+accounted for, so the sum itself is differentially private. A simulation runs the real protocol between all learners and
+the controller; a learner whose task brought no update drops out after it has shared its secrets.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CohortMemory:
-    """What `SecureSum` remembers without noise."""
+    """Memory of `SecureSum` without noise."""
 
     learners: list[str] = field(default_factory=list)
     """The cohort of the open round."""
@@ -47,7 +47,7 @@ class CohortMemory:
 
 @dataclass(slots=True)
 class NoisedCohort(PrivacyAccount):
-    """What it remembers with noise."""
+    """Memory of `SecureSum` with noise."""
 
     learners: list[str] = field(default_factory=list)
     """The cohort of the open round."""
@@ -55,18 +55,18 @@ class NoisedCohort(PrivacyAccount):
 
 @dataclass(frozen=True)
 class SecureSum(NoisePrivacy, SumInEngine):
-    """Show the controller nothing but the sum of a round's updates; with `epsilon` or `noise`, of noised ones."""
+    """Reveal only the sum of a round's updates to the controller; with `epsilon` or `noise`, a noised sum."""
 
     threshold: float = 0.75
-    """Share of the learners of a round that must have sent before anybody helps to open the sum; above 2/3."""
+    """Share of a round's learners that must have sent before the others help to open the sum; above 2/3."""
     clip: float = 10.0
     """Largest norm of a change; a longer one is scaled back by its learner."""
     bits: Literal[32, 64] = 32
-    """Sums are modulo 2^bits; more bits make smaller steps."""
+    """Sums are modulo 2^bits; more bits allow smaller steps."""
     most_examples: int = 1000
-    """With ByExamples, the largest weight."""
+    """The largest weight with ByExamples."""
     at_least: int = 3
-    """Learners of a round; of two, each would know the other's update."""
+    """Fewest learners of a round; of two, each would know the other's update."""
     single_scores: bool = False
     """In a federation, learners also send scores on their own examples one by one: counts of each class, right and
     wrong. They are not added up."""
@@ -107,7 +107,7 @@ class SecureSum(NoisePrivacy, SumInEngine):
         return ("none", "local") if self.noised else ("none", "global", "local")
 
     def conflicts(self, algorithm: Composition) -> str | None:
-        """Refuse what needs single models, and with noise what looks at data beside them."""
+        """Return why other parts need single models or, with noise, reveal more of the data, or None."""
         if not isinstance(algorithm.weighting, Equally | ByExamples):
             return (
                 f"SecureSum hides single models, and {algorithm.weighting!r} weighs by them or by their time. "
@@ -127,8 +127,8 @@ class SecureSum(NoisePrivacy, SumInEngine):
             return None
         if not isinstance(algorithm.weighting, Equally):
             return (
-                f"SecureSum with noise needs weights that tell nothing of the data, and {algorithm.weighting!r} gives "
-                "others. Use weighting=Equally()."
+                f"SecureSum with noise needs weights that do not depend on the data, unlike those of "
+                f"{algorithm.weighting!r}. Use weighting=Equally()."
             )
         return course_conflict("SecureSum", algorithm, "summed")
 
@@ -144,7 +144,7 @@ class SecureSum(NoisePrivacy, SumInEngine):
         if not self.noised:
             return
         check_statistics("SecureSum", view, private)
-        self.quantiser(asked, True, self.noise_of(ending)).most_norm(view.layout.size)  # says so if there is none
+        self.quantiser(asked, True, self.noise_of(ending)).most_norm(view.layout.size)  # raises if there is none
         self.warn_of_delta(learners, "learners", stacklevel=3)
         account = NoisedCohort(
             sampling="summed",
@@ -153,16 +153,11 @@ class SecureSum(NoisePrivacy, SumInEngine):
             clip=self.clip,
             budget=min((one for one in (self.epsilon, ending.epsilon) if one is not None), default=math.inf),
         )
-        account.look_ahead()
-        require(
-            account.following <= account.budget,
-            f"SecureSum: noise {account.noise:g} costs epsilon {account.following:.3g} for a single sum, and the "
-            f"budget is {account.budget:g}. Raise the noise or the budget.",
-        )
+        account.check_first("SecureSum", "sum")
         view.memory(NoisedCohort, lambda: account)
 
     def noise_of(self, ending: Ending) -> float:
-        """Return the noise that a sum has at least, in clips: as given, or the least that the budget's rounds need."""
+        """Return the least noise of a sum in clips: as given, or as the budget requires for its rounds."""
         if self.noise is not None or not self.noised:
             return self.noise or 0.0
         rounds = ending.commits or ending.rounds
@@ -179,7 +174,7 @@ class SecureSum(NoisePrivacy, SumInEngine):
         self._cohort(view)[:] = sorted(chosen)
 
     def refusal(self, view: View, updates: Sequence[Update]) -> str | None:
-        """Refuse a round that too few have sent updates for, or that the budget does not pay for."""
+        """Return why a round has too few updates or exceeds the budget, or None."""
         if self.noised:
             account = view.memory(NoisedCohort)
             cost = account.cost(update.learner for update in updates)
@@ -193,7 +188,7 @@ class SecureSum(NoisePrivacy, SumInEngine):
         return f"{len(updates)} of {cohort} learners have sent, and a secure sum needs {needed}"
 
     def given_up(self, view: View, learner: str) -> None:
-        """Leave a learner out that the controller itself has given up, as one too many or too late."""
+        """Remove a learner whose task the controller has given up, as superfluous or late."""
         learners = self._cohort(view)
         if learner in learners:
             learners.remove(learner)
@@ -217,13 +212,13 @@ class SecureSum(NoisePrivacy, SumInEngine):
         return tuple(name for name in self._cohort(view) if name not in there)
 
     def whole_weight(self, weight: float) -> int:
-        """Return a weight as a learner computes it."""
+        """Return a whole weight as learners compute it."""
         return max(1, min(int(weight), self.most_examples))
 
     def quantiser(self, cohort: int, equally: bool, noise: float = 0.0) -> Quantiser:
-        """Return how a cohort's changes become whole numbers.
+        """Return the conversion of a cohort's changes to whole numbers.
 
-        equally: all weights are 1. noise: that any sum of the cohort has at least, in clips; each adds its part.
+        equally: all weights are 1. noise: the least noise of any sum, in clips, to which each learner adds a part.
         """
         from archipel.privacy.secure_sum.graph import smallest_group
         from archipel.privacy.secure_sum.quantiser import Quantiser
@@ -233,7 +228,7 @@ class SecureSum(NoisePrivacy, SumInEngine):
 
 
 def change_of_layers(model: Tensor, start: Tensor, pieces: Sequence[slice]) -> Tensor:
-    """Return how far a model lies from another in some layers, one behind the other."""
+    """Return the concatenated differences of two models in these pieces."""
     found, place = torch.empty(sum(piece.stop - piece.start for piece in pieces), dtype=torch.float64), 0
     for piece in pieces:
         size = piece.stop - piece.start
@@ -245,9 +240,9 @@ def change_of_layers(model: Tensor, start: Tensor, pieces: Sequence[slice]) -> T
 def mean_model(
     quantiser: Quantiser, total: Whole, senders: int, start: Tensor, pieces: Sequence[slice]
 ) -> tuple[Tensor, int]:
-    """Return the model that lies from another by the mean of the changes in a sum, and the sum of the weights.
+    """Return the model that results from a sum of changes to another model, and the sum of the weights.
 
-    Raise `BeyondRange` if so many learners cannot have sent that sum.
+    Raise `BeyondRange` if the senders cannot have made that sum.
     """
     changes, weight = quantiser.decode(total, senders)
     model, place = start.clone(), 0

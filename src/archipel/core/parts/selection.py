@@ -1,4 +1,4 @@
-"""Selection: who takes part."""
+"""Selection: which learners take part."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from archipel.core.state import Update, View
 
 
 class Selection(Part):
-    """Picks learners among those who are idle; the order counts under Relay, where slot i goes to the i-th."""
+    """Picks idle learners; the order matters under Relay, where slot i goes to the i-th."""
 
     @property
     def measures_first(self) -> bool:
-        """Whether every learner reports on the initial model before anybody is picked."""
+        """Whether every learner reports on the initial model before the first draw."""
         return False
 
     def check_groups(self, groups: Sequence[str]) -> None:
         """Refuse groups of learners that the selection cannot work with."""
 
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
-        """Pick learners; `draw` names the decision, and one draw picks the same learners for every method."""
+        """Pick learners; `draw` names the decision, and the same name picks the same learners under every method."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Everyone(Selection):
-    """All who are there, whatever the fraction."""
+    """All candidates, whatever the fraction."""
 
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
         return list(candidates)
@@ -40,19 +40,19 @@ class Everyone(Selection):
 
 @dataclass(frozen=True)
 class Uniform(Selection):
-    """Each with the same chance, without replacement."""
+    """A draw with equal chances, without replacement."""
 
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
-        if len(candidates) == 1:  # as a rule under Stream
+        if len(candidates) == 1:  # the usual case under Stream
             return list(candidates)
         return [candidates[i] for i in view.draw_some(count, len(candidates), draw)]
 
 
 @dataclass(frozen=True)
 class Poisson(Selection):
-    """Each on its own with the chance of the fraction: a round has more or fewer learners, at times none.
+    """An independent draw of each learner, with the fraction as its probability: rounds vary in size and may be empty.
 
-    That hides best who took part, so differential privacy needs less noise than with rounds of a fixed size.
+    It hides best which learners took part, so differential privacy needs less noise than with rounds of a fixed size.
     """
 
     def conflicts(self, algorithm: Composition) -> str | None:
@@ -74,10 +74,10 @@ class LatinSquareMemory:
 
 @dataclass(frozen=True)
 class LatinSquare(Selection):
-    """In turn: in as many hops of a relay as there are learners, every model visits every learner once.
+    """A draw in turn: in as many hops of a relay as there are learners, every model visits every learner once.
 
     Learners stand in a circle, in an order drawn anew after each round of it; the slots start at equal distances and
-    move on by one at every draw. Whoever is not there is passed over for the next one.
+    move on by one at every draw. An absent learner is skipped.
     """
 
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
@@ -92,7 +92,7 @@ class LatinSquare(Selection):
             start = memory.turn + slot * apart
             turned = (circle[(start + step) % len(circle)] for step in range(len(circle)))
             free = (name for name in turned if name not in chosen and name in candidates)
-            # one who has joined since the order was drawn is picked when nobody of it is left
+            # learners that joined after the order was drawn are picked when nobody else is left
             learner = next(free, None) or min(name for name in candidates if name not in chosen)
             chosen[learner] = None
         memory.turn += 1
@@ -104,10 +104,10 @@ class ImportanceMemory:
     scores: dict[str, float] = field(default_factory=dict)
     """p_k of each learner that has reported."""
     guess: float = 1.0
-    """The chance of one that has not; this and the next two are of the last look at all candidates."""
+    """The assumed p_k of others; this and the next two are as of the last pass over all candidates."""
     highest: float = 0.0
     draws: int = 0
-    """Draws until all candidates are looked at again."""
+    """Draws until the next pass over all candidates."""
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,14 @@ class ByImportance(Selection):
     """RADFedi: chances in proportion to p_k <- (1 - gamma) p_k + gamma p_k_new (RADFed Alg. 2, lines 8 and 11).
 
     p_k_new is the mean squared gradient norm that the learner reports with its update. A learner that has not
-    reported yet stands at the mean of those that have, so nobody is shut out; the first report replaces that guess.
+    reported yet counts as the mean of those that have, so none is excluded; its first report replaces that guess.
     """
 
     gamma: float = 0.9
     score: Literal["sample", "batch"] = "sample"
     """Norms of single examples (Alg. 2, line 3) or of mini-batches (section III.B)."""
     first: Literal["mean", "measured"] = "mean"
-    """The first scores (Alg. 2, line 2): unknown ones stand at the mean of those known; or every learner measures the
+    """The first scores (Alg. 2, line 2): unknown ones count as the mean of those known; or every learner measures the
     initial model before the first round, as in the authors' code."""
 
     def __post_init__(self) -> None:
@@ -152,7 +152,7 @@ class ByImportance(Selection):
         if new is None:
             raise ValueError(
                 f"ByImportance: learner {update.learner!r} reported no gradient norm with task {update.task}; "
-                "its plan asks for one, so its software is of another version."
+                "its plan asks for one, so it runs another version of Archipel."
             )
         memory = view.memory(ImportanceMemory)
         scores = memory.scores
@@ -165,7 +165,7 @@ class ByImportance(Selection):
         return self._few(view, candidates, count, draw) or self._of_all(view, candidates, count, draw)
 
     def _few(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str] | None:
-        """Draw by the last look at all candidates; None if another one is due."""
+        """Draw by the last pass over all candidates; None if the next one is due."""
         memory = view.memory(ImportanceMemory)
         if not memory.draws:
             return None
@@ -186,7 +186,7 @@ class ByImportance(Selection):
         memory.guess, memory.highest = guess, float(chances.max(initial=0))
         memory.draws = draws_until_next_look(len(candidates), count)
         total = chances.sum()
-        if not total > 0:  # all gradients have vanished: no one is more important
+        if not total > 0:  # all gradients have vanished: all are equally important
             chances, total = np.ones(len(candidates)), float(len(candidates))
         chances /= total
         # an exponential race draws without replacement, in order, with chances in proportion; zero chances come last

@@ -1,7 +1,7 @@
-"""Server optimiser: how the proposal becomes the model.
+"""Server optimiser: turns the merge's proposal into the next model.
 
-All work on delta = proposal - model, only on the layers that are proposed: elsewhere neither the model nor the
-optimiser's memory moves.
+All work on delta = proposal - model, and only on the proposed layers; elsewhere the model and the optimiser's memory
+stay.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from archipel.core.state import View
 @dataclass(slots=True)
 class MomentsMemory:
     written: list[str] = field(default_factory=list)
-    """Moments that are in the store; the others still have their initial value."""
+    """Moments in the store; the others still have their initial value."""
 
 
 class Server(Part):
     def step(self, view: View, proposal: Proposal) -> Tensor | None:
-        """Return the next model as a new vector; None, and nothing remembered, if it would not be finite."""
+        """Return the next model as a new vector; None, with the memory unchanged, if it would not be finite."""
         current = view.models.read(view.model.name)
         following = current.clone()
         moments = {name: self._moment(view, name, initial) for name, initial in self.moments().items()}
         statistics = [layer for layer in proposal.layers if view.layout.layers[layer].buffers]
-        for piece in view.layout.slices(statistics):  # a mean and a variance are no weights that one could overshoot
+        for piece in view.layout.slices(statistics):  # running statistics are no weights: take them as proposed
             following[piece] = proposal.vector[piece]
         for piece in view.layout.slices(layer for layer in proposal.layers if layer not in statistics):
             remembered = {name: moment[piece] for name, moment in moments.items()}
@@ -43,7 +43,7 @@ class Server(Part):
         return following
 
     def moments(self) -> dict[str, float]:
-        """Return the names of vectors that the optimiser remembers, and their initial value."""
+        """Return the names of the optimiser's vectors, with their initial values."""
         return {}
 
     def move(self, moments: dict[str, Tensor], current: Tensor, proposal: Tensor, following: Tensor) -> None:
@@ -52,7 +52,7 @@ class Server(Part):
 
     @staticmethod
     def _moment(view: View, name: str, initial: float) -> Tensor:
-        """Return a copy of a moment: a refused step must leave no trace."""
+        """Return a copy of a moment, since a refused step must change nothing."""
         if name in view.memory(MomentsMemory).written:
             return view.models.read(view.name(name)).clone()
         return torch.full((view.layout.size,), float(initial))

@@ -1,8 +1,7 @@
 """Planners that add a vector to every gradient, and the merge that goes with one of them.
 
-The controller sees where a task began and where it ended, so it works out by itself what learners would have to send:
-plain SGD moves a model by -rate times the sum of the gradients. One vector travels down with every task, nothing beside
-models travels up.
+The controller derives mean gradients from a task's first and last model: plain SGD moves a model by -rate times the sum
+of the gradients. One vector is sent with every task, and only models are sent back.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from archipel.core.state import Update, View
 from archipel.core.types import Plan
 
 ANY = "shift"
-"""The name that stands for all shifts where a planner tells which plans it may make."""
+"""The name that stands for all shifts in the plans that a planner may make."""
 
 
 @dataclass(slots=True)
 class ShiftMemory:
     written: dict[str, bool] = field(default_factory=dict)
-    """Vectors that are in the store; the others are still zero."""
+    """Vectors in the store; the others are still zero."""
 
 
 class GradientShift(Planner):
@@ -39,27 +38,27 @@ class GradientShift(Planner):
 
     remembers_updates = True
     plain_sgd = False
-    """Whether it reads gradients off a task's movement, as only plain SGD allows."""
+    """Whether it derives gradients from a task's movement, which only plain SGD allows."""
 
     def conflicts(self, algorithm: Composition) -> str | None:
         mine, plan = type(self).__name__, algorithm.plan
         if isinstance(algorithm.protocol, Relay):
             return (
-                f"{mine} follows each learner's own movement, and a model that came through a Relay has moved at "
-                f"several. Use Rounds(...) or Stream(...), or leave {mine} out."
+                f"{mine} follows each learner's own movement, and under Relay a model moves at several "
+                f"learners. Use Rounds(...) or Stream(...), or leave {mine} out."
             )
         others = [type(planner).__name__ for planner in algorithm.planners if isinstance(planner, GradientShift)]
         if len(others) > 1:
             return f"{' and '.join(sorted(others))} both shift the gradients of a task; use one."
         if self.plain_sgd and (plan.optimiser != "SGD" or plan.momentum):
             return (
-                f"{mine} reads mean gradients off a task's movement, which only plain SGD allows, and the plan has "
+                f"{mine} derives mean gradients from a task's movement, which needs plain SGD, and the plan has "
                 f"optimiser={plan.optimiser!r} with momentum={plan.momentum}. Use SGD without momentum."
             )
         return super().conflicts(algorithm)
 
     def shift(self, view: View, learner: str) -> Tensor:
-        """Return what is added to the gradients of a learner's next task, as a new vector."""
+        """Return the vector to add to the gradients of a learner's next task, as a new one."""
         raise NotImplementedError
 
     def plan(self, view: View, learner: Member, plan: Plan) -> Plan:
@@ -71,26 +70,26 @@ class GradientShift(Planner):
         return (replace(self.asked(plan), shift=ANY),)
 
     def asked(self, plan: Plan) -> Plan:
-        """Return a plan with the other settings that go with the shift."""
+        """Return a plan with the other settings that the shift needs."""
         return plan
 
     @staticmethod
     def stored(view: View, what: str) -> Tensor:
-        """Return a copy of a vector that this planner remembers; zero at first."""
+        """Return a copy of a stored vector; zero at first."""
         if what in view.memory(ShiftMemory).written:
             return view.models.read(view.name(what)).clone()
         return torch.zeros(view.layout.size)
 
     @staticmethod
     def store(view: View, what: str, vector: Tensor) -> None:
-        """Remember a vector, unless it holds numbers that are not finite: it would spoil all tasks to come."""
+        """Store a vector, unless it is not finite, which would spoil all later tasks."""
         if view.kernels.finite(vector):
             view.models.write(view.name(what), vector)
             view.memory(ShiftMemory).written[what] = True
 
 
 def moved_layers(view: View, update: Update) -> list[int]:
-    """Return places of the layers that a task trained and sent."""
+    """Return the indices of the layers that a task trained and sent."""
     trained = view.layout.shared_parameters(update.plan.trains, update.plan.private)
     return [place for place in trained if place in update.layers] if update.steps else []
 
@@ -113,7 +112,7 @@ class ControlVariates(GradientShift):
             assert update.plan.shift is not None
             own = self.stored(view, f"c of {update.learner}")
             for piece in view.layout.slices(moved_layers(view, update)):
-                # the steps went along gradients + c - c_i, so their mean less that shift is the mean gradient
+                # steps are along gradient + c - c_i, so their mean minus that shift is the mean gradient
                 mean = change_of(view, update, piece).div_(-update.plan.rate * update.steps)
                 mean.sub_(view.models.read(update.plan.shift, piece))
                 c[piece].add_(mean - own[piece], alpha=1 / max(learners, 1))
@@ -139,7 +138,7 @@ class DynamicRegulariser(GradientShift):
             return "DynamicRegulariser has a proximal term of its own; leave the other one out."
         if not any(isinstance(merge, DynamicMean) for merge in (algorithm.merge, *algorithm.merge.inner())):
             return (
-                f"DynamicRegulariser lets learners drift apart on purpose, which DynamicMean() corrects and "
+                f"DynamicRegulariser lets learners drift apart by design, which DynamicMean() corrects and "
                 f"{type(algorithm.merge).__name__} does not. Use DynamicMean(), or ControlVariates() with this merge."
             )
         return super().conflicts(algorithm)
@@ -161,7 +160,7 @@ class DynamicRegulariser(GradientShift):
 @dataclass(slots=True)
 class DriftMemory:
     written: bool = False
-    """The drift is in the store; before, it is zero."""
+    """Whether the drift is in the store; else it is zero."""
 
 
 @dataclass(frozen=True)
@@ -191,9 +190,9 @@ class DynamicMean(Mean):
 
 @dataclass(frozen=True)
 class LearnerMomentum(GradientShift):
-    """FedCM: steps go along alpha g + (1 - alpha) D, D being the mean step direction of the last commit's updates.
+    """FedCM: steps are along alpha g + (1 - alpha) D, D being the mean step direction of the last commit's updates.
 
-    That is a shift of D (1 - alpha) / alpha at a rate of alpha times the plan's.
+    This equals a shift of D (1 - alpha) / alpha at a rate of alpha times the plan's.
     """
 
     alpha: float = 0.1

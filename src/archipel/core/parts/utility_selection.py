@@ -1,7 +1,7 @@
-"""Selections by what learners report of their loss, and by the groups they belong to.
+"""Selections by the learners' reported losses and by their groups.
 
-A learner reports the training loss of the model it received with its update, so what is known of a learner is as old as
-its last update. The controller has no clock: how fast learners are is known by their groups alone.
+A learner reports the training loss of the received model with its update, so its known loss is as old as its last
+update. The controller has no clock: it knows the learners' speeds by their groups alone.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class LossMemory:
     losses: dict[str, float] = field(default_factory=dict)
     """The last training loss of each learner that has reported."""
     guess: float = 1.0
-    """Examples of a learner that does not tell; this and the next two are of the last look at all candidates."""
+    """Examples assumed of a learner that withholds them; this and the next two are as of the last pass over all."""
     most: float = 0.0
-    """Examples of the learner with most of them."""
+    """The largest number of examples."""
     draws: int = 0
-    """Draws until all candidates are looked at again."""
+    """Draws until the next pass over all candidates."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ByLoss(Selection):
     """Power-of-choice: of d learners drawn by their examples, take those with the highest last training loss."""
 
     candidates: int = 10
-    """d; at least as many as take part are drawn."""
+    """d; raised to the number of learners that take part."""
 
     needs = Needs(reports=("training loss",))
 
@@ -52,13 +52,13 @@ class ByLoss(Selection):
     def select(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str]:
         losses, places = view.memory(LossMemory).losses, max(self.candidates, count)
         drawn = self._few(view, candidates, places, draw) or self._of_all(view, candidates, places, draw)
-        # who has never reported comes first; the draw decides between equals
+        # learners without a report come first; the draw decides between equals
         ranked = sorted(drawn, key=lambda name: -losses.get(name, math.inf))
         return ranked[:count]
 
     @staticmethod
     def _few(view: View, candidates: Sequence[str], places: int, draw: str) -> list[str] | None:
-        """Draw by the last look at all candidates; None if another one is due."""
+        """Draw by the last pass over all candidates; None if the next one is due."""
         memory, members = view.memory(LossMemory), view.state.members
         if not memory.draws:
             return None
@@ -78,7 +78,7 @@ class ByLoss(Selection):
         members = view.state.members.known
         told = [members[name].examples for name in candidates]
         known = [examples for examples in told if examples is not None]
-        # one that does not tell has as many as the others in the mean
+        # a learner that withholds its number counts as the mean of the others
         memory.guess = sum(known) / len(known) if known else 1.0
         chances = [memory.guess if examples is None else float(examples) for examples in told]
         memory.most, memory.draws = max(chances, default=0.0), draws_until_next_look(len(candidates), places)
@@ -87,18 +87,18 @@ class ByLoss(Selection):
 
 @dataclass(frozen=True)
 class ByUtility(Selection):
-    """Oort's statistical utility: learners with many examples of high loss, and a share of learners not seen yet.
+    """Oort's statistical utility: learners with many examples of high loss, and a share of unexplored learners.
 
     U_k = n_k sqrt(mean squared loss), to which sqrt(.1 log(R) / L_k) is added in round R for a learner last seen in
-    round L_k. Those within `cutoff` of the last one that would be taken are drawn in proportion to it.
+    round L_k. Learners whose utility is within `cutoff` of the last place's are drawn in proportion to it.
     """
 
     explore: float = 0.9
-    """Share of the places that go to learners not seen yet, in the first round."""
+    """Share of the places for unexplored learners in the first round."""
     decay: float = 0.98
-    """Factor of that share in every round."""
+    """Factor of that share from round to round."""
     least: float = 0.2
-    """The smallest that it becomes."""
+    """Lower bound of that share."""
     cutoff: float = 0.95
 
     needs = Needs(reports=("training loss",))
@@ -177,7 +177,7 @@ class ByUtility(Selection):
         return chosen
 
     def explored(self, version: int) -> float:
-        """Return the share of the places that go to learners not seen yet."""
+        """Return the share of the places for unexplored learners."""
         return max(self.least, self.explore * self.decay**version)
 
 
@@ -186,22 +186,22 @@ class TierMemory:
     losses: dict[str, float] = field(default_factory=dict)
     """The last training loss of each learner that has reported."""
     used: dict[str, int] = field(default_factory=dict)
-    """How often each tier was chosen."""
+    """Number of times each tier was chosen."""
     tiers: dict[str, int] = field(default_factory=dict)
-    """Learners of each tier at the last look at all candidates; the next two are of that look too."""
+    """Learners of each tier; this and the next two are as of the last pass over all candidates."""
     chances: dict[str, float] = field(default_factory=dict)
     draws: int = 0
-    """Draws until all candidates are looked at again."""
+    """Draws until the next pass over all candidates."""
 
 
 @dataclass(frozen=True)
 class ByTier(Selection):
-    """TiFL: choose a tier, then learners of it alone, so that nobody waits for a slower tier. Tiers are groups."""
+    """TiFL: choose a tier, which is a group, then learners of that tier alone, so that none waits for a slower tier."""
 
     chances: Mapping[str, float] | None = None
-    """Of each tier; None: in proportion to the mean of its learners' last training losses."""
+    """Each tier's chance; None: in proportion to the mean of its learners' last training losses."""
     credits: int | None = None
-    """Rounds that a tier may be chosen, as long as another one has some left; None: any number."""
+    """Rounds that a tier may be chosen while another has some left; None: any number."""
 
     @property
     def needs(self) -> Needs:
@@ -241,14 +241,14 @@ class ByTier(Selection):
         return [members[i] for i in generator.permutation(len(members))[:count]]
 
     def _few(self, view: View, candidates: Sequence[str], count: int, draw: str) -> list[str] | None:
-        """Draw by the last look at all candidates; None if another one is due."""
+        """Draw by the last pass over all candidates; None if the next one is due."""
         memory, members, generator = view.memory(TierMemory), view.state.members, view.generator(draw)
         if not memory.draws:
             return None
         memory.draws -= 1
         tier = self._tier(memory, generator)
         if memory.tiers[tier] < PART * count:
-            return None  # so small a tier is rarely met
+            return None  # tries would rarely meet so small a tier
         known, find = members.known, finder(candidates)
         chosen = draw_by_tries(generator, lambda i: float(known[find(i)].group == tier), 1.0, len(candidates), count)
         if chosen is None:
@@ -266,7 +266,7 @@ class ByTier(Selection):
         return names[race(generator, chances)[0]]
 
     def chance(self, memory: TierMemory, tier: str, members: Sequence[str]) -> float:
-        """Return a tier's chance; a learner that has not reported stands at the mean of those that have."""
+        """Return a tier's chance; a learner without a report counts as the mean of those with one."""
         if self.chances is not None:
             return self.chances.get(tier, 0.0)
         known = [memory.losses[name] for name in sorted(memory.losses)]

@@ -1,7 +1,7 @@
-"""Weighting: how much an update counts, one number or one per layer.
+"""Weighting: an update's weight, one number or one per layer.
 
-Weights need not add up to one: the merge takes care of that. A weighting may ask for evidence; the controller has the
-sites asked gather it and calls `weigh` when the answers are in or have failed.
+Weights need not add up to one, since the merge normalises them. A weighting may ask for evidence; the controller
+collects it from the sites and calls `weigh` when all answers have arrived or failed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ Weight: TypeAlias = float | tuple[float, ...]
 
 
 class EvidenceRequest(NamedTuple):
-    """What sites are asked about an update."""
+    """A question to sites about an update."""
 
     sites: tuple[str, ...]
     probe: Probe
     reference: Model | None = None
-    """For a probe that compares the update with another model."""
+    """The model that a probe compares the update with, if any."""
 
 
 class Weighting(Part):
@@ -57,19 +57,19 @@ class Weighting(Part):
 
     @property
     def probes(self) -> tuple[Probe, ...]:
-        """What it asks other learners about an update; a learner of a real federation refuses all other questions."""
+        """Its questions to other learners; a learner of a real federation refuses all others."""
         return ()
 
     def validates(self, version: int) -> bool:
-        """Return whether updates that start from this version are tried on validation parts."""
+        """Return whether updates that start from this version are evaluated on validation parts."""
         return any(isinstance(probe, Score) and probe.part == "validation" for probe in self.probes)
 
     def ask(self, view: View, update: Update) -> Iterable[EvidenceRequest]:
-        """Return the evidence this weighting needs of an update."""
+        """Return the evidence that this weighting needs about an update."""
         return ()
 
     def weigh(self, view: View, update: Update) -> Weight | None:
-        """Return the update's weight; None if the evidence does not suffice, and then the update is left out."""
+        """Return the update's weight; None, which drops the update, if there is too little evidence."""
         raise NotImplementedError
 
 
@@ -88,7 +88,7 @@ class ByExamples(Weighting):
     """FedAvg: p_k = n_k, the size of the learner's training part (Metis eq. 1)."""
 
     def weigh(self, view: View, update: Update) -> Weight | None:
-        # a learner that keeps the size of its data to itself cannot be weighed by it: use Equally() then
+        # None for a learner that withholds the size of its data; Equally() does not need it
         return None if update.examples is None else float(update.examples)
 
 
@@ -107,7 +107,7 @@ class ByFreshness(Weighting):
     a: float = 0.5
     """Exponent of `poly` (.5) or slope of `hinge` (10)."""
     b: float = 4.0
-    """Staleness that `hinge` forgives."""
+    """Largest staleness with weight 1 under `hinge`."""
     counts_own_commit: bool = False
     """Staleness counts the update's own commit too, as Xie et al. write it: 1 for a fresh update."""
 
@@ -142,13 +142,13 @@ class ValidationMemory:
     classes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """Examples of each class at each learner that has reported them."""
     weights: dict[str, float] = field(default_factory=dict)
-    """Each learner's last weight, where the opinions come to an end."""
+    """Each learner's last weight, if opinions are asked for only `until` some version."""
 
 
 def representative(sites: Sequence[str], classes: Mapping[str, Sequence[int]], count: int) -> list[str]:
-    """Return sites whose examples together have shares of the classes like all learners', added one by one.
+    """Return sites whose pooled class distribution is close to that of all learners, chosen greedily.
 
-    Nothing if fewer are given than asked for: then there is nothing to choose.
+    Return an empty list if there are fewer sites than `count`.
     """
     if len(sites) < count:
         return []
@@ -166,26 +166,26 @@ def representative(sites: Sequence[str], classes: Mapping[str, Sequence[int]], c
 
 
 LOSSES = ("loss", "perplexity")
-"""Metrics of which a smaller value is better: a weight is one over it."""
+"""Metrics for which smaller is better; a weight is one over their value."""
 
 
 @dataclass(frozen=True)
 class ByDistributedValidation(Weighting):
-    """DVW: every learner tries the update on its own validation part; the pooled score is the weight (Metis IV)."""
+    """DVW: every learner scores the update on its own validation part; the pooled score is the weight (Metis IV)."""
 
     metric: str = "micro_f1"
     """micro_f1 (eq. 3), macro_f1, weighted_f1, accuracy, geometric_mean, matthews, auc, binary_f1; token_accuracy for
     tasks whose targets are tokens; or, for tasks without classes, loss or perplexity, where the weight is 1 / value."""
     quorum: float = 0.5
-    """Share of the opinions that must have come in: those asked for and, if it has one, the learner's own."""
+    """Share of the opinions that must have arrived: those asked for and, if it has one, the learner's own."""
     evaluators: int | None = None
-    """Ask only so many of the other learners, chosen anew for each update; None: all."""
+    """Number of other learners to ask, chosen anew for each update; None: all."""
     choice: Literal["drawn", "representative"] = "drawn"
-    """How they are chosen: drawn at random; or so that their examples together have shares of the classes like
-    everybody's, by the class counts that learners report with their updates."""
+    """How they are chosen: at random; or so that their pooled class distribution is close to that of all learners, by
+    the class counts that learners report with their updates."""
     until: int | None = None
-    """The version from which on nobody is asked: an update then has its learner's last weight, or the mean of all last
-    weights if it has none. None: updates are tried to the end."""
+    """The first version from which nobody is asked: an update then has its learner's last weight or, without one, the
+    mean of all last weights. None: there is no such version."""
 
     def __post_init__(self) -> None:
         one_of("ByDistributedValidation", "choice", self.choice, ("drawn", "representative"))
@@ -229,14 +229,14 @@ class ByDistributedValidation(Weighting):
         others = len(everybody) - (own is not None)
         if self.evaluators is None or self.evaluators >= others:
             return [EvidenceRequest(tuple(name for name in everybody if name != update.learner), self.probe)]
-        # those that are asked are drawn; who represents the classes best is found among all
+        # random evaluators are drawn here; representative ones are chosen among all
         wanted = self.evaluators if self.choice == "drawn" else others
         drawn = draw_some(view.generator("evaluators", update.task), wanted, others)
         sites = self._evaluators(view, [everybody[i if own is None or i < own else i + 1] for i in drawn])
         return [EvidenceRequest(tuple(sorted(sites)), self.probe)]
 
     def _evaluators(self, view: View, drawn: list[str]) -> list[str]:
-        """Return whom to ask of the others, given in an order drawn at random, which decides between equals."""
+        """Return the learners to ask; the random order of `drawn` decides between equals."""
         assert self.evaluators is not None
         classes = view.memory(ValidationMemory).classes if self.choice == "representative" else {}
         known = [site for site in drawn if site in classes]
@@ -258,7 +258,7 @@ class ByDistributedValidation(Weighting):
         value = metric(self.metric, together)
         if self.metric in LOSSES:
             return 1 / max(value, 1e-12)
-        # a correlation may be negative: such a model is worth nothing, not less
+        # a correlation may be negative, and a weight may not
         return None if math.isnan(value) else max(value, 0.0)
 
     def committed(self, view: View, updates: Sequence[Update]) -> None:
@@ -269,7 +269,7 @@ class ByDistributedValidation(Weighting):
                 view.memory(ValidationMemory).weights[update.learner] = weight
 
     def _usable(self, table: ScoreTable) -> ScoreTable:
-        """Drop the answers without what the metric needs, as if missing: else one site could veto all others."""
+        """Treat answers that lack what the metric needs as missing, or else one site could veto all others."""
         if self.metric in OF_TOKENS and table.tokens is None:
             useless = np.ones(len(table), dtype=bool)
         elif self.metric in (*LOSSES, *OF_TOKENS):
@@ -283,7 +283,7 @@ class ByDistributedValidation(Weighting):
 
 @dataclass(frozen=True)
 class ByConsistency(Weighting):
-    """RCE: layer by layer, how far the update still sees the stimuli as the community does (Fed2A formulas 5-10)."""
+    """RCE: each layer's consistency with the community model on the stimuli (Fed2A formulas 5-10)."""
 
     distance: Distance = "cosine"
 
@@ -329,7 +329,7 @@ class Product(Weighting):
         for factor in factors:
             require(
                 isinstance(factor, Weighting),
-                f"Product: {factor!r} is no Weighting; write a subclass of Weighting.",
+                f"Product: {factor!r} is not a Weighting; write a subclass of Weighting.",
             )
 
     def __repr__(self) -> str:
@@ -358,7 +358,7 @@ class Product(Weighting):
         return any(factor.validates(version) for factor in self.factors)
 
     def ask(self, view: View, update: Update) -> Iterable[EvidenceRequest]:
-        # what two factors ask alike is asked once, and both read the answer
+        # a question that two factors share is asked once, and both read the answer
         return dict.fromkeys(q for i, factor in enumerate(self.factors) for q in factor.ask(view.inner(i), update))
 
     def weigh(self, view: View, update: Update) -> Weight | None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from archipel.papers.claims import higher
 from archipel.papers.dvw import CLUSTER, FOLDER, PAPER
+from archipel.papers.dvw.asynchronous import accuracies, adaptive_is_first, part
 from archipel.papers.dvw.table1 import SMALL_CNN, first_of_each
-from archipel.papers.figure_measures import score
-from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
-from archipel.papers.studies import Scale, StudyPart
+from archipel.papers.reproduction import PaperRow, Reproduction
+from archipel.papers.studies import Scale
 
 TITLE = "CIFAR-100: test accuracy in per cent after equal virtual time"
-METHODS = ("AsyncFedAvg", "FedAsync", "AsyncDVW(na)", "AsyncDVW(a)")
-
-
-def part(name: str, sizes: str, classes: str | int) -> StudyPart:
-    return StudyPart(name, "cifar100.toml", {"data.split.sizes": sizes, "data.split.classes": classes})
-
+STUDY = "cifar100.toml"
 
 REPRODUCTION = Reproduction(
     name="dvw-table2",
@@ -23,37 +17,25 @@ REPRODUCTION = Reproduction(
     title="Table II: asynchronous policies on CIFAR-100 with a ResNet-50, five fast and five slow learners",
     folder=FOLDER,
     parts=(
-        part("uniform-iid", "uniform", "iid"),
-        part("uniform-50", "uniform", 50),
-        part("skewed-iid", "skewed", "iid"),
-        part("skewed-50", "skewed", 50),
-        part("powerlaw-iid", "powerlaw", "iid"),
-        part("powerlaw-50x5", "powerlaw", "84x1,76x1,68x1,64x1,55x1,50x5"),
+        part(STUDY, "uniform-iid", "uniform", "iid"),
+        part(STUDY, "uniform-50", "uniform", 50),
+        part(STUDY, "skewed-iid", "skewed", "iid"),
+        part(STUDY, "skewed-50", "skewed", 50),
+        part(STUDY, "powerlaw-iid", "powerlaw", "iid"),
+        part(STUDY, "powerlaw-50x5", "powerlaw", "84x1,76x1,68x1,64x1,55x1,50x5"),
     ),
     tables=(
-        PaperTable(
+        accuracies(
             TITLE,
-            tuple(PaperColumn(method, method=method) for method in METHODS),
-            (
-                PaperRow("Uniform, IID", (59.62, 57.45, 59.31, 59.96), part="uniform-iid"),
-                PaperRow("Uniform, Non-IID(50)", (51.89, 49.44, 51.79, 55.8), part="uniform-50"),
-                PaperRow("Skewed, IID", (54.37, None, None, 57.74), part="skewed-iid"),
-                PaperRow("Skewed, Non-IID(50)", (34.02, None, None, 44.59), part="skewed-50"),
-                PaperRow("Power law, IID", (None, None, None, 44.44), part="powerlaw-iid"),
-                PaperRow("Power law, Non-IID(50x5)", (None, None, None, 26.05), part="powerlaw-50x5"),
-            ),
-            measure=score(),
+            PaperRow("Uniform, IID", (59.62, 57.45, 59.31, 59.96), part="uniform-iid"),
+            PaperRow("Uniform, Non-IID(50)", (51.89, 49.44, 51.79, 55.8), part="uniform-50"),
+            PaperRow("Skewed, IID", (54.37, None, None, 57.74), part="skewed-iid"),
+            PaperRow("Skewed, Non-IID(50)", (34.02, None, None, 44.59), part="skewed-50"),
+            PaperRow("Power law, IID", (None, None, None, 44.44), part="powerlaw-iid"),
+            PaperRow("Power law, Non-IID(50x5)", (None, None, None, 26.05), part="powerlaw-50x5"),
         ),
     ),
-    claims=(
-        higher(
-            "AsyncDVW(a) is first in every row",
-            TITLE,
-            "AsyncDVW(a)",
-            METHODS[:-1],
-            floor=5.0,
-        ),
-    ),
+    claims=(adaptive_is_first(TITLE, floor=5.0),),
     scales={
         "smoke": Scale(
             "Uniform, Non-IID(50), on files of noise in the official format (6 images of each class) with a ResNet of "

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from archipel.papers.claims import higher
 from archipel.papers.dvw import CLUSTER, FOLDER, PAPER
+from archipel.papers.dvw.asynchronous import accuracies, adaptive_is_first, part
 from archipel.papers.dvw.table1 import first_of_each
-from archipel.papers.figure_measures import score
-from archipel.papers.reproduction import PaperColumn, PaperRow, PaperTable, Reproduction
-from archipel.papers.studies import Scale, StudyPart
+from archipel.papers.reproduction import PaperRow, Reproduction
+from archipel.papers.studies import Scale
 
 TITLE = "EMNIST ByClass: test accuracy in per cent after equal virtual time"
-METHODS = ("AsyncFedAvg", "FedAsync", "AsyncDVW(na)", "AsyncDVW(a)")
-
-
-def part(name: str, sizes: str, classes: str | int) -> StudyPart:
-    return StudyPart(name, "emnist.toml", {"data.split.sizes": sizes, "data.split.classes": classes})
-
+STUDY = "emnist.toml"
 
 REPRODUCTION = Reproduction(
     name="dvw-table3",
@@ -23,31 +17,19 @@ REPRODUCTION = Reproduction(
     title="Table III: asynchronous policies on EMNIST ByClass, five fast and five slow learners",
     folder=FOLDER,
     parts=(
-        part("uniform-iid", "uniform", "iid"),
-        part("skewed-30", "skewed", 30),
-        part("powerlaw-iid", "powerlaw", "iid"),
+        part(STUDY, "uniform-iid", "uniform", "iid"),
+        part(STUDY, "skewed-30", "skewed", 30),
+        part(STUDY, "powerlaw-iid", "powerlaw", "iid"),
     ),
     tables=(
-        PaperTable(
+        accuracies(
             TITLE,
-            tuple(PaperColumn(method, method=method) for method in METHODS),
-            (
-                PaperRow("Uniform, IID", (85.86, 86.0, 85.88, 86.31), part="uniform-iid"),
-                PaperRow("Skewed, Non-IID(30)", (79.11, 73.46, 81.03, 82.85), part="skewed-30"),
-                PaperRow("Power law, IID", (51.07, 68.33, 67.23, 71.07), part="powerlaw-iid"),
-            ),
-            measure=score(),
+            PaperRow("Uniform, IID", (85.86, 86.0, 85.88, 86.31), part="uniform-iid"),
+            PaperRow("Skewed, Non-IID(30)", (79.11, 73.46, 81.03, 82.85), part="skewed-30"),
+            PaperRow("Power law, IID", (51.07, 68.33, 67.23, 71.07), part="powerlaw-iid"),
         ),
     ),
-    claims=(
-        higher(
-            "AsyncDVW(a) is first in every row",
-            TITLE,
-            "AsyncDVW(a)",
-            METHODS[:-1],
-            floor=10.0,
-        ),
-    ),
+    claims=(adaptive_is_first(TITLE, floor=10.0),),
     scales={
         "smoke": Scale(
             "Skewed, Non-IID(30), on files of noise in the official format (20 images of each class) with a small CNN, "
