@@ -81,6 +81,7 @@ def test_any_order_and_any_loss_give_the_same_bits(
     assert min(seen["killed"], seen["stopped"], seen["joined"], seen["losses"]) > 2, seen
 
 
+@pytest.mark.slow
 def test_a_silent_actor_is_given_up_within_five_seconds(
     monkeypatch: pytest.MonkeyPatch, silence: None, recwarn: pytest.WarningsRecorder
 ) -> None:
@@ -164,6 +165,7 @@ def sent(ray: FakeRay, method: str) -> list[int]:
     return [size for name, size in ray.sent if name == method]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [ap.fedavg, ap.fedprox, ap.fedbuff])
 def test_a_model_is_put_once_per_version_and_tasks_are_small(
     method: Callable[..., Algorithm], monkeypatch: pytest.MonkeyPatch

@@ -104,6 +104,7 @@ def test_answers_of_many_classes_become_such_a_table() -> None:
     same(own.as_table(), dense.rows(0, 1))
 
 
+@pytest.mark.slow
 def test_a_thousand_classes_at_many_sites_take_the_memory_and_the_bytes_of_their_examples() -> None:
     """Whole matrices of 300 sites took 2.4 GB, and 3.2 GB in the journal, which wrote so many in full."""
     examples = 100

@@ -94,6 +94,7 @@ def with_secret(simulator: Simulator) -> ExampleBudgets:
 # -------------------------------------------------------------------------------------------------------- sensitivity
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

@@ -53,6 +53,7 @@ def test_a_learner_that_lost_its_folder_finds_where_the_controller_is() -> None:
         keys.check(1, key(19 * AHEAD))
 
 
+@pytest.mark.slow
 def test_a_seed_that_the_study_does_not_give_trains_nothing(tmp_path: Path) -> None:
     one = Site(study(), tmp_path)
     first = one.key()

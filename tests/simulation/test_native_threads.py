@@ -44,9 +44,9 @@ def test_examples_that_do_not_exist_are_an_error(number: int) -> None:
     wrong = torch.tensor([3, number, 5])
     for learner in (Learner("a", wrong, nothing, nothing), Learner("a", torch.arange(9), wrong, nothing)):
         made = jobs(at_hand, [learner], [replace(PLAN, reports=("validation",))])
-        with pytest.raises(ValueError, match="do not exist: their numbers must be from 0 to 199"):
+        with pytest.raises(ValueError, match="invalid examples: indices must be from 0 to 199"):
             Native(at_hand).submit(made)
-    with pytest.raises(ValueError, match="do not exist"):
+    with pytest.raises(ValueError, match="invalid examples"):
         tried(at_hand, [wrong])
 
 

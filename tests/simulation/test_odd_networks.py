@@ -74,6 +74,7 @@ WHOLE: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WHOLE)
 def test_what_depends_on_the_length_of_a_batch_is_not_padded(name: str) -> None:
     at_hand = context_of(Kind(WHOLE[name]), SIZES)

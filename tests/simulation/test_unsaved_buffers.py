@@ -76,6 +76,7 @@ def expected(way: str, plan: Plan = PLAN) -> list[Tensor]:
     return models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_learner_sees_nothing_of_those_before_it(way: str) -> None:
     alone = expected(way)

@@ -31,6 +31,7 @@ def report(made: Bench, selection: ByUtility, names: list[str], losses: list[flo
         selection.observe(made.view("selection"), made.update(name, [0.0], examples=10, metrics=metrics))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen", [MANY, MANY - 700, MANY - 5])
 @pytest.mark.parametrize("spread", [0.5, 5.0])
 def test_few_are_drawn_as_if_all_had_been_looked_at(seen: int, spread: float) -> None:
