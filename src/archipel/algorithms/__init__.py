@@ -1,4 +1,4 @@
-"""Every method of the five papers and what they compare with, one constructor each."""
+"""Constructors of every method of the five papers and of the methods that they compare with."""
 
 from archipel.algorithms.apfl import apfl
 from archipel.algorithms.ditto import ditto

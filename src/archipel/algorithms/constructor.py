@@ -1,4 +1,4 @@
-"""What all constructors of methods have in common: a wrong keyword or a value of a wrong kind is refused."""
+"""The decorator of all methods' constructors: it refuses unknown keywords and values of a wrong type."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ DEFAULTS: Local = {"epochs": 5, "batch": 50, "rate": 0.1, "options": {"weight_de
 
 @constructor
 def fedcm(alpha: float = 0.1, eta: float = 1.0, fraction: float = 0.1, **local: Unpack[Local]) -> Algorithm:
-    """FedCM: every local step goes mostly along everybody's mean direction of the last round.
+    """FedCM: local steps mostly follow the mean direction of all updates of the last round.
 
     alpha: share of the learner's own gradient in a step.
     eta: server learning rate.

@@ -22,7 +22,7 @@ from archipel.core.types import Local
 
 @constructor
 def fednova(mu: float = 0.0, fraction: float = 1.0, **local: Unpack[Local]) -> Algorithm:
-    """FedNova: changes are divided by what a learner's steps add up to before they are averaged.
+    """FedNova: each change is divided by the total weight of its learner's local steps before averaging.
 
     mu: weight of a proximal term (mu / 2) ||w - w'||^2 in the loss; 0: none.
     fraction: share C of the learners that takes part in a round.

@@ -18,7 +18,7 @@ from archipel.core.types import Local
 
 @constructor
 def fedprox(mu: float = 0.01, fraction: float = 1.0, **local: Unpack[Local]) -> Algorithm:
-    """FedProx: FedAvg whose learners are held near the model they received.
+    """FedProx: FedAvg with a proximal term that keeps learners near the received model.
 
     mu: weight of the proximal term (Fed2A compares with 1).
     fraction: share C of the learners that takes part in a round.

@@ -33,7 +33,7 @@ CIFAR10: Local = {"epochs": 4, "batch": 100, "rate": 0.05, "momentum": 0.75}
 
 @constructor
 def async_fedavg(**local: Unpack[Local]) -> Algorithm:
-    """AsyncFedAvg: the community model is the mean of everybody's latest model, weighted by examples."""
+    """AsyncFedAvg: the community model is the mean of all learners' latest models, weighted by examples."""
     return Algorithm("async_fedavg", protocol=Stream(), merge=Community(), plan=Plan(**(CIFAR10 | local)))
 
 
@@ -80,7 +80,7 @@ def async_dvw(
     all_data_after: int | None = None,
     **local: Unpack[Local],
 ) -> Algorithm:
-    """AsyncDVW: the community model of everybody's latest model, weighted by distributed validation.
+    """AsyncDVW: the community model is the mean of all learners' latest models, weighted by distributed validation.
 
     adaptive: each learner finds its own update frequency by its validation loss and staleness; else `epochs` is it.
     metric: of the pooled opinions, which is the weight.

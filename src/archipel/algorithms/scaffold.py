@@ -25,7 +25,7 @@ from archipel.core.types import Local
 
 @constructor
 def scaffold(eta: float = 1.0, fraction: float = 0.2, **local: Unpack[Local]) -> Algorithm:
-    """SCAFFOLD: control variates correct every gradient by how the learner's differs from everybody's.
+    """SCAFFOLD: control variates correct every gradient by how the learner's differs from the mean of all.
 
     eta: server learning rate.
     fraction: share C of the learners that takes part in a round.

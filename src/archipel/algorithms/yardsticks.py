@@ -1,4 +1,4 @@
-"""Yardsticks: what federation is measured against."""
+"""Baselines that federated methods are compared with."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from archipel.core.types import Local
 
 @constructor
 def local_only(**local: Unpack[Local]) -> Algorithm:
-    """Everybody trains alone and shares nothing: what a learner has without a federation."""
+    """Each learner trains alone and shares nothing: the result without a federation."""
     return replace(fedavg(**local), name="local_only", planners=(PrivateLayers("all"),))
 
 
 @constructor
 def centralised(**local: Unpack[Local]) -> Algorithm:
-    """All data in one place, in simulation only: what one would have if data could be pooled."""
+    """All data in one place, in simulation only: the result if data could be pooled."""
     return replace(fedavg(**local), name="centralised", pooled=True)

@@ -58,7 +58,7 @@ class Islands:
 
     @property
     def per_token(self) -> bool:
-        """Every token of an example has a target of its own."""
+        """Whether every token of an example has its own target."""
         return self.classes is None and self.y.dtype == torch.int64 and self.y.ndim == 2
 
     def __post_init__(self) -> None:

@@ -90,7 +90,7 @@ def read_split(path: Path) -> SavedSplit:
             parts[-1],
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, zlib.error) as error:
-        # its digest fits, so somebody wrote it like this
+        # its digest is right, so it was written like this
         raise ValueError(f"{path} is not a split file of Archipel: {error}. Save the split again.") from None
 
 

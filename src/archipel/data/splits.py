@@ -127,7 +127,7 @@ def _carved_counts(fraction: float, sizes: IntArray, supply: IntArray, whose: In
     rank = _places(np.bincount(whose, minlength=len(sizes)))
     counts[order[rank < missing[whose[order]]]] += 1
     np.minimum(counts, supply - 1, out=counts)
-    # who has none takes one of the largest class, the first in this order
+    # a learner without one takes one of the largest class, the first in this order
     largest = order[np.lexsort((rank, -supply[order], whose[order]))][rank == 0]
     largest = largest[_sums(counts, whose, len(sizes))[whose[largest]] == 0]
     counts[largest] = np.minimum(1, supply[largest] - 1)

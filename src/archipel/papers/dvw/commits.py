@@ -55,7 +55,7 @@ class CommitFederation:
         return seconds
 
     def without(self) -> float:
-        """Seconds of a mean over everybody's latest model."""
+        """Seconds of a mean over all learners' latest models."""
         return self._timed(Mean(), self.updates)
 
     def _timed(self, part: Merge, updates: Sequence[Update]) -> float:

@@ -70,8 +70,8 @@ FLEETS: Mapping[str, tuple[Mapping[str, float], ...]] = {
     "24 of 30 ten times slower": ({"count": 6}, {"count": 24, "train_seconds": 0.1}),
     "half 20 times slower": ({"count": 15}, {"count": 15, "train_seconds": 0.2}),
 }
-"""Groups of learners, which need 0.01 seconds a step unless it is told; "by chance": a task's time is drawn anew, the
-deviation of its logarithm being 1 or, widely, 2."""
+"""Groups of learners, with 0.01 seconds a step unless stated otherwise; "by chance": each task's time is drawn, with
+a deviation of its logarithm of 1 or, widely, 2."""
 MAP = (
     ("alike", 5, 0.2),
     ("1 to 5 times", 5, 0.2),

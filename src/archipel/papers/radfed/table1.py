@@ -1,4 +1,4 @@
-"""RADFed Table I: how many samples clients have, and how far their classes are from everybody's (C-score)."""
+"""RADFed Table I: samples per client, and the distance of clients' classes from the overall distribution (C-score)."""
 
 from __future__ import annotations
 
