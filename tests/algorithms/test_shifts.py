@@ -118,7 +118,7 @@ def test_layers_that_stay_with_learners_have_no_shift() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "changes", "words"),
     [
-        (ap.radfed, {"planners": (ap.ControlVariates(),)}, r"ControlVariates follows .* through a Relay .* Use Rounds"),
+        (ap.radfed, {"planners": (ap.ControlVariates(),)}, r"ControlVariates follows .* under Relay .* Use Rounds"),
         (
             ap.radfed,
             {"merge": ap.DynamicMean(), "planners": (ap.DynamicRegulariser(),)},
@@ -128,7 +128,7 @@ def test_layers_that_stay_with_learners_have_no_shift() -> None:
         (
             ap.scaffold,
             {"plan": Plan(momentum=0.9)},
-            r"only plain SGD allows, .* momentum=0.9. Use SGD without momentum",
+            r"which needs plain SGD, .* momentum=0.9. Use SGD without momentum",
         ),
         (ap.fedcm, {"plan": Plan(optimiser="Adam")}, "optimiser='Adam' with momentum=0.0. Use SGD without momentum"),
         (ap.fedavg, {"planners": (ap.DynamicRegulariser(),)}, r"DynamicMean\(\) corrects and Mean does not"),
