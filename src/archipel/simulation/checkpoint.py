@@ -24,6 +24,8 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "checkpoint.safetensors"
         self._records: RecordFile | None = None
+        self._identities: dict[Simulator, dict[str, Any]] = {}
+        """What a simulation has to be resumed with, found once: it takes as long as the data are large."""
 
     def exists(self) -> bool:
         """Return whether a simulation was saved here."""
@@ -34,13 +36,13 @@ class Checkpoint:
         if self._records is None or self._records.log is not simulator.records:
             self._records = RecordFile.beside(self.path, simulator.records)
         saved = {"simulator": simulator.save(), "records": self._records.append()}
-        _codec(simulator).save(self.path, {"of": _identity(simulator), **saved})
+        _codec(simulator).save(self.path, {"of": self._identity(simulator), **saved})
         self._records.remove_others()
 
     def load(self, simulator: Simulator) -> None:
         """Restore the saved state in a simulator that was prepared with the same settings."""
         saved = _codec(simulator).load(self.path)
-        for what, own in _identity(simulator).items():
+        for what, own in self._identity(simulator).items():
             found = saved["of"].get(what)
             require(
                 found == own,
@@ -50,6 +52,11 @@ class Checkpoint:
         self._records = RecordFile.load(self.path.parent, saved["records"])
         simulator.load(saved["simulator"])
         simulator.records = self._records.log
+
+    def _identity(self, simulator: Simulator) -> dict[str, Any]:
+        if simulator not in self._identities:
+            self._identities = {simulator: _identity(simulator)}
+        return self._identities[simulator]
 
 
 def _codec(simulator: Simulator) -> Codec:

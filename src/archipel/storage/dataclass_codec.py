@@ -118,18 +118,29 @@ class Codec:
         if kind in PLAIN:
             return value
         if kind in self._fields:
+            # plain values are taken here, not by a call for each: a run has a million of them
             return [
                 kind.__name__,
-                {name: self._encode(getattr(value, name), tensors, (where, step)) for name, step in self._fields[kind]},
+                {
+                    name: one if type(one) in PLAIN else self._encode(one, tensors, (where, step))
+                    for name, step in self._fields[kind]
+                    for one in (getattr(value, name),)
+                },
             ]
         if kind is tuple and _repeats(value):
             return ["repeated", [value[0], len(value)]]
         if isinstance(value, tuple | list):
-            items = [self._encode(item, tensors, (where, f"[{i}]")) for i, item in enumerate(value)]
+            items = [
+                item if type(item) in PLAIN else self._encode(item, tensors, (where, f"[{i}]"))
+                for i, item in enumerate(value)
+            ]
             return ["tuple" if isinstance(value, tuple) else "list", items]
         if isinstance(value, dict):
-            keys = [self._encode(key, tensors, where) for key in value]
-            items = [self._encode(item, tensors, (where, f"[{key!r}]")) for key, item in value.items()]
+            keys = [key if type(key) in PLAIN else self._encode(key, tensors, where) for key in value]
+            items = [
+                item if type(item) in PLAIN else self._encode(item, tensors, (where, f"[{key!r}]"))
+                for key, item in value.items()
+            ]
             return ["dict", [keys, items]]
         if isinstance(value, Tensor) and tensors is not None:
             name = str(len(tensors))
