@@ -133,6 +133,7 @@ def _read(file: Any) -> str:
 def _live(start: Start) -> None:
     """Be the command, in the new process."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it does not outlive whoever forked it
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whoever made the server may have blocked some, as worker_pool does
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined] # it may have children
     if start.session:
         os.setsid()

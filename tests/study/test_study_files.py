@@ -245,7 +245,7 @@ def test_a_package_that_is_not_installed_is_told() -> None:
 
 def test_parts_that_make_no_sense_together_are_refused_before_anything_runs() -> None:
     message = refused(algorithms=["async_fedavg"], changes=["async_fedavg.protocol=Relay()"])
-    assert message.startswith("async_fedavg: Relay with Community makes no sense")
+    assert message.startswith("async_fedavg: Relay does not go with Community")
 
 
 def test_two_methods_of_one_name_need_labels() -> None:
