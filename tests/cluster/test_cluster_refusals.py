@@ -169,7 +169,7 @@ def test_errors_of_ray_become_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
         (ImportError("Ray Client requires pip package `ray[client]`"), "ray:// needs gRPC: pip install"),
         (
             ConnectionAbortedError("Initialization failure from server:\nTraceback\nRuntimeError: Proxy failed\n"),
-            "did not start a server for this driver in time, .* Ray reports: RuntimeError: Proxy failed$",
+            "could not start a server for this driver in 3 attempts. .* Ray reports: RuntimeError: Proxy failed$",
         ),
         (ConnectionError("no cluster"), "no Ray cluster was found .no cluster.. Start one with `ray start --head`"),
         (ValueError("first\nsecond"), "cluster 'auto': first$"),
@@ -177,6 +177,19 @@ def test_errors_of_ray_become_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(real, "init", _raising(error))
         with pytest.raises(ClusterError, match=sentence):
             connection._connect(real, "auto")
+
+
+def test_a_server_for_the_driver_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's proxy forks it among threads of gRPC, which fails now and then."""
+    answers = [ConnectionAbortedError("Initialization failure from server:\n..."), None]
+
+    def init(**settings: Any) -> None:
+        if error := answers.pop(0):
+            raise error
+
+    monkeypatch.setattr(real, "init", init)
+    connection._connect(real, "auto")
+    assert not answers
 
 
 def _raising(error: Exception) -> Callable[..., None]:

@@ -14,6 +14,8 @@ from archipel.simulation.cluster.head_token import refuses_token
 
 CONNECT_SECONDS = 10.0
 """How long an address may take to answer."""
+ATTEMPTS = 3
+"""Attempts to connect if the proxy on the head cannot start a server for the driver, as happens at random in Ray 2.60."""
 HEALTH_CHECKS = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
@@ -132,10 +134,13 @@ def _connect(ray: Any, address: str) -> None:
     quiet = {"include_dashboard": False} if address == "local" else {}
     settings = {"_system_config": HEALTH_CHECKS} if address == "local" else {}
     check_address(address)
-    try:
-        ray.init(address=address, log_to_driver=False, logging_level="error", **quiet, **settings)
-    except Exception as error:  # Ray raises many kinds, among them plain exceptions
-        raise ClusterError(f"cluster {address!r}: {_explained(error)}") from None
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            ray.init(address=address, log_to_driver=False, logging_level="error", **quiet, **settings)
+            return
+        except Exception as error:  # Ray raises many kinds, among them plain exceptions
+            if attempt == ATTEMPTS or _NO_SERVER not in str(error):
+                raise ClusterError(f"cluster {address!r}: {_explained(error)}") from None
 
 
 def _explained(error: Exception) -> str:
@@ -149,11 +154,11 @@ def _explained(error: Exception) -> str:
         )
     if isinstance(error, ImportError) or "grpcio" in told:
         return f"an address with ray:// needs gRPC: pip install -c constraints.txt grpcio. Ray reports: {error}"
-    if "Initialization failure from server" in told:
+    if _NO_SERVER in told:
         return (
-            "its head did not start a server for this driver in time, as happens where it is busy. Try again, set "
-            "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S (30 seconds) higher on the head, or give a node's host:port. "
-            f"Ray reports: {str(error).strip().splitlines()[-1].strip()}"
+            f"its head could not start a server for this driver in {ATTEMPTS} attempts. Look at ray_client_server.err in "
+            "the head's folder of logs, or run on a node of the cluster with its host:port. Ray reports: "
+            f"{str(error).strip().splitlines()[-1].strip()}"
         )
     if isinstance(error, ConnectionError):
         return (
@@ -163,6 +168,8 @@ def _explained(error: Exception) -> str:
     return _first_line(error)
 
 
+_NO_SERVER = "Initialization failure from server"
+"""What Ray's client says if the proxy on the head could not start a server for the driver."""
 _REFUSED_TOKEN = (
     "the cluster asks for a token, and this machine's is missing or another one. Set RAY_AUTH_MODE=token and "
     "RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH, to the cluster's own."
