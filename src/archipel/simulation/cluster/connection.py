@@ -15,7 +15,7 @@ from archipel.simulation.cluster.head_token import refuses_token
 CONNECT_SECONDS = 10.0
 """How long an address may take to answer."""
 ATTEMPTS = 3
-"""Attempts to connect if the proxy on the head cannot start a server for the driver, as happens at random in Ray 2.60."""
+"""Attempts to connect if the head cannot start a server for the driver, as happens at random in Ray 2.60."""
 HEALTH_CHECKS = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
@@ -156,8 +156,8 @@ def _explained(error: Exception) -> str:
         return f"an address with ray:// needs gRPC: pip install -c constraints.txt grpcio. Ray reports: {error}"
     if _NO_SERVER in told:
         return (
-            f"its head could not start a server for this driver in {ATTEMPTS} attempts. Look at ray_client_server.err in "
-            "the head's folder of logs, or run on a node of the cluster with its host:port. Ray reports: "
+            f"its head could not start a server for this driver in {ATTEMPTS} attempts. Look at ray_client_server.err "
+            "in the head's folder of logs, or run on a node of the cluster with its host:port. Ray reports: "
             f"{str(error).strip().splitlines()[-1].strip()}"
         )
     if isinstance(error, ConnectionError):
