@@ -132,29 +132,29 @@ REPRODUCTION = Reproduction(
             "them for the test, IID and Dirichlet(0.3), MLP of one hidden layer of 64, 100 rounds scored every fifth. "
             "Disjoint: GTSRB on 21 learners of two classes each, 6 and 13 of them selected (the paper's shares), "
             "scored on the official test images, MLP of one hidden layer of 32, 24 rounds scored every second; and "
-            "Fashion-MNIST on 5 learners of 1,000 images, 24 rounds. Two seeds, the rate of each method and cell "
-            "chosen of three on validation parts. By the number of clients: GTSRB on 5, 10 and 21, rate 0.03; its 43 "
-            "classes do not make 31 pairs.",
-            {"seeds": [0, 1], "model": MLP},
+            "Fashion-MNIST on 5 learners of 1,000 images, 24 rounds. Five seeds. Rates are fixed: 0.2 on 100 learners, "
+            "0.03 on GTSRB, 0.05 on the 5. By the number of clients: GTSRB on 5, 10 and 21; its 43 classes do not make "
+            "31 pairs.",
+            {"seeds": [0, 1, 2, 3, 4], "model": MLP},
             {
                 "iid.toml": {
                     "data": groups("iid", 150),
                     "ending.rounds": 100,
                     "evaluation.every": 5,
-                    "tune": {"training.rate": [0.05, 0.2, 0.5]},
+                    "training.rate": 0.2,
                 },
                 "noniid.toml": {
                     "data": groups("dirichlet(0.3)", 150),
                     "ending.rounds": 100,
                     "evaluation.every": 5,
-                    "tune": {"training.rate": [0.05, 0.2, 0.5]},
+                    "training.rate": 0.2,
                 },
                 "disjoint.toml": {
                     "data": SIGNS,
                     "model": {"name": "mlp", "hidden": [32]},
                     "ending.rounds": 24,
                     "evaluation.every": 2,
-                    "tune": {"training.rate": [0.01, 0.03, 0.1]},
+                    "training.rate": 0.03,
                 },
                 "dose.toml": {
                     "data.source": "gtsrb",
@@ -169,7 +169,7 @@ REPRODUCTION = Reproduction(
                     "data": groups("disjoint(2)", 1000, 5),
                     "ending.rounds": 24,
                     "evaluation.every": 2,
-                    "tune": {"training.rate": [0.02, 0.05, 0.2]},
+                    "training.rate": 0.05,
                 },
             },
             tuple(part.name for part in (*IID, *NON_IID, *DISJOINT[:2], CLOTHES, *DOSES[:-1])),
@@ -197,12 +197,16 @@ REPRODUCTION = Reproduction(
         "widen the gaps.",
         "HDAFL gains on non-IID data because it knows which classes its learner mostly has. On the validation parts "
         "by which rates were chosen, where rare classes count for more, FedAvg was ahead.",
-        "The claim on disjoint classes is judged on the paper's rows. The row on Fashion-MNIST, which it was judged on "
-        "too before, is beside them, and a table shows how the gap grows with the number of clients.",
+        "The claim on disjoint classes is judged on the paper's rows, and holds there. It did not hold while the row "
+        "on five clients of Fashion-MNIST, which is not the paper's, counted too. A table shows how the gap grows with "
+        "the number of clients.",
+        "On GTSRB FedAvg is still rising after 24 rounds; the paper has 400.",
         "Disjoint: with five learners, all of them selected, a class has its own learner's weights for a fifth of the "
         "mean, so FedAvg learns more than in the paper, where it is one in ten. More local epochs do not change that.",
         "On GTSRB models are scored on the official test images, which are of other tracks than the training images. "
         "The paper mixed all images before the split.",
-        "Of three rates the middle one was chosen for both methods in every cell.",
+        "Rates were chosen once, of three for each method and cell, on validation parts of seeds 0 and 1: the middle "
+        "one was best for both methods in every cell (0.05, 0.2, 0.5; on GTSRB 0.01, 0.03, 0.1; on five learners 0.02, "
+        "0.05, 0.2).",
     ),
 )
