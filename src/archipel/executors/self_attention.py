@@ -5,9 +5,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
+from archipel.kernels.products import linear
+
 
 class SelfAttention(nn.MultiheadAttention):
-    """Attention of a sequence to itself, bitwise equal to torch's.
+    """Attention of a sequence to itself, with torch's bits but for large products.
 
     Torch takes queries, keys and values from one tensor by indexing, so the backward pass expands each of the three
     gradients to the full size with zeros and adds them up. Here they are concatenated.
@@ -37,13 +39,13 @@ class SelfAttention(nn.MultiheadAttention):
             )
         x = query.transpose(0, 1) if self.batch_first else query
         length, batch, width = x.shape
-        joined = functional.linear(x, self.in_proj_weight, self.in_proj_bias)
+        joined = linear(x, self.in_proj_weight, self.in_proj_bias)
         # [place, example, which of the three, head, number]
         parts = joined.view(length, batch, 3, self.num_heads, self.head_dim).permute(2, 1, 3, 0, 4)
         queries, keys, values = parts.unbind()
         attended = functional.scaled_dot_product_attention(queries, keys, values, None, self.dropout, is_causal)
         rows = attended.permute(2, 0, 1, 3).reshape(length * batch, width)
-        out = functional.linear(rows, self.out_proj.weight, self.out_proj.bias).view(length, batch, width)
+        out = linear(rows, self.out_proj.weight, self.out_proj.bias).view(length, batch, width)
         return (out.transpose(0, 1) if self.batch_first else out), None
 
 

@@ -16,6 +16,7 @@ import numpy
 import torch
 
 from archipel.kernels.native.library import load
+from archipel.kernels.products import one_dnn_is_faster
 
 COMPARED = frozenset({"archipel", "torch", "numpy", *sys.stdlib_module_names, "__main__"})
 """Packages that a `Fingerprint` covers, and what is always sent along."""
@@ -31,7 +32,7 @@ class Fingerprint:
     torch: str
     numpy: str
     processor: str
-    """The instructions that torch uses."""
+    """The instructions that torch uses, and whether oneDNN makes large products."""
     native: str
     """The variant of Archipel's C library, or why there is none."""
 
@@ -52,7 +53,7 @@ def fingerprint() -> Fingerprint:
         python=platform.python_version(),
         torch=torch.__version__,
         numpy=numpy.__version__,
-        processor=torch.backends.cpu.get_cpu_capability(),
+        processor=torch.backends.cpu.get_cpu_capability() + (" with oneDNN" if one_dnn_is_faster() else ""),
         native=load().kind if load().loaded is not None else "absent",
     )
 
