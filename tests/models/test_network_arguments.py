@@ -50,6 +50,7 @@ from archipel import models
         (lambda: models.vgg9(in_channels=0), "vgg9: in_channels should be at least 1, got 0."),
         (lambda: models.vgg9(dropout=1.0), "vgg9: dropout should be at least 0 and below 1, got 1.0."),
         (lambda: models.vgg9(dropout=-0.1), "vgg9: dropout should be at least 0 and below 1, got -0.1."),
+        (lambda: models.vgg9(width=0), "vgg9: width should be more than 0, got 0."),
         (lambda: models.small_vgg(classes=1), "small_vgg: classes should be at least 2, got 1."),
         (lambda: models.small_vgg(in_channels=0), "small_vgg: in_channels should be at least 1, got 0."),
         (lambda: models.packet_cnn(1), "packet_cnn: classes should be at least 2, got 1."),

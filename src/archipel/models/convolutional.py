@@ -145,11 +145,12 @@ def _fed2a_cnn(
     )
 
 
-def vgg9(classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Module:
+def vgg9(classes: int = 10, in_channels: int = 3, dropout: float = 0.0, width: float = 1.0) -> nn.Module:
     """Build the VGG9 for 32 x 32 images of Divide-and-Conquer (section 4.1), which is FedMA's.
 
     classes: number of classes; in_channels: channels of the images, 3 for colours.
     dropout: probability of dropout before `fc1` and before `head`; FedMA has 0.1, and D&C trains "as in" FedMA.
+    width: of its hidden layers relative to FedMA's, for scales that cannot afford them.
 
     Whole channels are dropped with half the probability after the second pool. The default is 0, because a network that
     draws is trained by plain execution only.
@@ -157,7 +158,9 @@ def vgg9(classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Mo
     at_least(2, "vgg9", classes=classes)
     at_least(1, "vgg9", in_channels=in_channels)
     between("vgg9", "dropout", dropout, 0, 1)
-    return _vgg(classes, in_channels, channels=(32, 64, 128, 128, 256, 256), hidden=512, dropout=dropout)
+    more_than(0, "vgg9", width=width)
+    *channels, hidden = (max(1, round(width * number)) for number in (32, 64, 128, 128, 256, 256, 512))
+    return _vgg(classes, in_channels, channels, hidden, dropout)
 
 
 def small_vgg(classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> nn.Module:
@@ -169,7 +172,7 @@ def small_vgg(classes: int = 10, in_channels: int = 3, dropout: float = 0.0) -> 
     at_least(2, "small_vgg", classes=classes)
     at_least(1, "small_vgg", in_channels=in_channels)
     between("small_vgg", "dropout", dropout, 0, 1)
-    return _vgg(classes, in_channels, channels=(8, 16, 32, 32, 64, 64), hidden=128, dropout=dropout)
+    return vgg9(classes, in_channels, dropout, width=0.25)
 
 
 def _vgg(classes: int, in_channels: int, channels: Sequence[int], hidden: int, dropout: float) -> nn.Module:

@@ -9,7 +9,7 @@ from archipel.core.records import Divergence
 from archipel.papers import claims
 from archipel.papers.dnc import PAPER
 from archipel.papers.dnc.rounds import bytes_beside, score_after
-from archipel.papers.dnc.scales import FEDAVG, SMALL, SMOKE, divided
+from archipel.papers.dnc.scales import FEDAVG, SMALL, SMOKE, divided, images
 from archipel.papers.figure_measures import of_runs, score
 from archipel.papers.finished_runs import FinishedRuns
 from archipel.papers.reproduction import Measure, PaperColumn, PaperRow, PaperTable, Reproduction
@@ -150,9 +150,10 @@ REPRODUCTION = Reproduction(
             ("sweep", "pre-pass"),
         ),
         "small": Scale(
-            "95-5; FedAvg and all eight splits; a VGG9 of an eighth of the widths on images of half the side, 200 "
-            "images of each class, 18 rounds of 10 epochs (fine-tuning 2) in batches of 32, two seeds.",
-            {**SMALL, "seeds": [0, 1]},
+            "95-5; FedAvg and all eight splits; a VGG9 of an eighth of the widths on images of half the side, 100 "
+            "training and 100 test images of each class, 18 rounds of 10 epochs (fine-tuning 2) in batches of 32, "
+            "three seeds.",
+            {**SMALL, "data.source": images(100, 100), "seeds": [0, 1, 2]},
             {
                 "sweep.toml": {
                     "algorithms": [

@@ -118,14 +118,14 @@ REPRODUCTION = Reproduction(
         "small": Scale(
             "A VGG9 of an eighth of the widths on images of half the side, 200 images of each class, 18 rounds of "
             "10 epochs (fine-tuning 2) in batches of 32, and 6 of them in one place; two seeds of each skew, one of "
-            "the variants and in one place. The wider net: a VGG9 of a quarter of the widths with dropout, 300 images "
-            "of each class in full, 5 epochs (fine-tuning 1), one seed.",
+            "the variants and in one place. The wider net: a VGG9 of half the widths with dropout, 400 images of each "
+            "class in full, 5 epochs (fine-tuning 1), one seed.",
             {"seeds": [0]},
             {
                 "colour.toml": {**SMALL, "seeds": [0, 1], "algorithms": methods(tuning_epochs=2)},
                 "variants.toml": {**SMALL, "D&C.tuning_epochs": 2},
                 "pooled.toml": {**SMALL, "ending.rounds": 6},
-                "wider.toml": {"data.source": images(300, 100), "algorithms": methods(tuning_epochs=1)},
+                "wider.toml": {"data.source": images(400, 100), "algorithms": methods(tuning_epochs=1)},
             },
         ),
         "full": Scale(
