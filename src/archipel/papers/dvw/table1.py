@@ -254,26 +254,26 @@ REPRODUCTION = Reproduction(
         ),
         "small": Scale(
             "Four rows on each cluster; 100 test images of each class; five seeds. CIFAR-10: the tutorial's five "
-            "layers, a quarter as wide, on images of half their side, the first 400 training images of each class in "
-            "batches of 20. Ten fast: 15 rounds. Five fast, five slow: 40 virtual seconds at 0.01 and 0.1 a training "
-            "step. Fashion-MNIST: a 2-CNN of half the side, 200 of each class, 10 rounds. Centralised: 400 of each "
-            "class, 6 epochs for each of three rates.",
+            "layers, a quarter as wide, on images of half their side, the first 200 training images of each class in "
+            "batches of 20. Ten fast: 15 rounds. Five fast, five slow: 20 virtual seconds at 0.01 and 0.1 a training "
+            "step. Fashion-MNIST: a 2-CNN of half the side, 200 of each class, 10 rounds. Centralised: 200 of each "
+            "class, 12 epochs for each of three rates.",
             {"seeds": [0, 1, 2, 3, 4], "model": TUTORIAL, "training.batch": 20},
             {
                 "homogeneous.toml": {
-                    "data.source": halved("cifar10", 400, 100),
+                    "data.source": halved("cifar10", 200, 100),
                     "fleet": {"fast": 10},
                     "ending.rounds": 15,
-                    "report": {"seconds": 40, "rounds": 15},
+                    "report": {"seconds": 20, "rounds": 15},
                 },
                 "heterogeneous.toml": {
-                    "data.source": halved("cifar10", 400, 100),
+                    "data.source": halved("cifar10", 200, 100),
                     "AsyncDVW(a).loss": 2,
                     "AsyncDVW(a).tombstones": {"fast": 1, "slow": 0},
                     "fleet": {"fast": 5, "slow": 5},
-                    "ending.seconds": 40,
-                    "evaluation.seconds": 1,
-                    "report.seconds": 40,
+                    "ending.seconds": 20,
+                    "evaluation.seconds": 0.5,
+                    "report.seconds": 20,
                 },
                 "fashion.toml": {
                     "model": SMALL_CNN,
@@ -282,9 +282,9 @@ REPRODUCTION = Reproduction(
                     "ending.rounds": 10,
                 },
                 "centralised.toml": {
-                    "data.source": halved("cifar10", 400, 100),
+                    "data.source": halved("cifar10", 200, 100),
                     "validation": 0.2,
-                    "ending.rounds": 6,
+                    "ending.rounds": 12,
                     "tune": {"training.rate": [0.025, 0.05, 0.1]},
                 },
             },
