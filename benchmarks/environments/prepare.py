@@ -17,9 +17,9 @@ HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parent / ".venvs"
 PEERS = tuple(sorted(path.stem for path in HERE.glob("*.txt")))
 
-# fluke and FedLab import torchvision for data sets and networks that no workload uses. Its wheels are tied to a CUDA
-# build of torch, so here every name of it is an empty class.
-NEED_TORCHVISION = ("fedlab", "fluke")
+# FLGo, fluke and FedLab import torchvision for data sets and networks that no workload uses. Its wheels are tied to a
+# CUDA build of torch, so here every name of it is an empty class.
+NEED_TORCHVISION = ("fedlab", "flgo", "fluke")
 TORCHVISION = '''"""A stand-in: every name that a peer imports from torchvision and never uses is an empty class."""
 
 import sys

@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib.metadata import version
@@ -26,12 +27,25 @@ import archipel as ap
 from archipel.data import Islands
 from benchmarks.environments.prepare import prepare
 from benchmarks.peers.methods import CORRECTED, CORRECTED_FEDLAB, METHODS, Method
-from benchmarks.peers.problem import BATCH, HIDDEN, LEARNERS, NAMES, RATE, ROUNDS, SEEDS, Problem
+from benchmarks.peers.problem import (
+    BATCH,
+    HIDDEN,
+    LASTS,
+    LEARNERS,
+    NAMES,
+    RATE,
+    ROUNDS,
+    SEEDS,
+    STREAMS,
+    TICKS,
+    Problem,
+    at_ticks,
+)
 from benchmarks.peers.table import STORED
 
 ROOT = Path(__file__).parent.parent.parent
 
-PACKAGES = {"fluke": "fluke-fl", "fedlab": "fedlab"}
+PACKAGES = {"fluke": "fluke-fl", "fedlab": "fedlab", "flgo": "flgo"}
 """Peers and the packages whose versions are stored."""
 
 
@@ -44,6 +58,25 @@ def network() -> torch.nn.Module:
     """Return the model that all begin with."""
     torch.manual_seed(0)
     return ap.models.mlp(64, 10, (HIDDEN,))
+
+
+def normalised() -> torch.nn.Module:
+    """Return the same with normalisation before the activation, for FedBN."""
+    plain = dict(network().named_children())
+    parts = (plain["fc1"], torch.nn.BatchNorm1d(HIDDEN), torch.nn.ReLU(), plain["head"])
+    return torch.nn.Sequential(OrderedDict(zip(("fc1", "norm", "relu", "head"), parts, strict=True)))
+
+
+def fleet(method: Method) -> ap.Fleet | None:
+    """Return how long tasks take, where it matters."""
+    sizes = [len(own.train) for own in islands().learners]
+    if method.name == "tifl":
+        return ap.Fleet(fast=LEARNERS // 2, slow=LEARNERS - LEARNERS // 2)
+    if method.name not in STREAMS:
+        return None
+    largest_first = sorted(range(LEARNERS), key=lambda i: -sizes[i])  # a fleet's groups are given out in this order
+    steps = [-(-size // BATCH) for size in sizes]
+    return ap.Fleet(*(ap.Group(f"learner {i}", 1, train_seconds=LASTS[i] / steps[i]) for i in largest_first))
 
 
 def problem() -> Problem:
@@ -59,12 +92,15 @@ def problem() -> Problem:
 
 
 def algorithm(method: Method) -> ap.Algorithm:
-    """Return Archipel's method with all learners in every round."""
+    """Return Archipel's method, with all learners in every round unless it chooses them."""
     local: dict[str, Any] = {"epochs": 1, "batch": BATCH, "rate": RATE, "momentum": 0.0, "options": {}}
     if method.name == "per_fedavg":
         # a peer's step takes two batches; here they are the two parts of one
         local |= {"epochs": 2, "batch": 2 * BATCH}
-    made: ap.Algorithm = getattr(ap, method.name)(fraction=1.0, **(local | method.settings))
+    if method.name in STREAMS:
+        streamed: ap.Algorithm = getattr(ap, method.name)(**(local | method.settings))
+        return streamed
+    made: ap.Algorithm = getattr(ap, method.name)(**({"fraction": 1.0} | local | method.settings))
     made = replace(made, weighting=ap.Equally() if method.equally else ap.ByExamples())
     return replace(made, personal=None) if method.name == "per_fedavg" else made
 
@@ -74,12 +110,14 @@ def ours(method: Method, seed: int) -> list[float]:
     found = ap.simulate(
         algorithm(method),
         islands(),
-        model=network,
-        ending=ap.Ending(rounds=ROUNDS),
+        model=normalised if method.name == "fedbn" else network,
+        fleet=fleet(method),
+        ending=ap.Ending(seconds=TICKS * ROUNDS) if method.name in STREAMS else ap.Ending(rounds=ROUNDS),
         evaluation=ap.Evaluation(1, at="learners"),
         seed=seed,
     )
-    return [scores.metrics["accuracy"] for _, scores in found.scores][1:]
+    points = [(time, scores.metrics["accuracy"]) for time, scores in found.scores]
+    return at_ticks(points) if method.name in STREAMS else [score for _, score in points[1:]]
 
 
 def theirs(peer: str, methods: Iterable[Method], at: Path) -> dict[str, list[list[float]]]:
@@ -130,8 +168,9 @@ def main() -> None:
     known = {method.name: method for method in METHODS}
     if unknown := [name for name in wanted if name not in known]:
         raise SystemExit(f"peers: no method {unknown[0]!r}. There are: {', '.join(known)}.")
-    kept = json.loads(STORED.read_text()) if STORED.exists() else {"methods": {}}
-    kept["versions"] = {"archipel": version("archipel"), **{peer: version_of(peer) for peer in PACKAGES}}
+    kept = json.loads(STORED.read_text()) if STORED.exists() else {"methods": {}, "versions": {}}
+    asked_peers = [peer for peer in PACKAGES if peer in given.sides]
+    kept["versions"] |= {"archipel": version("archipel"), **{peer: version_of(peer) for peer in asked_peers}}
     with tempfile.TemporaryDirectory() as folder:
         at = Path(folder) / "problem.npz"
         problem().save(at)

@@ -40,18 +40,20 @@ CLASSES = {
     "per_fedavg": "per_fedavg.PerFedAVG",
     "moon": "moon.MOON",
     "fedlc": "fedlc.FedLC",
+    "fedbn": "fedbn.FedBN",
 }
 
 
 class Network(EncoderHeadNet):
-    """The network in fluke's two parts."""
+    """The network in fluke's two parts, with normalisation before the activation if asked for."""
 
-    def __init__(self, problem: Problem) -> None:
-        encoder = nn.Sequential(nn.Linear(problem.x.shape[1], HIDDEN), nn.ReLU())
-        head = nn.Linear(HIDDEN, int(problem.y.max()) + 1)
-        super().__init__(encoder, head)
+    def __init__(self, problem: Problem, normalised: bool = False) -> None:
+        first, head = nn.Linear(problem.x.shape[1], HIDDEN), nn.Linear(HIDDEN, int(problem.y.max()) + 1)
+        norms = [nn.BatchNorm1d(HIDDEN)] if normalised else []
+        super().__init__(nn.Sequential(first, *norms, nn.ReLU()), head)
+        known = [*first.parameters(), *head.parameters()]
         with torch.no_grad():
-            for parameter, array in zip(self.parameters(), problem.initial.values(), strict=True):
+            for parameter, array in zip(known, problem.initial.values(), strict=True):
                 parameter.copy_(torch.from_numpy(array))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -107,6 +109,13 @@ def used(method: str, corrected: bool) -> Callable[[Any, Any], nn.Module]:
         shared.load_state_dict(server.model.state_dict())
         return model
 
+    def with_own_norms(client: Any, server: Any) -> nn.Module:
+        model = deepcopy(server.model)
+        model.encoder[1].load_state_dict(client.model.encoder[1].state_dict())
+        return model
+
+    if method == "fedbn":
+        return with_own_norms
     if method in ("fedper", "fedrep", "fedbabu", "lg_fedavg"):
         return joined
     if method == "apfl" and corrected:
@@ -144,7 +153,7 @@ def run(problem: Problem, method: str, given: dict[str, Any], equally: bool, see
     FlukeENV().set_eval_cfg(pre_fit=False, post_fit=False, locals=False, server=False)
     tensors = [(torch.from_numpy(problem.x[own]), torch.from_numpy(problem.y[own])) for own in problem.train]
     loaders = [FastDataLoader(x, y, num_labels=10, batch_size=BATCH, shuffle=True) for x, y in tensors]
-    network = Network(problem)
+    network = Network(problem, normalised=method == "fedbn")
     client = DDict(
         batch_size=BATCH,
         local_epochs=1,

@@ -45,4 +45,9 @@ METHODS = (
     Method("per_fedavg", ("fluke", CORRECTED), {"alpha": 0.05}, equally=True),
     Method("moon", ("fluke",), {"mu": 1.0, "tau": 0.5}),
     Method("fedlc", ("fluke",), {"tau": 0.5}),
+    Method("fedbn", ("fluke",), {}),
+    Method("fedasync", ("flgo",), {"alpha": 0.6, "a": 0.5, "rho": 0.005}),
+    Method("fedbuff", ("flgo",), {"buffer": 3, "a": 0.5, "eta": 1.0}, equally=True),
+    Method("power_of_choice", ("flgo",), {"candidates": 10, "fraction": 0.5}, equally=True),
+    Method("tifl", ("flgo",), {"credits": 10, "fraction": 0.5}),
 )

@@ -16,6 +16,12 @@ SEEDS = (1, 2, 3)
 """Of the order of the mini-batches; data and initial weights are always the same."""
 NAMES = ("fc1.weight", "fc1.bias", "head.weight", "head.bias")
 """Of the arrays of the initial model, the layers of `archipel.models.mlp`."""
+LASTS = (101, 347, 173, 251, 127, 313, 197, 223, 149, 281)
+"""Ticks of a simulated clock that a task of each learner takes, for methods without rounds. Few coincide."""
+TICKS = 200
+"""Between two points of such a method's curve."""
+STREAMS = ("fedasync", "fedbuff")
+"""Methods without rounds."""
 
 Array = np.ndarray[Any, Any]
 
@@ -45,6 +51,17 @@ class Problem:
         with np.load(path) as kept:
             train, test = ([kept[f"{part}{i}"] for i in range(LEARNERS)] for part in ("train", "test"))
             return Problem(kept["x"], kept["y"], train, test, {name: kept[name] for name in NAMES})
+
+
+def tiers(sizes: list[int]) -> list[int]:
+    """Return each learner's tier, 0 or 1: by descending size, learners belong to the first and the second in turn."""
+    ranks = np.argsort(np.argsort(-np.array(sizes), kind="stable"), kind="stable")
+    return [int(rank) % 2 for rank in ranks]
+
+
+def at_ticks(points: list[tuple[float, float]]) -> list[float]:
+    """Return a curve by time: the accuracy after every `TICKS`, from (time, accuracy) of each version."""
+    return [[score for time, score in points if time <= TICKS * (i + 1)][-1] for i in range(ROUNDS)]
 
 
 Run = Callable[..., list[float]]

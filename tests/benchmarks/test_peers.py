@@ -11,7 +11,19 @@ import pytest
 import archipel as ap
 from benchmarks.peers import __main__ as command
 from benchmarks.peers.methods import CORRECTED, CORRECTED_FEDLAB, METHODS, Method
-from benchmarks.peers.problem import BATCH, LEARNERS, NAMES, ROUNDS, SEEDS, Problem
+from benchmarks.peers.problem import (
+    BATCH,
+    LASTS,
+    LEARNERS,
+    NAMES,
+    ROUNDS,
+    SEEDS,
+    STREAMS,
+    TICKS,
+    Problem,
+    at_ticks,
+    tiers,
+)
 from benchmarks.peers.table import STORED, compare, lines
 
 
@@ -34,12 +46,38 @@ def test_no_batch_has_one_example() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_every_method_is_made_with_all_learners(method: Method) -> None:
+def test_every_method_is_made_with_all_learners_or_those_that_it_chooses(method: Method) -> None:
     made = command.algorithm(method)
-    assert isinstance(made.protocol, ap.Rounds)
-    assert made.protocol.fraction == 1.0
-    assert made.weighting == (ap.Equally() if method.equally else ap.ByExamples())
     assert set(method.peers) <= {*command.PACKAGES, CORRECTED, CORRECTED_FEDLAB}
+    if method.name in STREAMS:
+        assert made.protocol == ap.Stream(method.settings.get("buffer", 1))
+        return
+    assert isinstance(made.protocol, ap.Rounds)
+    assert made.protocol.fraction == method.settings.get("fraction", 1.0)
+    assert made.weighting == (ap.Equally() if method.equally else ap.ByExamples())
+
+
+def test_a_task_takes_the_ticks_that_flgo_is_told() -> None:
+    fedbuff = next(method for method in METHODS if method.name == "fedbuff")
+    fleet, sizes = command.fleet(fedbuff), [len(own.train) for own in command.islands().learners]
+    assert fleet is not None
+    groups = [fleet.groups[place] for place in fleet.assign(sizes)]
+    for group, size, ticks in zip(groups, sizes, LASTS, strict=True):
+        assert group.train_seconds * -(-size // BATCH) == pytest.approx(ticks)
+    assert len({*LASTS}) == LEARNERS
+
+
+def test_tiers_are_those_of_the_fleet() -> None:
+    tifl = next(method for method in METHODS if method.name == "tifl")
+    fleet, sizes = command.fleet(tifl), [len(own.train) for own in command.islands().learners]
+    assert fleet is not None
+    assert tiers(sizes) == fleet.assign(sizes).tolist()
+
+
+def test_a_curve_by_time_has_the_last_score_before_each_mark() -> None:
+    curve = at_ticks([(0, 0.1), (TICKS - 1, 0.2), (TICKS + 1, 0.3), (3 * TICKS, 0.4)])
+    assert curve[:4] == [0.2, 0.3, 0.4, 0.4]
+    assert len(curve) == ROUNDS
 
 
 def test_curves_are_compared_by_the_deviation_of_seeds() -> None:
