@@ -3,8 +3,9 @@
 Implemented: FedAvg whose learners minimise -log(exp(f_y - tau n_y^(-1/4)) / sum over c of exp(f_c - tau n_c^(-1/4))),
 n_c being the learner's own examples of class c. tau = 1.
 
-Read so: a class that a learner has no examples of is left out of its sum, the limit of n_c -> 0. Settings of local
-training and the share of learners are FedAvg's here, not the paper's.
+Read so (docs/decisions/0185): the sum is over all classes, as in cross entropy, where the paper prints it without the
+example's own, which would have no minimum. A class that a learner has no examples of is left out of its sum, the limit
+of n_c -> 0. Settings of local training and the share of learners are FedAvg's here, not the paper's.
 """
 
 from __future__ import annotations

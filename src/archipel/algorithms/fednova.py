@@ -4,6 +4,9 @@ Implemented: w <- w - tau_eff sum p_k eta d_k (eq. 6) with d_k = (w - w_k) / (et
 sum p_k |a_k|_1 (section 4.1); a_k of SGD, of SGD with momentum and of SGD with a proximal term. Learners whose data
 fill more batches make more steps and still count by their examples alone. Not implemented: the server momentum of its
 appendix (replace the server with Momentum()).
+
+Read so (docs/decisions/0185): tau_eff is the same with a proximal term, where the authors' program then takes the mean
+number of steps, sum p_k tau_k.
 """
 
 from __future__ import annotations
