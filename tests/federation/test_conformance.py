@@ -28,6 +28,10 @@ pytestmark = pytest.mark.slow
 SYNCHRONOUS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},
     "fedprox": {"name": "fedprox", "mu": 0.1},
+    "fedavgm": {"name": "fedavgm", "beta": 0.5},
+    "scaffold": {"name": "scaffold", "fraction": 0.7},
+    "fedntd": {"name": "fedntd", "fraction": 0.7, "epochs": 1},
+    "tifl": {"name": "tifl", "fraction": 0.7, "credits": 2},
     "fedadam": {"name": "fedadam"},
     "fednova": {"name": "fednova", "momentum": 0.5},
     "sync_dvw": {"name": "sync_dvw"},
@@ -74,6 +78,14 @@ ASYNCHRONOUS: dict[str, dict[str, Any]] = {
 }
 
 
+NETWORK = """
+from torch import nn
+
+def normalised():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+"""
+
+
 def simulated(raw: dict[str, Any]) -> Run:
     one = one_run(study_of(raw))
     islands = build_data(one).islands
@@ -97,6 +109,18 @@ def test_a_federation_comes_to_the_simulators_bits(method: str, tmp_path: Path) 
         if name in expected.personal:
             assert agent.last_model is not None
             assert torch.equal(agent.last_model, expected.personal[name])
+
+
+def test_private_normalisation_comes_to_the_simulators_bits(tmp_path: Path) -> None:
+    (tmp_path / "network.py").write_text(NETWORK)
+    raw = study(folder=str(tmp_path), algorithms=["fedbn"], model="network.py:normalised", ending={"rounds": 3})
+    held, expected = hold(raw, tmp_path), simulated(raw)
+    assert held.run is not None
+    assert torch.equal(held.run.model, expected.model)
+    assert held.run.traffic == expected.traffic
+    for name, agent in held.agents.items():
+        assert set(agent.memory.private) == {"2", "2.buffers"}, "the normalisation"
+        assert all(torch.equal(own, expected.private[name][layer]) for layer, own in agent.memory.private.items())
 
 
 def test_models_and_shifts_that_are_fetched_are_those_that_are_enclosed(
