@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from archipel.data.array_types import FloatArray, IntArray
+from archipel.data.array_types import BoolArray, FloatArray, IntArray
 
 ROUNDS = 500
 """Limit on the steps of Newton's method, which needs about six."""
@@ -117,8 +117,8 @@ class Exchange:
     def _reached(self, start: int, taker: dict[int, int], gives: dict[int, int]) -> Iterator[int]:
         """Yield learners breadth first: the first, then holders of a class that is to be taken; note what they give.
 
-        Most searches end after a few learners, so holders are looked for only as far as they are needed, and those that
-        would take nothing new are passed over.
+        Only those are reached that would take a class which nobody reached before would take, so there are never more
+        of them than classes.
         """
         yield start
         done = 0
@@ -127,14 +127,18 @@ class Exchange:
             for chunk in np.flatnonzero(self._holders[:, c]).tolist():
                 first = chunk * self.chunk
                 some = slice(first, first + self.chunk)
-                new = [kind for kind in range(self.table.shape[1]) if kind not in taker]
-                wanting = (self.table[some, c] > 0) & (self.room[some, new] > 0).any(1)
-                for place in np.flatnonzero(wanting).tolist():
-                    other = first + place
-                    if other != start and other not in gives:
-                        gives[other] = c
-                        yield other
+                holds = self.table[some, c] > 0
+                while (wanting := holds & self._takes_new(some, taker)).any():
+                    other = first + int(wanting.argmax())
+                    gives[other] = c
+                    yield other
             done += 1
+
+    def _takes_new(self, some: slice, taker: dict[int, int]) -> BoolArray:
+        """Tell which of these learners have room for a class that is in no taker's reach."""
+        new = [kind for kind in range(self.table.shape[1]) if kind not in taker]
+        takes: BoolArray = np.any(self.room[some, new] > 0, axis=1)
+        return takes
 
     def _move(self, learner: int, taken: int, amount: int) -> None:
         """Add an amount, which may be negative, to a learner's examples of a class."""

@@ -19,8 +19,15 @@ KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(records.
 def record_line(stamped: Stamped) -> str:
     """Return a record as JSON; numbers that are not finite become the words nan, inf and -inf."""
     kind = type(stamped.record).__name__
-    told = _finite(_adapter(kind).dump_python(stamped.record))
-    return json.dumps({"time": stamped.time, "record": kind, **told}, separators=(",", ":"), allow_nan=False)
+    told = {"time": stamped.time, "record": kind, **_adapter(kind).dump_python(stamped.record)}
+    try:
+        return _compact(told)
+    except ValueError:
+        return _compact(_finite(told))
+
+
+def _compact(told: Any) -> str:
+    return json.dumps(told, separators=(",", ":"), allow_nan=False)
 
 
 def parse_record(line: str) -> Stamped:
