@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
 import sys
@@ -19,7 +20,7 @@ import archipel as ap
 from archipel.cli.run import cluster_of
 from archipel.simulation.cluster import actor, connection, opening
 from archipel.simulation.cluster.connection import Cluster, ClusterError
-from archipel.simulation.cluster.fingerprint import Fingerprint, code_differences, installed_code
+from archipel.simulation.cluster.fingerprint import Fingerprint, code_differences, installed_code, is_users
 from archipel.simulation.cluster.out_of_memory import out_of_memory
 from tests.cluster.conftest import Machines
 from tests.cluster.fake_ray import FakeRay, installed, real
@@ -229,6 +230,21 @@ def test_code_that_is_installed_is_compared_file_by_file(things: Sequence[object
     assert code_differences(found) == []
     for name in found:
         assert code_differences({name: "other"}) == [f"{name} other here, {found[name]} there"]
+
+
+def test_packages_are_installed_wherever_they_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`pip install --user` and path files put them outside the environment; they are not sent by value."""
+    for name in ("site-packages", "dist-packages", "mine"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of_{name[:4]}.py").write_text("class Thing: pass")
+        monkeypatch.syspath_prepend(tmp_path / name)
+    users, installed_ones = importlib.import_module("of_mine"), map(importlib.import_module, ("of_site", "of_dist"))
+    assert is_users(users)
+    assert not any(map(is_users, installed_ones))
+    monkeypatch.setitem(sys.modules, "another_name_of_it", users)
+    with opening._by_value(real):
+        assert "of_mine" in real.cloudpickle.list_registry_pickle_by_value()
+    assert "of_mine" not in real.cloudpickle.list_registry_pickle_by_value()
 
 
 @pytest.mark.parametrize(

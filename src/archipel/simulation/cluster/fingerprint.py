@@ -18,6 +18,8 @@ import torch
 from archipel.kernels.native.library import load
 from archipel.kernels.products import one_dnn_is_faster
 
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages, also outside the environment: `pip install --user`, path files."""
 COMPARED = frozenset({"archipel", "torch", "numpy", *sys.stdlib_module_names, "__main__"})
 """Packages that a `Fingerprint` covers, and what is always sent along."""
 
@@ -95,6 +97,8 @@ def is_users(module: object) -> bool:
     """Return whether a module is neither installed nor a part of Python or Archipel."""
     path = getattr(module, "__file__", None)
     if not isinstance(module, ModuleType) or not path or module.__name__.split(".")[0] in ("archipel", "__main__"):
+        return False
+    if not INSTALLED.isdisjoint(Path(path).parts):
         return False
     return not any(Path(path).is_relative_to(prefix) for prefix in {sys.prefix, sys.base_prefix})
 

@@ -66,8 +66,9 @@ def _pickled(ray: Any, module: nn.Module, context: TrainingContext) -> bytes:
         try:
             return bytes(ray.cloudpickle.dumps(replace(context, module=module, x=nothing, y=nothing)))
         except Exception as error:
+            reason = str(error).rstrip(".")
             raise ClusterError(
-                f"cluster: {type(module).__name__} cannot be sent to other machines: {error}. Keep locks, open "
+                f"cluster: {type(module).__name__} cannot be sent to other machines: {reason}. Keep locks, open "
                 "files and lambdas with such things out of the network and the loss."
             ) from None
 
@@ -80,13 +81,13 @@ def _defined_elsewhere(context: TrainingContext) -> list[object]:
 @contextmanager
 def _by_value(ray: Any) -> Iterator[None]:
     """Have the user's own modules pickled with their code: nodes do not have their files."""
-    own = [module for module in list(sys.modules.values()) if is_users(module)]
-    for module in own:
+    own = {module.__name__: module for module in list(sys.modules.values()) if is_users(module)}  # some have two names
+    for module in own.values():
         ray.cloudpickle.register_pickle_by_value(module)
     try:
         yield
     finally:
-        for module in own:
+        for module in own.values():
             ray.cloudpickle.unregister_pickle_by_value(module)
 
 
