@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,6 +34,12 @@ def no_test_set() -> Islands:
     return replace(islands(4), test=torch.empty(0, dtype=torch.int64))
 
 
+class Locked(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(64, 10)
+        self.lock = threading.Lock()
+
+
 WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     # ------------------------------------------------------------------------------------------------- the model
     "a module without parameters": (
@@ -54,6 +61,10 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
     "a model of other inputs": (
         lambda: ap.simulate(ap.fedavg(), islands(4), model=mnist_mlp()),
         ["The model does not accept", "64"],
+    ),
+    "a model that cannot be copied": (
+        lambda: ap.simulate(ap.fedavg(), islands(4), model=Locked()),
+        ["Locked cannot be copied", "cannot pickle '_thread.lock' object", "Keep locks"],
     ),
     "a model by name": (
         lambda: ap.simulate(ap.fedavg(), islands(4), model="small_mlp"),  # type: ignore[arg-type]

@@ -308,7 +308,10 @@ def show(found: Diagnosis) -> None:
 def show_nodes(reports: list[NodeReport], cluster: Cluster) -> None:
     """Print the nodes of a cluster."""
     actors = sum(report.actors for report in reports)
-    heading(f"{len(reports)} nodes, room for {actors} actors of {cluster.share}")
+    counts = [
+        f"{count} {word}{'' if count == 1 else 's'}" for count, word in ((len(reports), "node"), (actors, "actor"))
+    ]
+    heading(f"{counts[0]}, room for {counts[1]} of {cluster.share}")
     for report in reports:
         node = report.node
         has = f"{node.cpus:g} cores, {node.gpus:g} GPUs, {node.memory / 1e9:.1f} GB"

@@ -77,7 +77,14 @@ def _adapter(module: nn.Module) -> tuple[str, str]:
 
 def copied(module: M) -> M:
     """Return a copy of a network that shares the frozen parameters with it; hooks of the others are copied too."""
-    made = copy.deepcopy(module, {id(parameter): parameter for parameter in frozen_parameters(module).values()})
+    frozen = {id(parameter): parameter for parameter in frozen_parameters(module).values()}
+    try:
+        made = copy.deepcopy(module, frozen)
+    except Exception as error:
+        raise ValueError(
+            f"{type(module).__name__} cannot be copied, and learners train on copies of it: {error}. Keep locks, open "
+            "files and results of computations out of its attributes."
+        ) from None
     for parameter, own in zip(module.parameters(), made.parameters(), strict=True):
         if own is not parameter:
             for hook in (parameter._backward_hooks or {}).values():
