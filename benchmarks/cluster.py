@@ -1,12 +1,13 @@
 """Simulations on a Ray cluster on this machine, beside the same ones on local workers.
 
-`python -m benchmarks.cluster [workloads sleeping losses memory]` prints ratios and, with --out FILE, stores them.
+`python -m benchmarks.cluster [workloads sleeping losses memory]` prints figures; --out FILE stores them, beside the
+parts that the file has already. `python -m benchmarks.page` writes measured/cluster.json into the page on performance.
 
 workloads: W1 and W3 on two one-core nodes against local workers, both after start-up, in turns.
 sleeping: learners that sleep instead of computing, a million parameters, 2 to 64 actors: how well the driver keeps them
-busy, and what a task costs it.
+busy, and the processor time that a task costs the driver, Ray's processes and the actors, which share this machine.
 losses: an actor killed, an actor stopped, a node stopped, a node killed: how much longer a run takes.
-memory: how much more the driver needs for ten million parameters than for a small network, in models.
+memory: the driver's peak with ten million parameters, and with a small network.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -45,14 +47,14 @@ STORE = 400_000_000
 
 
 @contextmanager
-def machines(nodes: int, cpus: int = 1) -> Iterator[Any]:
-    """Start a cluster of this many nodes, whose head computes nothing."""
+def machines(nodes: int, cpus: int = 1, *, head: int = 0) -> Iterator[Any]:
+    """Start a cluster of this many nodes, beside the head, where the driver is; head: its cores."""
     for name, value in HEALTH.items():
         os.environ[f"RAY_health_check_{name}"] = value
     import ray
     from ray.cluster_utils import Cluster
 
-    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": head, "include_dashboard": False})
     try:
         store = {"object_store_memory": STORE}
         cluster.archipel_nodes = [cluster.add_node(num_cpus=cpus, **store) for _ in range(nodes)]
@@ -116,11 +118,7 @@ def workloads(repeats: int) -> dict[str, Any]:
                 here.close()
                 there.close()
                 ratios.append(spread / alone)
-            found[name] = {
-                "time over local workers": ratios,
-                "median": statistics.median(ratios),
-                "goal": "at most 1.25",
-            }
+            found[name] = {"time over local workers": ratios, "median": statistics.median(ratios)}
     return found
 
 
@@ -130,7 +128,8 @@ def workloads(repeats: int) -> dict[str, Any]:
 class Sleeping(nn.Module):
     """A network of this many parameters whose training step sleeps; only four parameters have gradients to compute."""
 
-    def __init__(self, parameters: int, seconds: float) -> None:
+    def __init__(self, parameters: int, seconds: Path) -> None:
+        """seconds: a file that holds how long."""
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(max(1, parameters - 4)))
         self.head = nn.Linear(1, 2)
@@ -138,64 +137,113 @@ class Sleeping(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and torch.is_grad_enabled():
-            time.sleep(self.seconds)
+            time.sleep(float(self.seconds.read_text()))
         out: Tensor = self.head(x)
         return out
 
 
-def sleepers(parameters: int, seconds: float, learners: int, commits: int, **settings: Any) -> Simulator:
-    """Return a stream of learners that sleep, one step each, ready to run."""
+def sleepers(parameters: int, seconds: Path, learners: int, commits: int = 1 << 20) -> Simulator:
+    """Return a stream of learners that sleep, one step each, ready to run; it is scored at the end only."""
     data = ap.data.from_arrays(torch.ones(4 * learners, 1).numpy(), torch.arange(4 * learners).remainder(2).numpy())
     simulator = prepare(
         ap.async_fedavg(batch=2, epochs=1),
         data.split(learners=learners, test=0.5),
         model=lambda: Sleeping(parameters, seconds),
         ending=ap.Ending(commits=commits),
+        evaluation=ap.Evaluation(every=commits),
         execution="workers",
-        **settings,
+        cluster="auto",
     )
     simulator.begin()
     return simulator
 
 
-ACTORS = (2, 4, 16, 64)
+PLACES = {"driver's node": (2, 4, 16, 64), "another node": (2, 4, 16)}
+"""Where actors are, and how many: models travel through shared memory, or from one node's memory to the other's."""
 SLEEPS = (20, 50, 200)
 """Milliseconds that a task takes."""
 TASKS = 10
 """Of each actor, in a measurement."""
+SKIPPED = 4
+"""Of each actor, before it."""
+EVENTS = 2
+"""Of each task, in a simulation."""
 
 
 def sleeping(repeats: int) -> dict[str, Any]:
-    """Measure how busy actors are kept; predict it from what a task costs the driver."""
-    found: dict[str, Any] = {}
-    for actors in ACTORS:
-        with machines(1, actors):
-            for milliseconds in SLEEPS:
-                found[f"{actors} actors, {milliseconds} ms"] = slept(actors, milliseconds / 1000)
-    # where actors ask for more than the driver can do, its pace alone is seen
-    cost = found[f"{max(ACTORS)} actors, {min(SLEEPS)} ms"]["seconds a task"]
-    for one in found.values():
-        one["predicted efficiency"] = min(1.0, one["seconds"] / (one["actors"] * cost))
-    carried = {f"tasks of {seconds} s": int(seconds / (0.8 * cost)) for seconds in (1, 10, 60)}
-    return {**found, "driver seconds a task": cost, "actors that one driver carries at 0.8": carried}
+    """Measure how busy actors are kept; predict it from the processor time that a task costs."""
+    rows = []
+    for place, counts in PLACES.items():
+        for actors in counts:
+            there = place == "another node"
+            with machines(1 if there else 0, actors, head=0 if there else actors):
+                for row in slept(actors):
+                    rows.append({"actors on": place, **row})
+                    print(json.dumps(rows[-1]), flush=True)
+    for row in rows:
+        # of the runs at the same place, the one that asked the most of the driver
+        (*_, hardest) = sorted((one for one in rows if one["actors on"] == row["actors on"]), key=_asked)
+        row["predicted here"] = min(1.0, row["seconds"] / (row["actors"] * pace(hardest)))
+        row["predicted, actors elsewhere"] = min(1.0, row["seconds"] / (row["actors"] * hardest[DRIVER]))
+    (*_, hardest) = sorted(rows, key=_asked)
+    carried = {f"tasks of {seconds} s": int(seconds / (0.8 * hardest[DRIVER])) for seconds in (1, 10, 60)}
+    return {"rows": rows, "actors that one driver carries at 0.8": carried}
 
 
-def slept(actors: int, seconds: float) -> dict[str, Any]:
-    """Have actors sleep for this long in each task."""
-    commits = TASKS * actors
-    simulator = sleepers(1_000_000, seconds, actors, commits, cluster="auto")
-    wait_for_actors(simulator, actors)
-    processor = time.process_time()
-    took = timed(simulator)
-    processor = time.process_time() - processor
-    simulator.close()
-    return {
-        "actors": actors,
-        "seconds": seconds,
-        "efficiency": TASKS * seconds / took,
-        "seconds a task": took / commits,
-        "driver's processor seconds a task": processor / commits,
-    }
+DRIVER, RAY, ACTORS = "driver", "Ray's own processes", "the actors"
+"""Whose processor seconds a task are told."""
+
+
+def _asked(row: dict[str, Any]) -> float:
+    return float(row["actors"] / row["seconds"])
+
+
+def pace(row: dict[str, Any]) -> float:
+    """Return the least seconds from task to task: the driver's own, or those of all that shares the cores here."""
+    cores = len(os.sched_getaffinity(0))
+    return float(max(row[DRIVER], (row["process of the driver"] + row[RAY] + row[ACTORS]) / cores))
+
+
+def slept(actors: int) -> Iterator[dict[str, Any]]:
+    """Have actors sleep in each task, as long as SLEEPS say; the first tasks after a change do not count."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "seconds"
+        file.write_text("0")
+        # two learners for each actor, so that the next task can travel while an actor works
+        simulator = sleepers(1_000_000, file, 2 * actors)
+        wait_for_actors(simulator, actors)
+        for milliseconds in SLEEPS:
+            seconds = milliseconds / 1000
+            (Path(folder) / "next").write_text(str(seconds))
+            (Path(folder) / "next").replace(file)
+            simulator.run(events=EVENTS * SKIPPED * actors)
+            before, version = {**processor_seconds(), DRIVER: time.thread_time()}, simulator.controller.state.version
+            began = time.monotonic()
+            simulator.run(events=EVENTS * TASKS * actors)
+            took = time.monotonic() - began
+            after, tasks = (
+                {**processor_seconds(), DRIVER: time.thread_time()},
+                simulator.controller.state.version - version,
+            )
+            yield {
+                "actors": actors,
+                "seconds": seconds,
+                "efficiency": tasks * seconds / (actors * took),
+                "seconds a task": took / tasks,
+                **{who: (after[who] - before[who]) / tasks for who in after},
+            }
+        simulator.close()
+
+
+def processor_seconds() -> dict[str, float]:
+    """Return what the driver with all its threads, Ray's processes and the actors have used."""
+    used = {RAY: 0.0, ACTORS: 0.0, "process of the driver": time.process_time()}
+    for process in descendants(os.getpid()):
+        with suppress(OSError):
+            name, rest = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)
+            ticks = rest.split()[11:13]  # in user space and in the kernel
+            used[ACTORS if "ray::" in name else RAY] += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    return used
 
 
 # -------------------------------------------------------------------------------------------------------------- losses
@@ -258,19 +306,32 @@ def descendants(parent: int) -> list[int]:
 def memory(repeats: int) -> dict[str, Any]:
     """Measure the driver's peak with a large and with a small network, each in a process of its own."""
     peaks = {}
-    for parameters in (24, 10_000_000):
+    for parameters in (24, LARGE):
         command = [sys.executable, "-m", "benchmarks.cluster", "--peak", str(parameters)]
-        ran = subprocess.run(command, check=True, capture_output=True, text=True)
+        ran = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         peaks[parameters] = int(ran.stdout.splitlines()[-1])
-    more = peaks[10_000_000] - peaks[24]
-    return {"models above a small network": more / 40e6, "goal": "6 models and 300 MB", "megabytes": more / 1e6}
+    return {
+        "parameters": LARGE,
+        "actors": HOLDING,
+        "learners": 64,
+        "model (MB)": LARGE * 4 / 1e6,
+        "driver (MB)": peaks[LARGE] / 1e6,
+        "driver with a small network (MB)": peaks[24] / 1e6,
+    }
+
+
+LARGE = 10_000_000
+HOLDING = 8
+"""Actors of the measurement of memory: 64 would need more memory than a small machine has."""
 
 
 def peak(parameters: int) -> None:
-    """Print this process's peak of memory after a stream of 64 learners on 8 actors."""
-    with machines(1, 8):
-        simulator = sleepers(parameters, 0.05, 64, 128, cluster="auto")
-        wait_for_actors(simulator, 8)
+    """Print this process's peak of memory after a stream of 64 learners on a few actors."""
+    with machines(1, HOLDING), tempfile.NamedTemporaryFile("w") as seconds:
+        seconds.write("0.05")
+        seconds.flush()
+        simulator = sleepers(parameters, Path(seconds.name), 64, 128)
+        wait_for_actors(simulator, HOLDING)
         simulator.run()
         simulator.close()
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
@@ -278,7 +339,7 @@ def peak(parameters: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], default=PARTS)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help="all, if none is named")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)
@@ -286,9 +347,10 @@ def main() -> None:
     if given.peak is not None:
         peak(given.peak)
         return
-    found: dict[str, Any] = {"machine": facts(), "load before": load()}
-    for part in given.parts:
-        found[part] = globals()[part](given.repeats)
+    found: dict[str, Any] = json.loads(given.out.read_text()) if given.out and given.out.exists() else {}
+    for part in given.parts or PARTS:
+        before = load()
+        found |= {"machine": facts(), part: {"load before": before, **globals()[part](given.repeats)}}
         print(json.dumps({part: found[part]}, indent=2), flush=True)
         if given.out:
             given.out.write_text(json.dumps(found, indent=2) + "\n")

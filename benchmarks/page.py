@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import cluster_table
 from benchmarks.federation import table as federation
 from benchmarks.field import outcome as field
 from benchmarks.field.runs import stored
@@ -50,6 +51,7 @@ def page(path: Path) -> str:
             "commits": long_run,
             "zoo": zoo,
             "adapters": adapters,
+            "cluster": cluster_table.table,
             "peers": peers,
         }.get(found[2])
         text = tables(found[2]) if made is None else made()
