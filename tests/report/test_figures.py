@@ -578,3 +578,20 @@ def test_classes_of_those_who_train_once_for_each_split() -> None:
     drawing = drawn(class_heat_maps(many))
     assert {row[0] for row in drawing.rows} == {"m0", "m1", "m2", "m3"}
     assert "first 4 of 6 tables" in drawing.caption
+    assert "evenly" not in drawing.caption
+
+
+@pytest.mark.slow
+def test_classes_of_many_learners_are_a_sample() -> None:
+    from matplotlib.patches import Rectangle
+
+    crowd = tuple(replace(ANN, name=f"{place:04}", labels=(place, 1)) for place in range(1001))
+    drawing = drawn(class_heat_maps([replace(EMPTY, participants=crowd)]))
+    assert "Of 1,001 learners 200 are shown, evenly spaced by name." in drawing.caption
+    assert len(drawing.rows) == 400
+    assert drawing.rows[0] == ("fedavg", "0000", 0, 0)
+    assert drawing.rows[-1] == ("fedavg", "1000", 1, 1)
+    above, below = drawing.figure.subfigs[0].axes[:2]
+    ends = above.patches[::199]
+    assert [bar.get_height() for bar in ends if isinstance(bar, Rectangle)] == [1, 1001]
+    assert below.get_xlabel() == "learner (200 of 1,001, evenly spaced)"

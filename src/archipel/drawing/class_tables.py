@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
+LEARNERS = 200
+"""Up to this number of learners, all are drawn; of more, so many, evenly spaced."""
 NUMBERS = 200
 """Up to this number of cells, each shows its number, if there is room."""
 GAPS = 2000
@@ -22,6 +24,15 @@ LABELS = 50
 """Up to this number of learners or classes, each has a label."""
 WIDE = 20
 """Colours are on a logarithmic scale if the largest number is at least this many times the smallest."""
+
+Item = TypeVar("Item")
+
+
+def evenly(items: Sequence[Item], most: int) -> list[Item]:
+    """Return all items or, if there are more than this many, an evenly spaced sample with the first and the last."""
+    if len(items) <= most:
+        return [*items]
+    return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
 
 
 def size(names: Sequence[str], classes: int) -> tuple[float, float]:
@@ -37,6 +48,10 @@ def draw(
     """Draw the sizes above, the classes by learners below, and the scale at the side."""
     from matplotlib.ticker import StrMethodFormatter
 
+    shown, what = evenly(range(len(names)), LEARNERS), "learner"
+    if len(shown) < len(names):
+        what = f"learner ({len(shown)} of {len(names):,}, evenly spaced)"
+        names, table = [names[place] for place in shown], table[shown]
     above, below = figure.subplots(
         2, 1, sharex=True, height_ratios=[1, max(2.2, 0.3 * table.shape[1])], gridspec_kw={"hspace": 0.02}
     )
@@ -53,7 +68,7 @@ def draw(
         cells(below, shares.T, names, classes, "{x:.0%}", "part of the learner's examples", logarithmic=False)
     else:
         cells(below, table.T.astype(np.float64), names, classes, "{x:,.0f}", "training examples")
-    below.set_xlabel("learner")
+    below.set_xlabel(what)
     below.set_ylabel("class")
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from archipel.drawing.class_tables import draw, size
+from archipel.drawing.class_tables import LEARNERS, draw, evenly, size
 from archipel.drawing.drawing import Drawing
 from archipel.drawing.style import LETTER, look
 from archipel.report.sample import training
@@ -34,6 +34,7 @@ def class_heat_maps(runs: Sequence[Run]) -> Drawing | None:
     splits = dict(list(every.items())[:SPLITS])
     tables = [np.array([labels for _, labels in split]) for split in splits]
     sizes = [size([name for name, _ in split], table.shape[1]) for split, table in zip(splits, tables, strict=True)]
+    most = max(map(len, tables))
     wide = max(width for width, _ in sizes)
     titles = [textwrap.fill(named(methods), int(wide / LETTER) - 8) for methods in splits.values()]
     heights = [high + 0.2 * text.count("\n") for (_, high), text in zip(sizes, titles, strict=True)]
@@ -47,13 +48,14 @@ def class_heat_maps(runs: Sequence[Run]) -> Drawing | None:
         "Classes by learner",
         "Examples of each class that each learner trained on, with their sum above (HDAFL fig. 2), once for every "
         "different table among the methods' first runs: a method that reserves validation parts trains on fewer."
-        + (f" The first {SPLITS} of {len(every)} tables are shown." if len(every) > SPLITS else ""),
+        + (f" The first {SPLITS} of {len(every)} tables are shown." if len(every) > SPLITS else "")
+        + (f" Of {most:,} learners {LEARNERS} are shown, evenly spaced by name." if most > LEARNERS else ""),
         figure,
         ("methods", "learner", "class", "training examples"),
         tuple(
             (named(methods), name, number, count)
             for split, methods in splits.items()
-            for name, labels in split
+            for name, labels in evenly(split, LEARNERS)
             for number, count in enumerate(labels)
         ),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from archipel.drawing.class_tables import evenly
 from archipel.drawing.style import COLOURS
 from archipel.runs.grouping import groups
 from archipel.runs.run import Run
@@ -34,9 +35,7 @@ def training(run: Run) -> list[Participant]:
 def sampled(run: Run, among: Container[str] | None = None) -> list[Participant]:
     """Return all learners that train, or those of these names; if they are too many, an evenly spaced sample."""
     there = [one for one in training(run) if among is None or one.name in among]
-    if len(there) <= LEARNERS:
-        return there
-    return [there[round(place * (len(there) - 1) / (LEARNERS - 1))] for place in range(LEARNERS)]
+    return evenly(there, LEARNERS)
 
 
 def group_colours(runs: Iterable[Run]) -> dict[str, str]:
