@@ -49,6 +49,27 @@ def test_level_and_below() -> None:
     assert holds(claims.below("", "t", "b", 20, rows=("x",)), figures(x=(50, 12)))
 
 
+def test_the_best_of_some_columns_against_the_best_of_others() -> None:
+    told = {
+        "t": Figures(THREE, {("x", name): FigureCell(None, Spread(value, 0.0, 2)) for name, value in CELLS.items()})
+    }
+    assert holds(claims.best_higher("", "t", ("a", "c"), ("b",), rows=("x",)), told), "c, not a, is compared"
+    assert not holds(claims.best_higher("", "t", ("a",), ("b", "c"), rows=("x",)), told)
+    assert not holds(claims.best_higher("", "t", ("b",), ("b",), rows=("x",)), told), "a tie is no lead"
+    verdict = claims.best_higher("", "t", ("a", "c"), ("b",), rows=("x",)).judge(told, None)  # type: ignore[arg-type]
+    assert verdict.why == "x: c 3, b 2"
+
+
+THREE = PaperTable("t", (PaperColumn("a"), PaperColumn("b"), PaperColumn("c")), (PaperRow("x"),))
+CELLS = {"a": 1.0, "b": 2.0, "c": 3.0}
+
+
+def test_columns_that_rise() -> None:
+    assert holds(claims.rising("", "t", ("a", "b")), figures(x=(1, 2), y=(3, 4)))
+    assert not holds(claims.rising("", "t", ("b", "a")), figures(x=(1, 2), y=(3, 4)))
+    assert not holds(claims.rising("", "t", ("a", "b")), figures(x=(1, 2), y=(3, 3))), "a tie is no rise"
+
+
 def test_rows_against_rows() -> None:
     told = figures(best=(70, 3), other=(60, 5))
     assert holds(claims.rows_higher("", "t", "best", ("other",), columns=("a",), by=10), told)

@@ -116,5 +116,7 @@ def test_divergence_between_aggregations() -> None:
     assert fig6_7.last_half(run) == pytest.approx(0.7)
     assert fig6_7.after(run) == pytest.approx(0.5 / 3)
     assert fig6_7.before(run) == pytest.approx(1.2 / 3)
+    thirds = [fig6_7.in_third(place, run) for place in range(3)]
+    assert thirds == pytest.approx([0.15, 0.2, 0.5]), "the last period is not whole"
     assert fig6_7.grows(run) == pytest.approx(75.0)
     assert fig6_7.falls(run) == 100.0

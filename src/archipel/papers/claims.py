@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from archipel.papers.figure_measures import paired
 from archipel.papers.finished_runs import FinishedRuns
@@ -65,6 +66,35 @@ def level(
         return abs(mine - theirs) <= within, f"{row}: {mine:.1f} and {theirs:.1f}"
 
     return _each_row(text, table, rows, share, look)
+
+
+def best_higher(text: str, table: str, columns: Sequence[str], than: Sequence[str], *, rows: Sequence[str]) -> Claim:
+    """Claim that the best of some columns is above the best of others."""
+
+    def look(figures: Figures, row: str) -> tuple[bool | None, str]:
+        sides = []
+        for side in (columns, than):
+            known = {column: value for column in side if (value := figures.ours(row, column)) is not None}
+            if not known:
+                return NOTHING
+            sides.append(max(known.items(), key=lambda item: item[1]))
+        (mine, best), (other, theirs) = sides
+        return best > theirs, f"{row}: {mine} {best:.4g}, {other} {theirs:.4g}"
+
+    return _each_row(text, table, rows, 1.0, look)
+
+
+def rising(text: str, table: str, columns: Sequence[str]) -> Claim:
+    """Claim that each of these columns is above the one before it, in every row."""
+
+    def look(figures: Figures, row: str) -> tuple[bool | None, str]:
+        known = [value for column in columns if (value := figures.ours(row, column)) is not None]
+        if len(known) < len(columns):
+            return NOTHING
+        rises = all(later > earlier for earlier, later in pairwise(known))
+        return rises, f"{row}: {', '.join(f'{value:.4g}' for value in known)}"
+
+    return _each_row(text, table, None, 1.0, look)
 
 
 def near_paper(
