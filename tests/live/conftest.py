@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 def serving(what: Path | Followed) -> Iterator[LiveServer]:
     """Serve a folder, or what is followed, from a thread of this process."""
     server = open_page(followed_in(what) if isinstance(what, Path) else what, "localhost:0")
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield server

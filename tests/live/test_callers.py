@@ -33,10 +33,10 @@ def no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def beyond(folder: Path, context: ssl.SSLContext | None = None) -> Iterator[LiveServer]:
-    """Serve a page as beyond this machine, where it takes a token."""
+    """Serve a page to other machines, which takes a token."""
     follower = Follower(followed_in(save_film(folder / "results")))
     server = LiveServer(("127.0.0.1", 0), follower, Access("example.org", TOKEN), context)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:
         yield server
@@ -68,7 +68,7 @@ def is_closed(line: socket.socket) -> bool:
 
 @pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"], ids=["same address", "another address"])
 def test_whoever_has_the_token_comes_in_past_connections_that_say_nothing(tmp_path: Path, source: str) -> None:
-    """On the code before, 64 of them kept everybody out for 30 seconds."""
+    """Without the limit, 64 of them blocked all others for 30 seconds."""
     with beyond(tmp_path) as server, ExitStack() as open_lines:
         lines = [open_lines.enter_context(silent(server)) for _ in range(MOST_CALLERS + 6)]
         assert asked(open_lines.enter_context(silent(server, source)), TOKEN).status == 404

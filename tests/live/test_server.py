@@ -109,8 +109,8 @@ def test_beyond_this_machine_it_takes_a_listed_operators_certificate(tmp_path: P
 
 
 @pytest.mark.slow
-def test_who_may_watch_no_longer_hears_no_more(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the code before, a watcher whose certificate had expired or was revoked heard the news for good."""
+def test_a_watcher_that_loses_access_is_disconnected(server: LiveServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before this check, a watcher whose certificate had expired or was revoked received events for ever."""
     monkeypatch.setattr(http_server, "LOOK", 0.0)
     monkeypatch.setattr(http_server, "PULSE", 0.1)
     with news(server) as watcher:

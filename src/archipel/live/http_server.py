@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from archipel.live.access import COOKIE, Access
-from archipel.live.callers import Callers
+from archipel.live.callers import MOST_CALLERS, Callers
 from archipel.live.follower import Follower
 from archipel.live.page_file import live_page
 
@@ -50,6 +50,7 @@ class LiveServer(ThreadingHTTPServer):
     """The server of one page."""
 
     daemon_threads = True
+    request_queue_size = MOST_CALLERS  # a connection that finds the queue full tries again only after a second
 
     def __init__(
         self, address: tuple[str, int], follower: Follower, access: Access, context: ssl.SSLContext | None = None
