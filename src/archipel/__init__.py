@@ -59,10 +59,14 @@ else:
         "simulate": "simulation.simulate",
     }
 
-    def _submodules() -> list[str]:
-        import pkgutil  # imported late: it takes longer than the rest of this module
+    _FOUND: list[str] = []
 
-        return [module.name for module in pkgutil.iter_modules(__path__)]  # noqa: F405
+    def _submodules() -> list[str]:
+        if not _FOUND:  # the folder is read once: many tools ask each module for names that it does not have
+            import pkgutil  # imported late: it takes longer than the rest of this module
+
+            _FOUND.extend(module.name for module in pkgutil.iter_modules(__path__))  # noqa: F405
+        return _FOUND
 
     def _imported(name: str) -> object:
         """Import a module without garbage collection, which would go through all of torch and find nothing."""

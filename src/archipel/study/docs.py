@@ -15,8 +15,9 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -63,7 +64,8 @@ def fields_of(dataclass: type) -> dict[str, str]:
     return {field.name: told[field.name] for field in fields(dataclass) if field.name in told}
 
 
-def attribute_strings(kind: type) -> dict[str, str]:
+@cache
+def attribute_strings(kind: type) -> Mapping[str, str]:
     """Return the strings under a class's annotated attributes, which Python does not keep."""
     try:
         source = textwrap.dedent(inspect.getsource(kind))
