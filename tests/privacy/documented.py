@@ -22,10 +22,7 @@ HOW_TO = DOCS / "how-to" / "differential-privacy.md"
 
 def check_table(mechanism: Privacy, *, weighting: bool) -> None:
     """Try every method; weighting: the table is about methods that weigh learners alike, where they can."""
-    head = f"| method | with `{type(mechanism).__name__}` |"
-    table = PAGE.read_text().split(head)[1].split("\n\n")[0]
-    rows = re.findall(r"^\| (.*) \| (.*) \|$", table, re.MULTILINE)
-    told = {name: said for cell, said in rows for name in re.findall(r"`(\w+)`", cell) if name in algorithms.__all__}
+    told = methods_told(PAGE, mechanism)
     told |= {name: told["radfed"] for name in algorithms.__all__ if name.startswith("radfed")}
     for name, said in told.items():
         method = getattr(algorithms, name)(**({"split": 1} if "split" in said else {}))
@@ -38,6 +35,13 @@ def check_table(mechanism: Privacy, *, weighting: bool) -> None:
             refused = str(error)
         assert bool(refused) == said.startswith("refused"), f"{name}: {refused}"
     assert set(algorithms.__all__) - told.keys() == {"local_only", "centralised"}
+
+
+def methods_told(page: Path, mechanism: Privacy) -> dict[str, str]:
+    """Return what a page says of each method with a mechanism."""
+    table = page.read_text().split(f"| method | with `{type(mechanism).__name__}` |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (.*) \| (.*) \|$", table, re.MULTILINE)
+    return {name: said for cell, said in rows for name in re.findall(r"`(\w+)`", cell) if name in algorithms.__all__}
 
 
 def refused_rows() -> list[tuple[str, str]]:

@@ -51,6 +51,7 @@ from archipel.simulation.checkpoint import Checkpoint
 from archipel.simulation.example_budgets import ExampleBudgets
 from archipel.simulation.simulate import finished, prepare
 from archipel.simulation.simulator import Simulator
+from tests.privacy.documented import methods_told
 
 KEY = "a5" * 32
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "local-noise.md"
@@ -343,7 +344,7 @@ COMPOSED: dict[str, tuple[Algorithm, dict[str, Any]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMPOSED)
-def test_it_goes_with(name: str, islands: Any) -> None:
+def test_local_noise_composes_with(name: str, islands: Any) -> None:
     method, settings = COMPOSED[name]
     run = simulate(noised(method), islands, ending=Ending(rounds=2), **settings)
     assert run.commits
@@ -433,9 +434,7 @@ def test_what_cannot_be_had_is_refused_in_one_sentence(case: str) -> None:
 
 
 def test_the_table_of_the_docs_says_what_is_refused() -> None:
-    table = PAGE.read_text().split("| method | with `LocalNoise` |")[1].split("\n\n")[0]
-    rows = re.findall(r"^\| (.*) \| (.*) \|$", table, re.MULTILINE)
-    told = {name: said for cell, said in rows for name in re.findall(r"`(\w+)`", cell)}
+    told = methods_told(PAGE, NOISE)
     for name, said in told.items():
         try:
             noised(getattr(algorithms, name)())

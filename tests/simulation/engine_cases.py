@@ -74,6 +74,21 @@ def begun(algorithm: ap.Algorithm, data: Islands, **settings: Any) -> Simulator:
 SIZES = (33, 1, 16, 7, 40, 8)
 """With batches of 8: a last batch of one, a single example, no short batch, less than a batch, and exactly one."""
 PLAN = Plan(epochs=2, batch=8, rate=0.1)
+PLANS = (
+    replace(PLAN, batch=1, epochs=1),
+    replace(PLAN, batch=1000, epochs=5),
+    replace(PLAN, steps=7),
+    replace(PLAN, steps=1),
+    replace(PLAN, steps=13, momentum=0.9),
+    replace(PLAN, momentum=0.9),
+    replace(PLAN, options={"weight_decay": 0.1}),
+    replace(PLAN, momentum=0.9, options={"nesterov": True}),
+    replace(PLAN, momentum=0.9, options={"nesterov": True, "weight_decay": 0.1}, proximal=1.0),
+    replace(PLAN, proximal=1.0),
+    replace(PLAN, shift="shift"),
+    replace(PLAN, trains=("fc1",)),
+)
+"""What every executor of small networks trains by, which have layers "fc1" and "head"."""
 
 
 def named(plan: Plan) -> str:

@@ -94,7 +94,7 @@ def test_rows_have_addresses_if_all_are_float32_vectors_in_memory_of_one_length(
     assert torch.equal(models.rows(["a"]).read(0, slice(0, LENGTH)), first)
 
 
-def test_room_in_the_file_is_used_again_and_never_under_somebodys_hands() -> None:
+def test_space_in_the_file_is_reused_only_when_nobody_needs_it() -> None:
     models = MemoryModels(in_memory=0)
     models.write("a", numbers(1))
     place = models.read("a").data_ptr()
@@ -108,7 +108,7 @@ def test_room_in_the_file_is_used_again_and_never_under_somebodys_hands() -> Non
     assert torch.equal(kept, numbers(2)), "whoever holds a vector may go on reading it"
 
 
-def test_letting_memory_go_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_released_memory_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "AWAKE", BYTES)
     monkeypatch.setattr(memory, "SEGMENT", 2 * BYTES)
     models = MemoryModels(in_memory=0)

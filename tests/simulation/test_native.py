@@ -28,6 +28,7 @@ from archipel.learner.training import report
 from archipel.simulation.simulate import finished, prepare
 from tests.simulation.engine_cases import (
     PLAN,
+    PLANS,
     SIZES,
     against_plain,
     agree,
@@ -116,20 +117,9 @@ def test_layers_that_are_called_in_another_order_than_they_are_made() -> None:
 @pytest.mark.parametrize(
     "plan",
     [
-        replace(PLAN, batch=1, epochs=1),
-        replace(PLAN, batch=1000, epochs=5),
+        *PLANS,
         replace(PLAN, batch=7, epochs=4),
-        replace(PLAN, steps=7),
-        replace(PLAN, steps=1),
-        replace(PLAN, steps=13, momentum=0.9),
-        replace(PLAN, momentum=0.9),
-        replace(PLAN, options={"weight_decay": 0.1}),
-        replace(PLAN, momentum=0.9, options={"nesterov": True}),
-        replace(PLAN, momentum=0.9, options={"nesterov": True, "weight_decay": 0.1}, proximal=1.0),
-        replace(PLAN, proximal=1.0),
-        replace(PLAN, shift="shift"),
         replace(PLAN, shift="shift", proximal=0.5, momentum=0.9, options={"weight_decay": 0.1}, trains=("fc1", "head")),
-        replace(PLAN, trains=("fc1",)),
         replace(PLAN, trains=("fc2",)),
         replace(PLAN, trains=("head",)),
         replace(PLAN, trains=("fc1", "head"), momentum=0.9, proximal=0.5, options={"weight_decay": 0.1}),
