@@ -78,9 +78,20 @@ ALLOWED = {
 """Which packages each package may import, late and `TYPE_CHECKING` imports included. The graph has no cycle."""
 
 
-def imports(tree: ast.AST) -> Iterator[str]:
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return all nodes of a module; most laws go through them."""
+    return tuple(ast.walk(tree))
+
+
+@cache
+def imports(tree: ast.AST) -> tuple[str, ...]:
     """Return the full names of all imports of a module, late ones included."""
-    for node in ast.walk(tree):
+    return tuple(_imported(nodes(tree)))
+
+
+def _imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -103,7 +114,7 @@ def dangers(tree: ast.AST) -> set[str]:
     found = {
         name for name in imports(tree) if name.split(".")[0] in {"pickle", "dill", "cloudpickle", "joblib", "marshal"}
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             if name in {"eval", "exec", "compile", "__import__", "torch.load", "torch.jit.load"}:
@@ -122,7 +133,7 @@ def global_draws(tree: ast.AST) -> set[str]:
     found = {name for name in imports(tree) if name.split(".")[0] in {"random", "secrets", "uuid"}} - {
         "random.getstate"
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute):
             name = ast.unparse(node)
             known = {*OWN_GENERATORS, "get_state"}
@@ -140,13 +151,13 @@ def seeds_without_fork(tree: ast.AST) -> list[int]:
     """Return the lines that seed torch's global generator without restoring it."""
     guarded = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.With) and any("fork_rng" in ast.unparse(item) for item in node.items)
         for inner in ast.walk(node)
     }
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.manual_seed" and id(node) not in guarded
     ]
 
@@ -154,7 +165,7 @@ def seeds_without_fork(tree: ast.AST) -> list[int]:
 def tricks(tree: ast.AST) -> set[str]:
     """Return what trades clarity for speed: unchecked construction, raw addresses, methods compared with others."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute) and (node.attr == "data_ptr" or ast.unparse(node) == "object.__new__"):
             found.add(ast.unparse(node))
         if isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.In | ast.NotIn):
@@ -255,7 +266,7 @@ def module_graph(modules: Mapping[str, ast.Module]) -> dict[str, set[str]]:
     """Return the modules that each module imports, wherever in it."""
     graph: dict[str, set[str]] = {name: set() for name in modules}
     for name, tree in modules.items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.Import):
                 imported = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
@@ -327,7 +338,7 @@ OWED_FILES: set[str] = set()
 
 def defined(tree: ast.Module) -> Iterator[str]:
     """Yield the public classes and type aliases of a module."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             yield node.name
     for node in tree.body:
@@ -356,7 +367,7 @@ OWED_LONG_FUNCTIONS = {"src": set[str](), "tests": set[str]()}
 
 def functions(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Yield the name and the lines of every function, without its decorators and its docstring."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             documented = node.body[0] if ast.get_docstring(node) is not None else None
             words = 0 if documented is None else (documented.end_lineno or 0) - documented.lineno + 1

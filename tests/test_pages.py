@@ -85,15 +85,15 @@ DIALECT = {
     "comes to stand": "is",
 }
 """Phrases that a reader has to learn, and what to write instead."""
+PHRASES = re.compile(rf"\b({'|'.join(DIALECT)})\b(?!-)")
+OLD_NAMES = re.compile(rf"`({'|'.join(RETIRED)})`")
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name)
 def test_pages_are_in_plain_words(path: Path) -> None:
     text = " ".join(FENCED.sub("", path.read_text()).split())
-    found = [
-        f"{phrase!r} (write: {plain})" for phrase, plain in DIALECT.items() if re.search(rf"\b{phrase}\b(?!-)", text)
-    ]
-    found += [f"`{old}`, which has another name now" for old in RETIRED if f"`{old}`" in text]
+    found = [f"{phrase!r} (write: {DIALECT[phrase]})" for phrase in PHRASES.findall(text)]
+    found += [f"`{old}`, which has another name now" for old in OLD_NAMES.findall(text)]
     assert not found, f"{name(path)}: {'; '.join(found)}"
 
 

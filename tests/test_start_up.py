@@ -1,4 +1,4 @@
-"""What an import and a command load before they are asked for more, and that the front door has all its names."""
+"""What an import and a command load at first, and that the package has all its names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MODULES = "import sys; print(*sys.modules)"
 
 
 def loaded(program: str) -> set[str]:
-    """The modules that a program has imported by its end, told in the last line it prints."""
+    """Return the modules that a program has imported by its end, which its last line lists."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return set(done.stdout.splitlines()[-1].split())
 
@@ -175,6 +175,7 @@ def test_a_handler_that_was_set_before_stays() -> None:
             signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_the_front_door_imports_without_collections_and_collects_again() -> None:
     program = """
 import gc, sys

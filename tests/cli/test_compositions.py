@@ -36,6 +36,7 @@ def test_every_part_takes_part() -> None:
         assert exported - {kind.__name__} <= set(choices(role))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("roles", [CONTROLLERS, LEARNERS], ids=["controller", "learners"])
 def test_every_refusal_names_a_part_and_a_way_out(roles: tuple[str, ...]) -> None:
     found = [one for one, _ in combinations(roles)]

@@ -73,7 +73,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(changes=CHANGES)
 def test_members_are_listed_as_a_walk_finds_them(changes: list[tuple[str, str, Role, int, bool]]) -> None:
     found = Members()

@@ -8,10 +8,16 @@ from tests.forked import composed
 from tests.real_files import REAL
 
 
+@pytest.fixture(scope="session")
+def decoded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache for all tests: decoding a data set takes longer than most runs."""
+    return tmp_path_factory.mktemp("decoded")
+
+
 @pytest.fixture
-def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def real(monkeypatch: pytest.MonkeyPatch, decoded: Path) -> None:
     if REAL.is_dir():
         monkeypatch.setenv("ARCHIPEL_DATA", str(REAL))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(decoded))
     monkeypatch.setattr("archipel.study.results.cores", lambda: 1)
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", composed)  # tests/report renders

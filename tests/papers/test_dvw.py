@@ -24,13 +24,11 @@ from archipel.papers.dvw import fig3_4, generated, table1
 from archipel.papers.dvw.commits import CommitFederation
 from archipel.papers.figure_measures import score_by_seconds
 from archipel.papers.finished_runs import FinishedRuns
-from archipel.papers.outcome import reproduce
 from archipel.papers.reproduction import FigureCell, Figures, PaperTable
 from archipel.papers.studies import Scale, StudyPart
 from archipel.papers.subset import first_of_each, half_side
 from archipel.report.measures import Spread
 from archipel.study.results import run_study
-from tests.real_files import needs
 
 
 def as_printed(table: PaperTable) -> Figures:
@@ -149,19 +147,6 @@ def test_a_score_by_a_time_is_the_mean_over_the_last_fifth_before_it(tmp_path: P
     found = score_by_seconds()(evidence, "digits", "fedavg")
     assert found is not None
     assert found.mean == pytest.approx(100 * sum(time * score for time, score in parts if time > 0) / 0.2)
-
-
-# ----------------------------------------------------------------------------------------------------------- smoke
-
-
-@pytest.mark.slow
-@needs("cifar10")
-def test_models_exchanged_by_a_request(real: None, tmp_path: Path) -> None:
-    outcome = reproduce(reproduction("dvw-fig9"), "smoke", tmp_path / "out", processes=1)
-    assert outcome is not None
-    exchanged = {row: figures.ours(row, "models a request") for figures in outcome.figures for row, _ in figures.cells}
-    assert exchanged["Power law, Non-IID(3x8): FedAsync"] == 2
-    assert exchanged["Power law, Non-IID(3x8): SyncDVW"] == 11
 
 
 # ------------------------------------------------------------------------------------------------ Figures 3 and 4

@@ -123,7 +123,7 @@ def test_an_outcome_is_put_beside_the_documents(made: Reproduction, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_it_is_taken_up_where_it_was_left(made: Reproduction, tmp_path: Path) -> None:
+def test_an_interrupted_reproduction_is_resumed(made: Reproduction, tmp_path: Path) -> None:
     first = reproduce(made, "smoke", tmp_path / "out", processes=1)
     stamp = (tmp_path / "out" / "iid" / "fedavg" / "seed-0" / "run.json").stat().st_mtime_ns
     again = reproduce(made, "smoke", tmp_path / "out", processes=1)

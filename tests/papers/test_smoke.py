@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from archipel.papers.catalogue import NAMES, reproduction
-from archipel.papers.outcome import reproduce
+from archipel.papers.outcome import Outcome, reproduce
 from tests.real_files import CLOTHES, needs
 
 pytestmark = pytest.mark.slow
@@ -31,6 +31,16 @@ NEEDS = {
 """Real files that they cannot do without."""
 
 
+def models_exchanged_by_a_request(outcome: Outcome) -> None:
+    exchanged = {row: figures.ours(row, "models a request") for figures in outcome.figures for row, _ in figures.cells}
+    assert exchanged["Power law, Non-IID(3x8): FedAsync"] == 2
+    assert exchanged["Power law, Non-IID(3x8): SyncDVW"] == 11
+
+
+CHECKS = {"dvw-fig9": models_exchanged_by_a_request}
+"""What else holds of an outcome."""
+
+
 @pytest.mark.parametrize("name", [pytest.param(name, marks=NEEDS.get(name, ())) for name in NAMES])
 def test_it_runs(name: str, real: None, tmp_path: Path) -> None:
     outcome = reproduce(reproduction(name), "smoke", tmp_path / "out", processes=1)
@@ -43,3 +53,4 @@ def test_it_runs(name: str, real: None, tmp_path: Path) -> None:
         assert any(cell.ours is not None and cell.ours.n for cell in figures.cells.values()), figures.table.title
         found += 1
     assert found
+    CHECKS.get(name, lambda _: None)(outcome)

@@ -23,11 +23,11 @@ from archipel.privacy.secure_sum.sum_messages import RevealedShares, SecureSumRe
 from tests.privacy.masking import MaskedRound
 
 Story = Callable[[str], Iterable[str]]
-"""To a learner: the neighbours about which it is told what is true."""
+"""For a learner: the neighbours about which the controller tells it the truth."""
 
 
 class Attack:
-    """Everybody sends masked numbers; then each learner is told a story of its own about who has."""
+    """All learners send masked numbers; then the controller tells each of them another list of senders."""
 
     def __init__(self, count: int, colluders: Iterable[str] = (), **terms: Any) -> None:
         self.round = MaskedRound(count, terms=terms).until("confirm")
@@ -40,7 +40,7 @@ class Attack:
         self.given: list[RevealedShares] = []
 
     def tag(self, statement: bytes, sender: str, receiver: str) -> bytes:
-        """What a colluder states, whatever is true."""
+        """A colluder's statement, true or not."""
         return self.round.learners[sender]._channels[receiver].tag(statement, sender, receiver)
 
     def confirm(self, story: Story) -> None:
@@ -93,7 +93,7 @@ class Attack:
 
 
 def everybody_but(gone: Iterable[str], attack: Attack) -> Story:
-    """Each is told that these have not sent; a learner knows better of itself."""
+    """Tell each learner that these have not sent, except of itself."""
     return lambda name: set(attack.neighbours[name]) - set(gone)
 
 
@@ -118,6 +118,7 @@ def test_a_controller_that_says_that_all_neighbours_of_one_are_gone_opens_nothin
     assert attack.known_sums() == []
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     count=st.integers(4, 10),
@@ -131,7 +132,7 @@ def test_a_controller_that_says_that_all_neighbours_of_one_are_gone_opens_nothin
 def test_whatever_story_each_is_told_no_sum_is_known_of_fewer_than_the_proof_says(
     count: int, threshold: float, fewer: int, victims: int, turn: int, truth: float
 ) -> None:
-    """It tells each learner that so many of its victims are gone as that one puts up with."""
+    """It tells each learner that as many victims have dropped out as that learner accepts."""
     most = max(0, min(colluding(count - 1, threshold), count - 2) - fewer)
     names = [f"site-{k}" for k in range(count)]
     attack, draws = Attack(count, names[count - most :], threshold=threshold), np.random.default_rng(turn)

@@ -153,6 +153,7 @@ def test_an_adaptive_clip_finds_the_median() -> None:
     assert release.account.clip == pytest.approx(25, rel=0.15)
 
 
+@pytest.mark.slow
 def test_an_adaptive_clip_of_one_learner_stays_a_number() -> None:
     release = Release(algorithm(CentralNoise(noise=500.0)))
     for _ in range(200):

@@ -225,7 +225,7 @@ def test_each_metric_has_a_target_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("asked", [{"seconds": 0.0}, {"seconds": math.inf}, {"rounds": 0}, {"target": math.nan}])
-def test_places_that_are_none_are_refused(asked: dict[str, Any]) -> None:
+def test_invalid_places_are_refused(asked: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"report: {next(iter(asked))} should be"):
         marks([written([0.0, 0.5])], **asked)
 

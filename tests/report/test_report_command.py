@@ -26,6 +26,7 @@ from archipel.drawing.drawing import Drawing
 from archipel.report import write
 from archipel.report.measures import COLUMNS, marks, measure
 from archipel.report.write import write_report
+from tests.forked import composed
 from tests.made_runs import written
 
 app = typer.Typer()
@@ -39,7 +40,7 @@ def command(*arguments: Any) -> Result:
 
 @pytest.fixture(autouse=True)
 def one_small_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All figures of simulations are drawn in test_page.py."""
+    """Draw no figure: those of simulations are drawn in test_page.py, and files in test_figures_look.py."""
 
     def draw_all(runs: Sequence[ap.Run]) -> list[Drawing]:
         figure = Figure(figsize=(1, 1))
@@ -47,6 +48,7 @@ def one_small_figure(monkeypatch: pytest.MonkeyPatch) -> None:
         return [Drawing("small", "A small one", "Seeds.", figure, ("seed",), tuple((run.seed,) for run in runs))]
 
     monkeypatch.setattr(write, "draw_all", draw_all)
+    monkeypatch.setattr(Figure, "savefig", composed)
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def uri(text: str) -> x509.UniformResourceIdentifier:
         (lambda: written(new_key(), uri("archipel:learner/a"), x509.DNSName("localhost")), "asks for host names"),
         (lambda: written(new_key(), uri("archipel:controller")), "the controller needs a host name"),
         (lambda: written(ec.generate_private_key(ec.SECP384R1()), uri("archipel:learner/a")), "on the curve P-256"),
-        (lambda: written(rsa.generate_private_key(65537, 2048), uri("archipel:learner/a")), "on the curve P-256"),
+        (lambda: written(rsa.generate_private_key(65537, 1024), uri("archipel:learner/a")), "on the curve P-256"),
     ],
 )
 def test_what_no_certificate_is_made_of_is_refused(make: Callable[[], Path], words: str) -> None:
@@ -500,11 +500,11 @@ def test_the_command_refuses_a_revoked_certificate_and_drops_it_while_it_runs(tm
     assert not process.ended
     shutil.copy(ca / "revoked.txt", stage.state / "revoked.txt")
 
-    def turned_away() -> bool:
+    def rejected() -> bool:
         result = CliRunner().invoke(app, ["status", *map(str, asks)])
         return result.exception is not None and "has been revoked" in str(result.exception)
 
-    until(turned_away, "the revoked learner to be turned away")
+    until(rejected, "the revoked learner to be rejected")
     other = ["--controller", f"localhost:{stage.port}", "--tls", ca / stage.setting.names[1]]
     assert "version 0" in said("status", *other)
     told = json.loads(next(line for line in process.last_life().splitlines() if "a caller was rejected" in line))

@@ -1,4 +1,4 @@
-"""Study files: three formats, one meaning; a mistake is told with its line and the way out."""
+"""Study files: three formats, one meaning; an error names its line and the way out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def written(folder: Path, text: str, name: str = "study.toml") -> Path:
 
 
 def refused(path: Path | None = None, **changes: Any) -> str:
-    """What is said of a study before anything runs."""
+    """The error about a study before anything runs."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011 (the text is what the tests compare)
         _looked_through(path, **changes)
     return str(caught.value)

@@ -158,7 +158,7 @@ def test_recall_refuses_nonsense() -> None:
 STORY = st.lists(st.tuples(st.sampled_from(["hand out", "progress", "commit"]), st.sampled_from("abcd")), max_size=120)
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(story=STORY, after=st.integers(1, 3), window=st.one_of(st.none(), st.integers(1, 4)))
 def test_overdue_tasks_are_those_that_a_walk_finds(
     story: list[tuple[str, str]], after: int, window: int | None
