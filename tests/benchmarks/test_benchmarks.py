@@ -169,7 +169,7 @@ def test_ratios_are_taken_within_a_repeat() -> None:
     assert ratio(ours, {}, "whole") is None
 
 
-def test_other_work_is_told() -> None:
+def test_other_load_is_reported() -> None:
     workload = replace(WORKLOADS["tiny"], rounds=1)  # 3 updates of 4 steps, 3 classes
     same = {"updates": 3, "steps": 12, "loss": 0.5}
     assert other_work(same, workload, 0.5) is None

@@ -122,7 +122,7 @@ def test_runs_are_stored_once_and_to_the_same_bytes(tmp_path: Path) -> None:
     assert len(stored(tmp_path / "one.gz")) == len(runs)
 
 
-def test_it_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_interrupted_benchmark_is_resumed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ran: list[tuple[float, int, bool]] = []
 
     def run(self: Problem, rate: float, seed: int, tuning: bool) -> dict[str, Any]:

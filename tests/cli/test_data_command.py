@@ -162,7 +162,7 @@ def test_sites_as_learners(empty: Path) -> None:
     assert split["learners"][0]["classes"] == [4, 3, 3, 0, 0]
 
 
-def test_a_table_of_ones_own_without_classes(empty: Path) -> None:
+def test_an_own_table_without_classes(empty: Path) -> None:
     rows = "".join(f"{k / 10},{k / 7},{'ab'[k % 2]}\n" for k in range(1, 21))
     (empty / "rows.csv").write_text(f"x,y,town\n{rows}")
     options = (f"path={empty / 'rows.csv'}", "label=y", "site=town", "regression=true")

@@ -1,4 +1,4 @@
-"""`archipel reproduce` as people run it: the list, a table in 80 columns, slips of the hand, Ctrl-C and going on."""
+"""`archipel reproduce` as people run it: the list, a table in 80 columns, typing errors, Ctrl-C and resuming."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reproduce(*arguments: str | Path, cwd: Path, **env: str) -> subprocess.Compl
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A folder in which a reproduction came to its end, and what was printed."""
+    """A folder with a finished reproduction, and what was printed."""
     place = tmp_path_factory.mktemp("finished")
     return place, reproduce(*QUICK, cwd=place)
 
@@ -107,7 +107,7 @@ def test_a_name_that_is_not_there(tmp_path: Path) -> None:
     assert "did you mean 'hdafl-table4'? --list names all." in refused.stderr
 
 
-def test_data_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_data_name_the_way_out(tmp_path: Path) -> None:
     refused = reproduce(
         "hdafl-table4", "--scale", "full", cwd=tmp_path, ARCHIPEL_DATA=str(tmp_path), XDG_CACHE_HOME=str(tmp_path / "c")
     )
@@ -117,7 +117,7 @@ def test_data_that_are_not_there(tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
-def test_stopped_by_ctrl_c_and_gone_on_with(tmp_path: Path) -> None:
+def test_stopped_by_ctrl_c_and_resumed(tmp_path: Path) -> None:
     held = tmp_path / "held"
     held.mkdir()
     process = subprocess.Popen(

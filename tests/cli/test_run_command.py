@@ -1,4 +1,4 @@
-"""`archipel run` as people run it: in a terminal of 80 columns, in a pipe, stopped by Ctrl-C, taken up again."""
+"""`archipel run` as people run it: in a terminal of 80 columns, in a pipe, stopped by Ctrl-C, resumed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ PLAIN = {key: value for key, value in os.environ.items() if key not in ("COLUMNS
 
 
 def archipel(*arguments: str | Path, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The command where nobody watches."""
+    """The command without a terminal."""
     return forked.archipel(arguments, cwd, PLAIN | (env or {}), rendered=False)
 
 
 def in_terminal(*arguments: str, cwd: Path, columns: int = 80) -> tuple[int, str]:
-    """The command in a terminal: its exit code and all it wrote there."""
+    """Run the command in a terminal; return its exit code and its output."""
     here, there = pty.openpty()
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
     process = forked.Forked(arguments, cwd, PLAIN, (there, there, there))
@@ -57,7 +57,7 @@ def in_terminal(*arguments: str, cwd: Path, columns: int = 80) -> tuple[int, str
 
 
 def seen(text: str) -> str:
-    """What is left of a terminal's text without colours and movements of the cursor."""
+    """A terminal's text without colours and movements of the cursor."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
@@ -239,7 +239,7 @@ def test_mistakes_are_a_line_or_two_and_exit_with_2(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In this process: none of them gets as far as to begin something."""
+    """In this process: none of them starts a run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(sys, "argv", ["archipel", *arguments])

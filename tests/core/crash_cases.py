@@ -131,7 +131,7 @@ def network() -> nn.Module:
 
 
 def fleet(lost: float = 0.0, up: float | None = None) -> Fleet:
-    """Three fast and three slow learners, which lose tasks and go away if asked to."""
+    """Three fast and three slow learners; by choice they lose tasks and leave for a while."""
     slow: dict[str, Any] = {"train_seconds": 0.05, "evaluate_seconds": 0.01, "latency": 0.01}
     return Fleet(
         Group("fast", 3, drop_rate=lost, up=up, down=0.1), Group("slow", 3, drop_rate=lost, up=up, down=0.1, **slow)
@@ -164,7 +164,7 @@ every = pytest.mark.parametrize("name", ALGORITHMS)
 
 
 def resumed(make: Make, saves: Path, at: int, **settings: Any) -> Simulator:
-    """A new simulator that goes on from a checkpoint to the end."""
+    """Resume a new simulator from a checkpoint and run it to the end."""
     again = simulator(make(), **settings)
     Checkpoint(saves / str(at)).load(again)
     assert again.handled == at

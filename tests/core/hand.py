@@ -1,4 +1,4 @@
-"""A controller played by hand: put an update's vector into the store, answer a task, read what it says.
+"""A controller driven by hand: put an update's vector into the store, answer a task, read its commands.
 
 A game is a table of rows, an event and what follows from it, each command in a few words:
 
@@ -70,7 +70,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Answer:
-    """A `Trained` whose vector is still in hand: one number for all of it, one for each layer, or the vector."""
+    """A `Trained` whose vector is not in the store yet: one number for all of it, one for each layer, or the vector."""
 
     task: int
     value: float | tuple[float, ...] | Tensor
@@ -88,12 +88,12 @@ class Answer:
 
 
 Said: TypeAlias = tuple[int, int] | Result | None
-"""What a site says: so many examples right and wrong, or the answer itself; None: nothing, and nothing will come."""
+"""A site's opinion: numbers of right and wrong examples, or the answer itself; None: it will not come."""
 
 
 @dataclass(frozen=True)
 class Total:
-    """A `Summed` whose mean is still in hand: one number for all of it."""
+    """A `Summed` whose mean is not in the store yet: one number for all of it."""
 
     task: int
     value: float
@@ -103,10 +103,10 @@ class Total:
 
 @dataclass(frozen=True)
 class Opinions:
-    """What the sites that were asked say, in their order."""
+    """Opinions of the sites that were asked, in their order."""
 
     asked: int | str
-    """The task; of a score, whose number is nobody's business, the model."""
+    """The task; for a score, whose task number is internal, the model."""
     said: tuple[Said, ...] | None = ()
     """Nothing: each site tried one example, and the model got it right. None: the task failed as a whole."""
     traffic: Traffic = Traffic()
@@ -127,7 +127,7 @@ def trained(task: int, value: float | tuple[float, ...] | Tensor = 1.0, **more: 
 
 
 def withheld(task: int, steps: int = 1) -> Trained:
-    """An update whose numbers stay with the learner."""
+    """An update without numbers: they are added up by the engine."""
     return Trained(task, "", LAYOUT.names, steps)
 
 
@@ -153,7 +153,7 @@ def untried(model: str, **more: Any) -> Opinions:
 
 
 def scored(right: int, wrong: int = 0) -> Scored:
-    """So many examples of two classes that the model got right and wrong."""
+    """A score of two classes from the numbers of right and wrong examples."""
     return Scored(right + wrong, float(wrong), np.array([[right, wrong], [0, 0]]))
 
 
@@ -164,7 +164,7 @@ woke, left, progress = Woke, Left, Progress
 
 
 class Hand:
-    """The engine of a table: it does what the row says and nothing else."""
+    """The engine of a table: it carries out a row and nothing else."""
 
     def __init__(
         self,
@@ -194,9 +194,9 @@ class Hand:
             state=state,
         )
         self.trains: dict[int, Train] = {}
-        """Every training task that was ever handed out."""
+        """Every training task so far."""
         self.questions: dict[int, Evaluate] = {}
-        """Every evaluation that was ever asked for."""
+        """Every evaluation so far."""
         self.scores: dict[str, int] = {}
         """Those among them that are scores, by model."""
         self.records: list[Record] = []

@@ -1,4 +1,4 @@
-"""Write down what an engine told a controller, tell it again to a fresh one, and say where the two differ."""
+"""Record the events that an engine sent to a controller, replay them on a fresh one, and find where the two differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from archipel.storage.dataclass_codec import Codec
 CODEC = Codec(types, records, members, state)
 
 Settings = dict[str, Any]
-"""What a controller takes beside its algorithm and its store."""
+"""The arguments of a controller beside its algorithm and its store."""
 
 
 # ---------------------------------------------------------------------------------------------------- the same or not
@@ -68,7 +68,7 @@ def _unless(same: bool, where: str, a: object, b: object) -> str | None:
 
 @dataclass
 class Log:
-    """All that a controller was told and what it said, and what it had in the end."""
+    """All events of a controller and its commands, and its final state."""
 
     settings: Settings
     events: list[tuple[Event, Tensor | None]] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Log:
     vectors: dict[str, Tensor] = field(default_factory=dict)
 
     def hear(self, event: Event, models: Models) -> None:
-        """Before the controller is told: it may change the vector in place."""
+        """Called before the controller handles the event, which may change the vector in place."""
         name = event.model if isinstance(event, Trained | Summed | RolledBack) else ""
         vector = models.read(name).clone() if name else None
         self.events.append((event, vector))
@@ -120,7 +120,7 @@ class Clerk:
 
 
 def logged(simulator: Simulator) -> Log:
-    """Run a simulation to its end and write down what its controller was told."""
+    """Run a simulation to its end and record the events of its controller."""
     clerk = Clerk(simulator)
     simulator.observers = (*simulator.observers, clerk)
     simulator.begin()
@@ -145,7 +145,7 @@ def save(controller: Controller, path: Path) -> None:
 
 
 def load(algorithm: Algorithm, log: Log, path: Path) -> Controller:
-    """A controller in a process of its own, so to speak: it knows what is in the file, and its algorithm."""
+    """A controller as in a new process: it has only the file and its algorithm."""
     saved = CODEC.also(*algorithm.memories()).load(path)
     models = MemoryModels()
     for name, vector in saved["models"].items():
@@ -155,7 +155,7 @@ def load(algorithm: Algorithm, log: Log, path: Path) -> Controller:
 
 
 def tell(controller: Controller, log: Log, place: int) -> str | None:
-    """Tell a controller one event of the log; where does its answer differ?"""
+    """Replay one event of the log; return where the commands differ."""
     event, vector = log.events[place]
     if vector is not None:
         assert isinstance(event, Trained | Summed | RolledBack)

@@ -33,7 +33,7 @@ from tests.core.hand import (
 
 @dataclass(frozen=True)
 class Script(Selection):
-    """Picks who the script says: the n-th draw takes the n-th word, a letter a learner."""
+    """Select learners by a script: the n-th draw takes the n-th word, one letter for each learner."""
 
     words: tuple[str, ...]
 

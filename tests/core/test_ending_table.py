@@ -81,7 +81,7 @@ def test_tasks_that_bring_nothing_are_local_rounds_of_a_stream_too() -> None:
     assert hand.state.stopped == "2 local rounds made"
 
 
-def test_nothing_is_handed_out_in_a_runs_last_words() -> None:
+def test_no_task_is_assigned_while_the_run_is_ending() -> None:
     wasteful().play((failed(3), "refused 3 lost", "stop 2 local rounds made"))
 
 

@@ -131,11 +131,11 @@ WHATS = (
     *["nan", "huge", "short", "wrong layers", "again", "progress", "roll back"],
     *["sum", "sum", "sum of fewer", "wrong sum", "lose a sum"],
 )
-"""What may happen; what an engine does most stands there most often."""
+"""What may happen; frequent actions are listed several times."""
 
 
 class Engine:
-    """Keeps the contract, `Failed` for the tasks of a leaver included, and looks at the laws after each event."""
+    """Keep the contract, `Failed` for the tasks of a leaver included, and check the laws after each event."""
 
     def __init__(self, make: Callable[[], Algorithm]) -> None:
         self.log = Log(
@@ -178,7 +178,7 @@ class Engine:
     # ------------------------------------------------------------------------------------------------ what may happen
 
     def happen(self, what: str, which: int) -> None:
-        """Let it happen to the which-th of those it may happen to, if there is one."""
+        """Do it to the n-th of those to which it can be done, if there is one."""
         match what:
             case "train" | "nan" | "huge" | "short" | "wrong layers":
                 if task := self._one([task for task in self.out if task not in self.gone], which):
@@ -237,7 +237,7 @@ class Engine:
         self.tell(Left(name))
 
     def roll_back(self, version: int) -> None:
-        """An operator takes back the versions after this one; opinions on updates are not waited for any more."""
+        """Roll back to a version, as an operator does; opinions on updates are no longer waited for."""
         name = f"r{version}"
         self.rolled_back_at_the_end += self.controller.state.ending is not None
         self.controller.models.write(name, self.versions[version].clone())
@@ -292,7 +292,7 @@ class Engine:
         self.tell(Trained(task, name, sent, steps, metrics, Traffic(36, 36)))
 
     def answer(self, task: int, how: str = "answer", which: int = 0) -> None:
-        """All sites that are still there have spoken; perhaps one was lost on the way, or makes no sense."""
+        """Deliver the opinions of all present sites; one may be lost or invalid."""
         question = self.questions.pop(task)
         self.closed.append(question)
         opinions = {site: None if site in self.silent[task] else opinion(question, site) for site in question.sites}
@@ -321,7 +321,7 @@ class Engine:
             assert all(record.version <= last for record in scores)
 
     def add_up(self, task: int, how: str = "sum", which: int = 0) -> None:
-        """Everybody is in the sum; or somebody has dropped out, or has weighed its update by another number."""
+        """Deliver a sum of all learners, or one without a learner, or one with another weight."""
         asked = self.sums.pop(task)
         self.closed.append(asked)
         there = [place for place in range(len(asked.tasks)) if how != "sum of fewer" or place != which % 3]
@@ -336,7 +336,7 @@ class Engine:
         assert self.version == before + (not refused)
 
     def again(self, asked: Train | Evaluate | AddUp, which: int) -> None:
-        """What was answered comes once more, or is said to have failed after all: late, whatever it says."""
+        """Deliver an answer again, or a failure of an answered task: both are late."""
         before = self._standing()
         if which % 3 == 0:
             said = self.tell(Failed(asked.task, "lost"))
@@ -391,7 +391,7 @@ class Engine:
         return commands
 
     def obey(self, command: Command) -> None:
-        """Take a command, if it is one that an engine can carry out."""
+        """Accept a command, if an engine can carry it out."""
         models = self.controller.models.names()
         match command:
             case Train(task, learner, model):
@@ -454,7 +454,7 @@ class Engine:
         self.sums[task] = command
 
     def no_hang(self) -> None:
-        """Where nothing is out and learners are there, somebody has to be at work."""
+        """Check that some task is out whenever learners are present."""
         state, protocol = self.controller.state, self.controller.algorithm.protocol
         if self.sums:
             return
@@ -468,7 +468,7 @@ class Engine:
             assert self.out, "nobody is at work, and nothing will ever happen"
 
     def drain(self) -> None:
-        """Everybody is there and answers come: the run has to reach its end."""
+        """With all learners present and answering, the run has to reach its end."""
         for name in LEARNERS:
             if name not in self.there:
                 self.join(name)
@@ -550,7 +550,7 @@ def test_a_quiet_history_reaches_its_end() -> None:
 
 
 def test_histories_hold_what_may_go_wrong() -> None:
-    """Not vacuous: every command is given, and updates are refused, come late and are left behind."""
+    """The histories are not vacuous: they hold every command, and refused, late and abandoned updates."""
     draw = np.random.default_rng(0)
     commands, events = set(), set()
     missing = senseless = 0

@@ -289,7 +289,7 @@ def test_an_overflow_leaves_no_trace_in_the_community() -> None:
     assert hand.value == 2.0
 
 
-def test_a_learner_that_went_astray_and_recovers_leaves_no_trace_in_the_community() -> None:
+def test_a_learner_that_diverged_and_recovers_leaves_no_trace_in_the_community() -> None:
     # 1e30 is finite, so it is taken; but float64 forgets 1 beside it
     hand = two(Algorithm("community", protocol=Stream(), weighting=Equally(), merge=Community()))
     hand.do(trained(1, 3.0))
@@ -305,7 +305,7 @@ def test_a_learner_that_went_astray_and_recovers_leaves_no_trace_in_the_communit
 @pytest.mark.parametrize(
     "weight", [-1.0, NAN, INF, (1.0, -1.0), (NAN, 1.0), (1.0,), (1.0, 1.0, 1.0), ()], ids=lambda w: str(w)
 )
-def test_a_weight_that_is_none_says_whose_it_is(weight: float | tuple[float, ...]) -> None:
+def test_an_invalid_weight_names_its_learner(weight: float | tuple[float, ...]) -> None:
     hand = two(replace(fedavg(), weighting=given(a=1.0, b=weight)))
     hand.do(trained(0))
     with pytest.raises(ValueError, match=r"Given.*gave the update of learner 'b' the weight .*at least 0") as error:
@@ -313,7 +313,7 @@ def test_a_weight_that_is_none_says_whose_it_is(weight: float | tuple[float, ...
     assert repr(weight) in str(error.value)
 
 
-def test_examples_that_are_kept_secret_cannot_be_a_weight() -> None:
+def test_withheld_examples_cannot_be_a_weight() -> None:
     hand = Hand(fedavg(), learners=1)
     hand.do(joined("a", None))
     hand.do(trained(0))
@@ -321,7 +321,7 @@ def test_examples_that_are_kept_secret_cannot_be_a_weight() -> None:
 
 
 @pytest.mark.parametrize("examples", [-5, NAN, "many"], ids=str)
-def test_a_number_of_examples_that_makes_no_sense_is_as_good_as_none(examples: Any) -> None:
+def test_an_invalid_number_of_examples_counts_as_missing(examples: Any) -> None:
     hand = two(fedavg())
     hand.do(joined("b", examples))
     hand.do(trained(0, 1.0))
@@ -330,7 +330,7 @@ def test_a_number_of_examples_that_makes_no_sense_is_as_good_as_none(examples: A
     assert hand.value == 1.0
 
 
-def test_a_mixing_coefficient_above_one_says_whose_it_is() -> None:
+def test_a_mixing_coefficient_above_one_names_its_learner() -> None:
     @dataclass(frozen=True)
     class Loud(Weighting):
         at_most_one = True
@@ -495,7 +495,7 @@ def test_opinions_on_no_examples_do_not_count_for_the_quorum() -> None:
 
 
 @pytest.mark.parametrize("layers", [(NAN, 1.0), (1.0,), (-1.0, 1.0)], ids=str)
-def test_home_that_gives_no_sensible_consistency_is_told_so(layers: tuple[float, ...]) -> None:
+def test_an_invalid_consistency_of_home_is_an_error(layers: tuple[float, ...]) -> None:
     # HOME is the controller's own site: a wrong answer there is a bug, not bad luck
     hand = two(rce(buffer=1))
     hand.do(trained(0))

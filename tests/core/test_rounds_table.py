@@ -200,7 +200,7 @@ def test_a_leavers_update_still_counts_and_it_may_come_back() -> None:
         ("b", False),
         ("b", True),
     ]
-    assert hand.trains[1].key != hand.trains[4].key, "its randomness goes on where it was"
+    assert hand.trains[1].key != hand.trains[4].key, "its random numbers continue"
 
 
 def test_learners_held_out_are_not_trained_nor_waited_for() -> None:

@@ -146,7 +146,7 @@ def test_who_joins_a_stream_is_given_a_task_at_once() -> None:
     Hand(stream(), learners=1).play((joined("a"), "train 0 a v0"), (joined("b"), "train 1 b v0"))
 
 
-def test_first_in_first_out_evidence_of_a_later_one_waits_in_line() -> None:
+def test_updates_are_merged_in_order_of_arrival() -> None:
     three_with_opinions("arrival").play(
         (evaluated(4),),
         # each contributor gets the version that its update made
@@ -154,7 +154,7 @@ def test_first_in_first_out_evidence_of_a_later_one_waits_in_line() -> None:
     )
 
 
-def test_or_whose_evidence_is_complete_first() -> None:
+def test_the_first_update_with_complete_evidence_is_merged_first() -> None:
     hand = three_with_opinions("ready").play(
         (evaluated(4), "v1 <- 1", "train 5 b v1"),
         (evaluated(3), "v2 <- 0", "train 6 a v2"),

@@ -288,7 +288,7 @@ def test_a_wrong_file_of_the_users_is_refused_unless_wanted(alone: Path) -> None
     assert fetch(wanted, verify=False).read() == b"something else"
 
 
-def test_a_data_folder_that_is_none(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_data_folder_that_does_not_exist(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARCHIPEL_DATA", str(alone / "nowhere"))
     with pytest.raises(FileNotFoundError, match=r"nowhere is not a folder. Set it to the folder that holds a folder"):
         fetch(DataFiles("toy", ((File("toy.bin"),),)))

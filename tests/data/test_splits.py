@@ -175,7 +175,7 @@ def test_small_classes_are_tested_at_one_learner_or_another() -> None:
     assert set().union(*tested) == set(range(20))
 
 
-def test_what_is_exclusive_tests() -> None:
+def test_an_exclusive_example_is_tested_at_one_learner() -> None:
     tests = [torch.tensor([0, 1, 2]), torch.tensor([2, 3]), torch.tensor([], dtype=torch.int64)]
     assert exclusive_tests(IndexTable.of(tests), torch.tensor([0, 5]), 6).tolist() == [
         False,

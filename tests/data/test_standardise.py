@@ -308,7 +308,7 @@ def test_standardised_by_hand() -> None:
     assert same_bits(torch.cat([standardised_by(row[None], by) for row in x]), new)
 
 
-def test_moments_that_cannot_be_gone_by() -> None:
+def test_unusable_moments_are_refused() -> None:
     x = torch.rand(3, 2)
 
     def by(count: int, total: list[float], squares: list[float]) -> Moments:

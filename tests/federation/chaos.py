@@ -1,4 +1,4 @@
-"""Kill the controller of a real federation again and again, at random moments, and look at what it kept.
+"""Kill the controller of a real federation repeatedly, at random moments, and check what it kept.
 
     python -m tests.federation.chaos --protocol rounds stream relay --kills 100 --seed 0 --out FILE
 
@@ -60,7 +60,7 @@ A_LIFE = {"rounds": 3, "stream": 12, "relay": 2}
 """Commits that a controller may make before it is killed, so that the run outlasts all kills."""
 
 Trigger = Callable[[Stage, Crowd, Process], bool]
-"""Is this the moment?"""
+"""Whether this is the moment."""
 
 
 # ------------------------------------------------------------------------------------------------------- the moments
@@ -68,7 +68,7 @@ Trigger = Callable[[Stage, Crowd, Process], bool]
 
 @dataclass(frozen=True)
 class Moment:
-    """When the next kill comes."""
+    """When to kill next."""
 
     kind: str
     after: float
@@ -78,7 +78,7 @@ class Moment:
 
 
 def draw(generator: random.Random, opening: float) -> Moment:
-    """A moment; `opening`: seconds that a process takes until it listens."""
+    """Draw a moment; `opening`: seconds until a process listens."""
     kind = generator.choices(
         ("opening", "listening", "acknowledged", "upload", "journal", "snapshot"), (1, 2, 2, 2, 2, 1.5)
     )[0]
@@ -95,7 +95,7 @@ def draw(generator: random.Random, opening: float) -> Moment:
 
 
 def wait_for(moment: Moment, stage: Stage, crowd: Crowd, process: Process, budget: int) -> None:
-    """Return in the moment, or when the controller has made so many updates, or is over."""
+    """Wait for the moment, for a number of updates, or for the end of the controller."""
     if moment.kind == "opening":
         _until(lambda: process.ended or crowd.kept >= budget, process.began + moment.after)
         return
@@ -120,7 +120,7 @@ def _until(done: Callable[[], bool], deadline: float) -> None:
 
 
 def _moves(kind: str, state: Path) -> Callable[[], bool]:
-    """Has something moved on the controller's disk since now?"""
+    """Return a function that tells whether the controller's disk has changed since."""
     log = state / "journal.sqlite-wal"
     match kind:
         case "upload":
@@ -145,7 +145,7 @@ def _begun(state: Path) -> set[str]:
 
 
 def where(stage: Stage, listened: bool, scratch: Path) -> list[str]:
-    """What the controller was at when it was killed, as its disk shows; a copy of the journal is looked at."""
+    """Return what the killed controller was doing, from its disk and a copy of its journal."""
     if not (stage.state / "journal.sqlite").exists():
         return ["before there was a journal"]
     found = [] if listened else ["opening the journal"]
@@ -220,7 +220,7 @@ def campaign(
     crime: str | None = None,
     moments: Callable[[random.Random, float], Moment] = draw,
 ) -> Outcome:
-    """Kill the controller so many times, let it come to its end, and check.
+    """Kill the controller a number of times, let it finish, and check.
 
     budget: updates in one life; kept: share of the kills that leave the keeper alone, as far as it goes on after them;
     crime: a law that they break, and then the run need not come to its end.
@@ -251,7 +251,7 @@ def campaign(
 
 @dataclass
 class Killer:
-    """Kills one controller after the other, and notes where each kill fell."""
+    """Kill one controller after the other, and record the moment of each kill."""
 
     stage: Stage
     kept: float
@@ -289,7 +289,7 @@ class Killer:
             self.process = self.stage.controller(crime=self.crime)
 
     def let_end(self, crowd: Crowd) -> None:
-        """Let the run come to its end; after a crime, see a few updates more."""
+        """Let the run finish; after a crime, wait for a few more updates."""
         if self.crime is None:
             code = self.process.wait(LONGEST)
             assert code == 0, f"The controller ended with {code}:\n{self.process.last_words()}"

@@ -1,4 +1,4 @@
-"""What a controller that was killed again and again must have kept: the journal and the files beside what was told.
+"""What a repeatedly killed controller must have kept: compare the journal and the files with the receipts.
 
 The checker believes neither the controller nor its tables of versions: it tells the journal to a controller of its own,
 makes every update up again, and has the command `archipel replay` come to the same model in a process that was never
@@ -48,7 +48,7 @@ KINDS = {
 
 @dataclass
 class Findings:
-    """All that was found wrong, by kind, and how much was looked at."""
+    """All faults that were found, by kind, and how much was checked."""
 
     wrong: dict[str, list[str]] = field(default_factory=dict)
     acknowledged: int = 0
@@ -74,7 +74,7 @@ class Findings:
 
 
 def check(state: Path, receipts: Iterable[Mapping[str, Any]], hosting: Hosting, replay: Sequence[str] = ()) -> Findings:
-    """Look at everything; `replay`: arguments of the command that tells the journal again in a process of its own."""
+    """Check everything; `replay`: arguments of the command that replays the journal in another process."""
     found = Findings(removed=put_events_back(state))
     journal = Journal(state / "journal.sqlite")
     try:
@@ -115,7 +115,7 @@ def check(state: Path, receipts: Iterable[Mapping[str, Any]], hosting: Hosting, 
 def _acknowledged(
     found: Findings, receipts: Iterable[Mapping[str, Any]], lines: Sequence[Line], state: Path, hosting: Hosting
 ) -> None:
-    """Who was told that an update is safe finds it: once, as an update, with all its bytes."""
+    """Every acknowledged update is there: once, as an update, with all its bytes."""
     answers: dict[tuple[str, int, int], list[Line]] = {}
     for line in lines:
         if line.answer is not None:
@@ -140,7 +140,7 @@ def _acknowledged(
 
 
 def _body(state: Path, delivery: Delivery, hosting: Hosting) -> bytes | None:
-    """An update as it came, out of its file, which may hold others too; None if it is not there."""
+    """An update as it was received, from its file, which may hold others too; None if it is missing."""
     bodies, path = Bodies(hosting.layout), state / "blobs" / delivery.blob
     size, begin = bodies.size(delivery.inside), delivery.start - len(bodies.header(delivery.inside))
     if not path.exists():
@@ -167,7 +167,7 @@ def _fingerprint(body: bytes, layout: Layout) -> str:
 
 
 def _damaged(found: Findings, state: Path, layout: Layout) -> None:
-    """Every file is called what is in it."""
+    """Every file is named by the hash of its content."""
     for name in Blobs(state / "blobs").digests():
         content = (state / "blobs" / name).read_bytes()
         if hashlib.sha256(content).hexdigest() != name and _fingerprint(content, layout) != name:
@@ -185,7 +185,7 @@ def _audited(
 
 
 def _made_up_again(state: Path, lines: Sequence[Line], hosting: Hosting) -> None:
-    """Write the updates anew that the controller has removed: whoever knows the task's key can make them up."""
+    """Write removed updates again: they follow from the keys of their tasks."""
     bodies, there = Bodies(hosting.layout), Blobs(state / "blobs").digests()
     models = StoredModels(hosting.layout, Blobs(state / "blobs"))
     replayed = Replay(hosting.make(models, None), models)
@@ -226,7 +226,7 @@ def _once(found: Findings, updates: Sequence[tuple[Line, Trained]], records: Seq
 def _told_again(
     found: Findings, state: Path, lines: Sequence[Line], versions: Mapping[str, str], hosting: Hosting
 ) -> None:
-    """Tell all of it to a controller here, and make every update up again before it hears of it."""
+    """Replay all of it on a controller here, and make every update again before its event."""
     models = StoredModels(hosting.layout, Blobs(state / "blobs"))
     replayed = Replay(hosting.make(models, None), models)
     line = None

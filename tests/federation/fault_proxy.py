@@ -1,10 +1,10 @@
-"""A network that fails: a proxy between a learner and its controller that delays, swallows, cuts and heals.
+"""A network that fails: a proxy between a learner and its controller that delays, drops, cuts and heals.
 
-stall      nothing gets through and nobody is told: what is sent lies in buffers, as in a network that is parted;
-           calls that are made meanwhile are taken, and hear nothing
-heal       what was held back goes on
-abandon    the connections of now are dead for good without a word (half-open); those made from now on work
-cut        the connections of now are closed
+stall      nothing gets through and nobody is told: data stay in buffers, as in a network that is partitioned;
+           new connections are accepted and get no answer
+heal       data that were held back are forwarded
+abandon    present connections are dead for good without notice (half-open); those made from now on work
+cut        present connections are closed
 """
 
 from __future__ import annotations

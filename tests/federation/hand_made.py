@@ -1,4 +1,4 @@
-"""A federation in one process with two light learners that do everything right, and a third that is up to something.
+"""A federation in one process with two honest light learners, and a third that misbehaves.
 
 What an honest one would say is made here too, so that a test changes just the one thing that it is about.
 """
@@ -33,13 +33,13 @@ from tests.waiting import LIMIT, reached
 
 NAMES = ("site-0", "site-1", "site-2")
 BAD = "site-2"
-"""The one that is up to something."""
+"""The one that misbehaves."""
 METADATA = (("archipel-identity", f"learner/{BAD}"),)
 EXAMPLES, VALIDATION, TEST = 100, 20, 10
 
 
 def study(**sections: Any) -> dict[str, Any]:
-    """Nobody has data: the controller is told their shape, and learners make their updates up."""
+    """There are no data: the controller is told their shape, and learners invent their updates."""
     raw: dict[str, Any] = {
         "algorithms": "fedavg",
         "data": {"source": {"name": "from_csv", "path": "elsewhere.csv", "label": "y"}, "split": {"learners": 3}},
@@ -74,7 +74,7 @@ class Update:
         return self.header + self.numbers.tobytes()
 
     def sign(self, layers: bool = True, *, body: bytes | None = None) -> bytes:
-        """Make the hashes and the size fit what is in it: whoever checks hashes alone would take it. The body."""
+        """Make hashes and size fit the content, so that checking hashes alone would accept it; return the body."""
         whole = self.body if body is None else body
         if layers:
             place = 0
@@ -90,7 +90,7 @@ class Update:
 
 @dataclass
 class Steady(Light):
-    """Its opinion follows from the model alone, and not from the order in which the updates came."""
+    """Its opinion depends on the model alone, and not on the order of updates."""
 
     async def _evaluate(self, order: pb.Evaluate) -> None:
         count = self.hello.validation if order.part == "validation" else self.hello.test
@@ -102,12 +102,12 @@ class Steady(Light):
 
 @dataclass
 class Liar(Steady):
-    """Does to its tasks what a test says, and once it has nothing more to say, what is right."""
+    """Answer tasks with the acts of a test, and honestly once they are used up."""
 
     acts: list[Act] = field(default_factory=list)
     """One for each training task, from the first on."""
     opinions: list[Act] = field(default_factory=list)
-    """One for each question about the part that it is up to something with."""
+    """One for each question about the part with which it misbehaves."""
     part: str = "validation"
     told: list[pb.Receipt] = field(default_factory=list)
     failure: BaseException | None = None
@@ -147,7 +147,7 @@ class Liar(Steady):
         return Update(head, body[:start], np.frombuffer(body[start:], np.float32).copy(), sizes)
 
     async def send(self, head: pb.Head | None, body: bytes = b"", piece: int = 1 << 20) -> pb.Receipt:
-        """One call, not made again whatever comes of it; raises `AioRpcError`."""
+        """Make one call without retries; raises `AioRpcError`."""
         return await self.send_portions(portions(head, body, piece))
 
     async def reply(self, head: pb.Head, body: bytes = b"") -> pb.Receipt:
@@ -206,7 +206,7 @@ class Left:
 
     @property
     def audit(self) -> list[tuple[str, str, dict[str, Any]]]:
-        """Who, what and the rest; its chain is looked at."""
+        """Caller, kind and details of each row; the hash chain is verified."""
         journal = Journal(self.folder / "journal.sqlite")
         try:
             rows = [(who, what, json.loads(detail)) for _, _, who, what, detail, _ in journal.audit()]
@@ -216,7 +216,7 @@ class Left:
             journal.close()
 
     def failed(self, learner: str = BAD) -> list[Failed]:
-        """What it answered that came to nothing."""
+        """Failed answers of the third learner."""
         return [event for event, whose in self.lines if isinstance(event, Failed) and whose == learner]
 
     def trained(self, learner: str = BAD) -> list[Trained]:
@@ -234,7 +234,7 @@ def run(
     part: str = "validation",
     before: Act | None = None,
 ) -> Left:
-    """Hold a federation to its end; `before` is done before the third learner joins."""
+    """Run a federation to its end; `before` is called before the third learner joins."""
     return asyncio.run(_run(folder, acts, raw or study(), opinions, part, before))
 
 
@@ -276,7 +276,7 @@ def _arguments(name: str, port: int, hosting: Hosting) -> tuple[Any, ...]:
 
 
 async def _held(federation: Federation, bad: Liar, learners: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Hold the federation to its end, or until somebody fails."""
+    """Run the federation to its end, or until a learner fails."""
 
     async def watches() -> None:
         await reached(lambda: federation.log.finished.is_set() or bad.failure is not None, "the run's end")
@@ -302,7 +302,7 @@ async def _held(federation: Federation, bad: Liar, learners: Sequence[Coroutine[
 
 
 def _left(hosting: Hosting, folder: Path, federation: Federation, bad: Liar) -> Left:
-    """Read what the run has left, and see that a replay comes to the same model."""
+    """Read the files of the run, and check that a replay gives the same model."""
     state = federation.durable.controller.state
     model = federation.durable.replay.models.read(state.model.name).clone()
     again = hosting.replay(folder)

@@ -24,7 +24,7 @@ from tests.waiting import LIMIT
 
 @dataclass
 class Held:
-    """What a federation has left behind."""
+    """The files and the result of a federation."""
 
     hosting: Hosting
     federation: Federation
@@ -59,7 +59,7 @@ def hold(
     absent: tuple[str, ...] = (),
     papers: Path | None = None,
 ) -> Held:
-    """Run it to its end; `meanwhile` is done beside it, and `absent` learners never come. papers: certificates."""
+    """Run it to its end; `meanwhile` runs beside it, and `absent` learners never join. papers: certificates."""
 
     async def go() -> Held:
         hosting = host(study_of(raw))

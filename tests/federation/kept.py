@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def controllers_of(keeper: int) -> list[int]:
-    """Ids of the controllers that a keeper has begun and not yet seen end: one, or none while it begins."""
+    """Ids of the controllers that a keeper has started and not yet reaped: one, or none while starting."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         children = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
         return [int(one) for one in children if Path(f"/proc/{one}/comm").read_text() == "archipel\n"]

@@ -1,4 +1,4 @@
-"""Learners that weigh nothing: they speak the real protocol over real connections, and make their updates up.
+"""Light learners: they speak the real protocol over real connections, and invent their updates.
 
 A thousand of them fit into a few processes. An update is the carried model plus noise that follows from the task's key,
 so that anybody can say afterwards what it must have been.
@@ -25,9 +25,9 @@ from archipel.federation.wire.body import HEADER, WIDTH, Bodies, fingerprint
 
 T = TypeVar("T")
 Answer = tuple[pb.Head, tuple[bytes | memoryview, ...]]
-"""What it says, and the body in the parts that it lies in."""
+"""The head of an answer, and the parts of its body."""
 Seen = Callable[[str, pb.Head, pb.Receipt], None]
-"""Told of every receipt: by whom, for what, and what it says."""
+"""Called for every receipt: with the learner, the answer and the receipt."""
 
 
 def made_up(carried: np.ndarray, key: int) -> np.ndarray:
@@ -39,7 +39,7 @@ def made_up(carried: np.ndarray, key: int) -> np.ndarray:
 
 @dataclass
 class Light:
-    """One learner; `hello` is what it says when it joins."""
+    """One learner; `hello` is its message on joining."""
 
     name: str
     link: Link
@@ -57,7 +57,7 @@ class Light:
         self.bodies = Bodies(self.layout)
         self.layers: dict[str, np.ndarray] = {}
         self.sequence = 0
-        self.errands: set[asyncio.Task[None]] = set()
+        self.order_tasks: set[asyncio.Task[None]] = set()
         self.at: set[int] = set()
         self.heartbeat = 5.0
         self.welcomed = asyncio.Event()
@@ -77,9 +77,9 @@ class Light:
                 except grpc.aio.AioRpcError:
                     await asyncio.sleep(0.05)
         finally:
-            for task in (beats, *self.errands):
+            for task in (beats, *self.order_tasks):
                 task.cancel()
-            await asyncio.gather(beats, *self.errands, return_exceptions=True)
+            await asyncio.gather(beats, *self.order_tasks, return_exceptions=True)
             await self.link.close()
 
     async def _beats(self) -> None:
@@ -106,8 +106,8 @@ class Light:
 
     def _later(self, work: Any) -> None:
         task = asyncio.create_task(work)
-        self.errands.add(task)
-        task.add_done_callback(self.errands.discard)
+        self.order_tasks.add(task)
+        task.add_done_callback(self.order_tasks.discard)
 
     async def _train(self, order: pb.Train) -> None:
         task = order.task

@@ -1,4 +1,4 @@
-"""A network of its own for a learner, as Linux has them: what is cut there is cut by the kernel."""
+"""A network namespace for a learner: the kernel cuts its connection."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Network:
     """Of this side, as the other one sees it."""
 
     def cut(self) -> None:
-        """Nothing goes either way, and nobody is told."""
+        """Drop everything both ways, without notice."""
         _ip("link", "set", self.name, "down")
 
     def heal(self) -> None:

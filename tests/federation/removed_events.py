@@ -18,7 +18,7 @@ BACK = "DROP TRIGGER keep_removed; INSERT INTO events SELECT * FROM removed; DEL
 
 
 def keep_removed_events(state: Path) -> None:
-    """Begin a journal that keeps what is removed from its events, in the same transaction."""
+    """Create a journal that keeps removed events, in the same transaction."""
     state.mkdir(mode=0o700)
     Journal(state / "journal.sqlite").close()
     with closing(sqlite3.connect(state / "journal.sqlite")) as base:

@@ -41,7 +41,7 @@ def stand_still() -> None:
 
 
 def acknowledge_first() -> None:
-    """`take` says that all is well, and the journal never hears of it."""
+    """`take` reports success without writing to the journal."""
     take, handle = DurableController.take, DurableController.handle
     acknowledged: list[IncomingEvent] = []
 
@@ -62,7 +62,7 @@ def acknowledge_first() -> None:
 
 
 def payload_last() -> None:
-    """An update is in the journal and acknowledged, and its file never comes to the disk."""
+    """An update is journalled and acknowledged, and its file is never written."""
     finish, packed, tell = blobs.Parcel.finish, DurableController._packed, Replay.tell
     missing: set[str] = set()
 
@@ -94,7 +94,7 @@ def payload_last() -> None:
 
 
 def apply_twice() -> None:
-    """As if a retry after the restart had not been known for one: journalled, told and taken in again."""
+    """A retry after the restart is not recognised: it is journalled, acknowledged and merged again."""
     take, tell, opened = DurableController._take, Replay.tell, DurableController._open
     again: set[int] = set()
 

@@ -46,7 +46,7 @@ class Setting:
     """What is run."""
 
     algorithm: str
-    """As a study says it."""
+    """As in a study."""
     ending: int = 1
     """Commits."""
     learners: int = 5
@@ -66,7 +66,7 @@ class Setting:
 
     @property
     def study(self) -> str:
-        """In TOML; nobody has data: the controller is told their shape, and learners make their updates up."""
+        """In TOML; there are no data: the controller is told their shape, and learners invent their updates."""
         return f"""
 algorithms = [{self.algorithm}]
 validation = 0.2
@@ -118,7 +118,7 @@ class Stage:
 
     @property
     def receipts(self) -> Path:
-        """What learners were told, one JSON object a line."""
+        """Receipts of learners, one JSON object a line."""
         return self.folder / "receipts.jsonl"
 
     @property
@@ -161,7 +161,7 @@ def free_port() -> int:
 
 
 class Process:
-    """The command's process, which keeps a controller, that controller's, and what they say."""
+    """The command's process, which is the keeper, that of its controller, and their log."""
 
     def __init__(
         self, arguments: Sequence[str], log: Path, *, program: Path | str | None = None, fresh: bool = False
@@ -176,7 +176,7 @@ class Process:
         self.listened_at: float | None = None
         self.restarts = 0
         self._before = 0
-        """What was said before the last controller."""
+        """Length of the log before the last controller."""
         self._killed: int | None = None
         with log.open("ab") as said:
             self._popen: subprocess.Popen[bytes] | Forked
@@ -204,7 +204,7 @@ class Process:
         return _over(self._keeper, 0)
 
     def kill_controller(self, number: signal.Signals = signal.SIGKILL) -> float:
-        """A signal to the controller alone; when. Its keeper stands still until `go_on`, as what is on disk does."""
+        """Send a signal to the controller alone; return when. Its keeper is stopped until `go_on`."""
         pid = self.controller
         with _handle(pid) as controller:
             assert controller is not None, f"there is no controller:\n{self.last_words()}"
@@ -218,7 +218,7 @@ class Process:
         return at
 
     def go_on(self) -> None:
-        """Have the keeper see that its controller was killed."""
+        """Let the keeper notice that its controller was killed."""
         self.restarts += 1
         self.listened_at = None
         self.began = time.monotonic()
@@ -236,7 +236,7 @@ class Process:
         return at
 
     def wait(self, seconds: float) -> int:
-        """Until it ends; its exit code, or -9 if it was killed."""
+        """Wait for its end; return its exit code, or -9 if it was killed."""
         if not _over(self._keeper, seconds):
             self.kill()
             raise TimeoutError(f"The controller did not end in {seconds:g} s.\n{self.last_words()}")
@@ -244,7 +244,7 @@ class Process:
         return self._popen.wait()
 
     def last_life(self) -> str:
-        """What was said since the last kill."""
+        """The log since the last kill."""
         self._read()
         return self.said[self._before :]
 
@@ -282,7 +282,7 @@ def loop() -> asyncio.AbstractEventLoop:
 
 
 class Wire:
-    """A line between learners and a controller that breaks now and then, and is whole again at once."""
+    """A connection between learners and a controller that breaks at times, and works again at once."""
 
     def __init__(self, stage: Stage, breaks: Iterable[int]) -> None:
         """breaks: bytes from the learners after which it breaks, one number for each time."""
@@ -333,7 +333,7 @@ class Wire:
 
 @dataclass
 class Member(Light):
-    """One of a crowd."""
+    """One learner of many."""
 
     crowd: Crowd | None = None
 
@@ -350,9 +350,9 @@ class Crowd:
 
     stage: Stage
     kept_at: list[float] = field(default_factory=list)
-    """When they were told that an update is safe."""
+    """When updates were acknowledged."""
     most: int | None = None
-    """Once so many are safe they send no other, so that a run does not end before a test is done with it."""
+    """Number of acknowledged updates after which they send no more, so that a run does not end before its test."""
     _gone: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __enter__(self) -> Crowd:
@@ -367,7 +367,7 @@ class Crowd:
 
     @property
     def kept(self) -> int:
-        """Updates that they were told are safe."""
+        """Number of acknowledged updates."""
         return len(self.kept_at)
 
     @property

@@ -1,4 +1,4 @@
-"""Kill the controller, lose nothing, go on: the short form of `make chaos`, and controllers that it must catch."""
+"""Kill the controller, lose nothing, continue: a short `make chaos`, and faulty controllers that it must catch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KILLS = {
     "radfed": 2,
     "radfed, a million parameters": 1,
 }
-"""A hundred of each protocol are the work of `make chaos`."""
+"""`make chaos` makes a hundred of each protocol."""
 
 
 @pytest.mark.parametrize("name", KILLS)
@@ -43,7 +43,7 @@ def test_a_controller_that_is_killed_again_and_again_loses_nothing(name: str, tm
 )
 def test_the_checker_finds_a_controller_that_breaks_the_law(crime: str, kind: str, tmp_path: Path) -> None:
     def soon(generator: random.Random, opening: float) -> Moment:
-        """Right after a learner was told that its update is safe: in its first life the controller does not go on."""
+        """Wait until a learner has a receipt: the first controller makes no progress afterwards."""
         return Moment("acknowledged", generator.uniform(0, 0.03))
 
     stage = set_up(tmp_path, Setting('"async_fedavg"', 1_000))
@@ -52,7 +52,7 @@ def test_the_checker_finds_a_controller_that_breaks_the_law(crime: str, kind: st
     assert kind in outcome.findings.wrong, outcome.findings
 
 
-def test_lines_that_break_in_the_middle_of_uploads_cost_no_update(tmp_path: Path) -> None:
+def test_connections_lost_during_uploads_lose_no_update(tmp_path: Path) -> None:
     stage = set_up(tmp_path, Setting('"fedavg"', 8, **MILLION))
     generator = random.Random(7)
     # 40 updates of 4 MB; after the last break all that is left gets through

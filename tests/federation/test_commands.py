@@ -38,7 +38,7 @@ from torch import Tensor, nn
 
 
 class Net(nn.Module):
-    """Trains when it may: a test needs time to say what it has to say."""
+    """Wait in each training step while the file $HOLD exists."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
@@ -90,14 +90,14 @@ def table(path: Path, *, header: str = "height_cm,kind,ill", rows: list[tuple[st
 
 
 def said(*arguments: str | Path) -> str:
-    """A command that goes well, in this process: what it prints."""
+    """Run a command in this process that has to succeed; return its output."""
     result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
     assert result.exit_code == 0, f"{result.output}{result.exception}"
     return result.stdout
 
 
 def refused(*arguments: str | Path) -> str:
-    """A command that cannot be done as it was asked: what is said of that, after which the exit code is 2."""
+    """Run a command that has to exit with 2; return its message."""
     result = CliRunner().invoke(app, list(map(str, arguments)), env={"COLUMNS": "200"})
     assert isinstance(result.exception, ValueError | OSError), f"{result.output}{result.exception!r}"
     assert result.stdout == ""
@@ -126,7 +126,7 @@ class Started:
         return self.ended()
 
     def ended(self) -> tuple[int, str]:
-        """Its exit code and all it said, once it has ended by itself."""
+        """Wait for its end; return its exit code and its output."""
         return self.process.wait(LIMIT), self.out.read_text() + self.errors.read_text()
 
 
@@ -148,7 +148,7 @@ class Wards:
 
     @property
     def hold(self) -> Path:
-        """While it is there, nobody gets on with training."""
+        """While this file exists, no learner finishes a training step."""
         return self.folder / "hold"
 
     def asks(self, who: str = "alice") -> list[str]:
@@ -162,7 +162,7 @@ class Wards:
         return self._started(name, "learner", "study.toml", *self.asks(name), "--data", f"{name}.csv")
 
     def refused(self, *arguments: str) -> str:
-        """What a controller says that cannot do what it was asked; it is a process of its own, as it forks."""
+        """Run a controller that has to exit with 2, as a process, since it forks; return its message."""
         code, told = self._started("controller", "controller", "study.toml", *arguments).ended()
         assert code == 2, told
         assert "Traceback" not in told
@@ -174,7 +174,7 @@ class Wards:
         return one
 
     def answers(self) -> bool:
-        """Is a controller there? gRPC holds for a second that none is, and this process has asked before."""
+        """Return whether a controller answers; a new channel is needed, as gRPC remembers a failure for a second."""
         return CliRunner().invoke(app, ["status", *self.asks()]).exit_code == 0
 
     def status(self) -> dict[str, Any]:
@@ -305,7 +305,7 @@ def the_run_can_be_read(wards: Wards) -> None:
 
 
 def test_killed_and_started_again(wards: Wards) -> None:
-    """Both sides at once, in the middle of a round; without TLS, as one tries it on one machine."""
+    """Kill both sides in the middle of a round; without TLS, as in a trial on one machine."""
     wards.hold.touch()
     asks = ["--controller", wards.address, "--insecure"]
     short = ["--set", "federation={learners=['north','south'],operators=['alice'],heartbeat=0.5}"]
@@ -438,7 +438,7 @@ def test_a_dry_run_tells_of_the_data_and_sends_nothing(wards: Wards) -> None:
     ],
     ids=["column", "label", "category", "unit", "gap"],
 )
-def test_a_dry_run_finds_what_is_not_as_the_study_says(wards: Wards, changes: Any, words: str) -> None:
+def test_a_dry_run_finds_data_that_do_not_fit_the_study(wards: Wards, changes: Any, words: str) -> None:
     table(wards.folder / "wrong.csv", **changes)
     dry_run = ("--data", "wrong.csv", "--dry-run", "--allow-code")
     assert words in refused("learner", "study.toml", "--tls", "ca/north", *dry_run)

@@ -1,4 +1,4 @@
-"""Learners that stop, lines that die without a word, networks that part: a round closes, and afterwards it goes on.
+"""Stopped learners, half-open connections, partitions: the round closes, and the run continues afterwards.
 
 With ARCHIPEL_CHAOS=1 also the long form: a minute's partition with the heartbeats that a study has by default.
 """
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 
 def endless(**federation: Any) -> dict[str, Any]:
-    """Rounds without an end, of three learners, two of whom have to be there."""
+    """Endless rounds of three learners, two of which have to be present."""
     return study(
         algorithms=[{"name": "fedavg", "deadline": 2.0}],
         ending={"rounds": 100_000},
@@ -39,7 +39,7 @@ def endless(**federation: Any) -> dict[str, Any]:
 
 
 async def newest_task(one: Scene) -> int:
-    """The last that was given to anybody."""
+    """The newest task of all."""
     return max(int(record.task) for _, record in await one.records(Handed))
 
 
@@ -53,7 +53,7 @@ async def works_again(one: Scene, task: int) -> None:
 
 
 def test_a_round_closes_though_a_learner_has_stopped(tmp_path: Path) -> None:
-    """SIGSTOP: its connection is there, it just does nothing. Woken up, it is late, and then takes part again."""
+    """SIGSTOP: its connection stays open. After SIGCONT its answer is late, and then it takes part again."""
 
     async def go() -> None:
         raw = endless(silence=5 * LIMIT) | {"loss": HELD_LOSS}
@@ -77,7 +77,7 @@ def test_a_round_closes_though_a_learner_has_stopped(tmp_path: Path) -> None:
 
 
 def test_a_learner_that_is_silent_for_too_long_is_gone_and_comes_back(tmp_path: Path) -> None:
-    """The controller took it for gone while it stood still; it hears so, and joins again."""
+    """The controller took it for lost while it was stopped; it is told so, and joins again."""
 
     async def go() -> None:
         async with scene(endless(silence=5 * LIMIT), tmp_path) as one:
@@ -109,7 +109,7 @@ async def left(one: Scene) -> bool:
 
 
 def test_a_connection_that_is_half_open(tmp_path: Path) -> None:
-    """Dead without a word, and never healed: a new one has to be made, and neither side was told."""
+    """The connection stays dead without notice to either side: a new one has to be made."""
 
     async def go() -> None:
         async with scene(endless(), tmp_path) as one, FaultProxy(one.port) as proxy:
@@ -123,7 +123,7 @@ def test_a_connection_that_is_half_open(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-def test_a_line_that_is_cut_again_and_again(tmp_path: Path) -> None:
+def test_a_connection_that_is_cut_again_and_again(tmp_path: Path) -> None:
     async def go() -> None:
         async with scene(endless(), tmp_path) as one, FaultProxy(one.port, delay=0.005) as proxy:
             one.light("00", 0.1)
@@ -139,8 +139,8 @@ def test_a_line_that_is_cut_again_and_again(tmp_path: Path) -> None:
     asyncio.run(go())
 
 
-def test_a_controller_that_stood_still_takes_nobody_for_gone(tmp_path: Path) -> None:
-    """It could not hear anybody meanwhile, as after a SIGSTOP of its own."""
+def test_a_controller_that_was_stopped_takes_nobody_for_lost(tmp_path: Path) -> None:
+    """It received nothing meanwhile, as after a SIGSTOP of its own."""
 
     async def go() -> None:
         raw = endless(silence=1.5)
@@ -197,7 +197,7 @@ async def parted_by_the_kernel(raw: dict[str, Any], folder: Path, seconds: float
 async def part(
     one: Scene, cut: Callable[[], None], heal: Callable[[], None], seconds: float, heard: bool = False
 ) -> None:
-    """Cut the line of 02, for so long at least; `heard`: what it says still comes."""
+    """Cut the connection of 02, for at least these seconds; `heard`: its own messages still arrive."""
     one.light("00", 0.2)
     one.light("01", 0.2)
     await one.until(lambda: one.commits_of("02"))

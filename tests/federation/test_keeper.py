@@ -1,4 +1,4 @@
-"""The controller is killed and its keeper starts another one at once; what else either of them can come to."""
+"""The keeper starts another controller at once when one is killed; other ends of either process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEVER = 1_000_000
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Stage:
-    """A federation that does not end by itself; nobody is there."""
+    """An endless federation without learners."""
     return set_up(tmp_path_factory.mktemp("endless"), Setting('"async_fedavg"', NEVER))
 
 
@@ -42,7 +42,7 @@ def process(endless: Stage) -> Iterator[Process]:
 
 @pytest.fixture(scope="module")
 def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """One to which nothing is done."""
+    """One that runs undisturbed."""
     one = set_up(tmp_path_factory.mktemp("looked at"), Setting('"async_fedavg"', NEVER), fresh=True).controller()
     listens(one)
     yield one
@@ -81,7 +81,7 @@ def test_a_controller_that_is_killed_is_back_at_once_with_its_federation(tmp_pat
     assert findings.commits == 40
 
 
-def test_an_error_that_is_told_is_not_tried_again(tmp_path: Path) -> None:
+def test_a_reported_error_is_not_retried(tmp_path: Path) -> None:
     stage = set_up(tmp_path, Setting('"fedavg"', NEVER))
     with alone_in(stage.state):
         process = stage.controller()
@@ -91,7 +91,7 @@ def test_an_error_that_is_told_is_not_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("whom", "number"), [("keeper", signal.SIGTERM), ("controller", signal.SIGINT)])
-def test_who_is_asked_to_end_ends(process: Process, number: signal.Signals, whom: str) -> None:
+def test_both_processes_end_on_a_signal_to_either(process: Process, number: signal.Signals, whom: str) -> None:
     pid = process.pid if whom == "keeper" else process.controller
     assert pid is not None
     os.kill(pid, number)
@@ -100,7 +100,7 @@ def test_who_is_asked_to_end_ends(process: Process, number: signal.Signals, whom
     assert "killed" not in process.said
 
 
-def test_who_is_asked_to_end_while_it_begins_ends(endless: Stage) -> None:
+def test_a_signal_while_starting_ends_both(endless: Stage) -> None:
     process = endless.controller()
     until(lambda: process.controller, process.last_words)
     os.kill(process.pid, signal.SIGTERM)
@@ -126,21 +126,21 @@ def test_a_controller_that_is_killed_again_and_again_is_given_up(endless: Stage,
     assert process.said.count("restarting it") == TRIES - 1
 
 
-def test_what_a_person_sees_of_the_two(looked_at: Process) -> None:
+def test_the_two_processes_have_their_own_names(looked_at: Process) -> None:
     assert Path(f"/proc/{looked_at.pid}/comm").read_text() == "archipel-keeper\n"
     assert Path(f"/proc/{looked_at.controller}/comm").read_text() == "archipel\n"
     assert f'"pid": {looked_at.controller}' in looked_at.said
 
 
 def test_the_keeper_has_no_threads_and_nothing_of_grpc(looked_at: Process) -> None:
-    """A fork would find them half done. What numpy's BLAS has, it ends itself before a fork."""
+    """Threads and connections do not survive a fork. numpy's BLAS ends its own threads before one."""
     assert len(list(Path(f"/proc/{looked_at.pid}/task").iterdir())) == 1
     opened = [os.readlink(link) for link in Path(f"/proc/{looked_at.pid}/fd").iterdir()]
     assert not [name for name in opened if name.startswith(("socket:", "anon_inode:")) or "state" in name], opened
 
 
 def test_torch_computes_on_all_cores_after_the_fork() -> None:
-    """Its threads are begun at the first use; a pool that was there before a fork would be waited for without end."""
+    """Its threads start at the first use; a child would wait for ever for a pool started before the fork."""
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"

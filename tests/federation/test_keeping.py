@@ -92,7 +92,7 @@ def test_the_audit_knows_of_an_answer_in_the_same_transaction(tmp_path: Path) ->
     asyncio.run(go())
 
 
-def test_whoever_gives_up_waiting_leaves_when_the_thread_is_done(tmp_path: Path) -> None:
+def test_a_cancelled_wait_returns_when_the_thread_is_done(tmp_path: Path) -> None:
     """Its file is closed, and maybe opened again, right after."""
 
     async def go() -> None:

@@ -51,7 +51,7 @@ async def others(one: Scene) -> None:
 
 @dataclass
 class Gated(Light):
-    """Sends nothing before the gate is open."""
+    """Sends no answer until the gate is open."""
 
     gate: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -122,7 +122,7 @@ def test_killed_while_it_trains(undisturbed: torch.Tensor, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_killed_with_an_answer_that_was_not_acknowledged(tmp_path: Path) -> None:
-    """It is given from the folder: what lies there arrives, though training would have led elsewhere."""
+    """The answer in the folder is sent, though another training would have given other numbers."""
 
     async def go() -> None:
         async with scene(three_rounds(), tmp_path) as one, FaultProxy(one.port) as proxy:
@@ -168,7 +168,7 @@ def test_killed_with_an_answer_that_was_not_acknowledged(tmp_path: Path) -> None
 def test_killed_before_it_knew_that_its_answer_was_safe(
     undisturbed: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The controller has it, the receipt was lost: told again, it is the same answer, and is not applied twice."""
+    """The controller has it and the receipt was lost: sent again, it is the same answer and is not applied twice."""
 
     async def go() -> None:
         async with scene(three_rounds(), tmp_path) as one, FaultProxy(one.port) as proxy:
@@ -211,7 +211,7 @@ def private_of(site: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["hdafl", "ditto"])
 def test_private_layers_and_kept_models_survive(method: str, tmp_path: Path) -> None:
-    """Killed in its second round, with something of its own: it comes to the bits of one that was not killed."""
+    """Killed in its second round, with private layers: it comes to the bits of one that was not killed."""
     raw = three_rounds(method, fraction=1.0)
 
     async def go(folder: Path, kills: int) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -239,7 +239,7 @@ def test_private_layers_and_kept_models_survive(method: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_one_that_lost_its_folder_says_so(tmp_path: Path) -> None:
+def test_a_learner_that_lost_its_folder_says_so(tmp_path: Path) -> None:
     raw = three_rounds("hdafl", fraction=1.0)
 
     async def go() -> None:
@@ -267,7 +267,7 @@ def test_one_that_lost_its_folder_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_folder_of_another_federation(tmp_path: Path) -> None:
-    """The same study begun anew: what is owed there is no answer to the same number here."""
+    """The same study started anew: an old answer does not answer the task of the same number."""
 
     async def first() -> None:
         async with scene(three_rounds(), tmp_path / "first") as one, FaultProxy(one.port) as proxy:
@@ -325,7 +325,7 @@ def endless(method: str = "fedavg", wait_for: int = 2, **federation: Any) -> dic
 
 
 @pytest.mark.slow
-def test_one_that_comes_late_gets_work(tmp_path: Path) -> None:
+def test_a_learner_that_joins_late_gets_work(tmp_path: Path) -> None:
     async def go() -> None:
         async with scene(endless(), tmp_path) as one:
             one.light("00", 0.05)
@@ -381,7 +381,7 @@ async def committed_after(one: Scene, before: float) -> bool:
 
 @pytest.mark.slow
 def test_a_paused_learner_that_dies_at_its_task_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    """What it is at may still come, but nobody waits for it for ever."""
+    """The update of its task may still come, but is waited for with a timeout only."""
 
     async def go() -> None:
         async with scene(endless(wait_for=3, silence=600.0) | {"loss": HELD_LOSS}, tmp_path) as one:
@@ -406,7 +406,7 @@ def test_a_paused_learner_that_dies_at_its_task_does_not_hold_up_the_others(tmp_
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["operator/alice", f"learner/{VICTIM}"])
 def test_withdrawn_for_good(who: str, tmp_path: Path) -> None:
-    """Its task is given up, its process ends and says why, and no restart of either side lets it in again."""
+    """Its task fails, its process ends with the reason, and it stays withdrawn when either side restarts."""
     raw = endless(wait_for=3)
 
     async def go() -> None:
@@ -449,7 +449,7 @@ def test_withdrawn_for_good(who: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_steers_somebody_else(tmp_path: Path) -> None:
+def test_a_learner_cannot_control_another(tmp_path: Path) -> None:
     async def go() -> None:
         async with scene(endless(wait_for=3), tmp_path) as one:
             for name in ("00", "01", VICTIM):
@@ -488,7 +488,7 @@ def test_nobody_steers_somebody_else(tmp_path: Path) -> None:
 
 
 class Silent(Light):
-    """Trains, and never says what it thinks."""
+    """Trains, and never sends an opinion."""
 
     async def _evaluate(self, order: pb.Evaluate) -> None:
         return
@@ -508,7 +508,7 @@ class Opinionated(Light):
 
 @pytest.mark.slow
 def test_a_dead_evaluator_costs_one_opinion(tmp_path: Path) -> None:
-    """SyncDVW: a round waits for its opinions as long as it may, and no longer; then it rests (tests/security)."""
+    """SyncDVW: a round waits for its opinions until the timeout; then it rests (tests/security)."""
 
     async def go() -> None:
         async with scene(endless("sync_dvw", wait_for=3, opinion_deadline=0.5), tmp_path) as one:
@@ -526,7 +526,7 @@ def test_a_dead_evaluator_costs_one_opinion(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_stopped_process_costs_its_opinions_and_rests(tmp_path: Path) -> None:
-    """AsyncDVW, and the process of a learner that is asked about all updates stands still."""
+    """AsyncDVW with a stopped process of a learner that is asked about all updates."""
 
     async def go() -> None:
         async with scene(endless("async_dvw", wait_for=3, opinion_deadline=0.5), tmp_path) as one:
@@ -550,7 +550,7 @@ def test_a_stopped_process_costs_its_opinions_and_rests(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_operator_may_refuse_to_try_others_models(tmp_path: Path) -> None:
-    """It trains and is weighed by the others; what it refuses is in the audit, with the reason."""
+    """It trains and is weighed by the others; its refusals are in the audit, with the reason."""
 
     async def go() -> None:
         async with scene(endless("sync_dvw", wait_for=3), tmp_path) as one:

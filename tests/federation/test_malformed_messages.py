@@ -100,7 +100,7 @@ def test_random_bytes(undisturbed: Left, tmp_path: Path) -> None:
 
 
 def joins_with(change: Callable[[pb.Hello], None], reason: str) -> Act:
-    """Is turned away with this reason; then it joins as it should."""
+    """Is rejected for this reason, and then joins with a valid message."""
 
     async def act(bad: Liar, _: None) -> None:
         wrong = pb.Hello()

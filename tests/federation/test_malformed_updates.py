@@ -240,7 +240,7 @@ def test_a_malformed_update_is_a_task_that_failed(kind: str, way: str, without: 
 
 
 @pytest.mark.slow
-def test_the_control_to_these_updates_is_taken(undisturbed: Left, tmp_path: Path) -> None:
+def test_an_honest_update_sent_in_the_same_way_is_accepted(undisturbed: Left, tmp_path: Path) -> None:
     """They are refused for what was spoilt: sent in the same way, an honest one is not."""
 
     async def act(bad: Liar, order: pb.Train) -> None:

@@ -43,7 +43,7 @@ def look(whole: bytes) -> int:
 # ------------------------------------------------------------------------------------------------------------- bodies
 
 
-def test_others_can_read_what_is_sent_and_the_other_way_round() -> None:
+def test_files_are_exchanged_with_safetensors_both_ways() -> None:
     vector = torch.arange(float(LAYOUT.size))
     whole = BODIES.header(BOTH) + vector.numpy().tobytes()
     assert {name: tensor.flatten().tolist() for name, tensor in load(whole).items()} == {
@@ -98,7 +98,7 @@ def with_entry(**changes: Any) -> Any:
         (body()[:-1], "bytes, expected "),
     ],
 )
-def test_headers_that_are_none(whole: bytes, reason: str) -> None:
+def test_invalid_headers(whole: bytes, reason: str) -> None:
     with pytest.raises(InvalidUpdate) as caught:
         look(whole)
     assert reason in str(caught.value)
@@ -121,7 +121,7 @@ def scored(**changes: Any) -> pb.Scored:
     return pb.Scored(**(told | changes))
 
 
-def test_an_opinion_is_heard_as_it_was_said() -> None:
+def test_an_opinion_decodes_to_what_was_encoded() -> None:
     confusion, histogram = np.array([[2, 1], [0, 2]]), np.array([[[1, 2], [1, 1]], [[0, 3], [2, 0]]])
     mine = Scored(5, 1.5, confusion, histogram)
     heard = messages.decode_scored(messages.encode_scored(mine), count=5, classes=2, bins=2)
@@ -158,7 +158,7 @@ def test_an_opinion_is_heard_as_it_was_said() -> None:
         (scored(bins=2, histogram=[2**62, 2**62, 2**62, 2**62, 5, 0, 0, 0]), 2, "in one place"),
     ],
 )
-def test_opinions_that_are_none(said: pb.Scored, bins: int, reason: str) -> None:
+def test_invalid_opinions(said: pb.Scored, bins: int, reason: str) -> None:
     with pytest.raises(InvalidUpdate) as caught:
         messages.decode_scored(said, count=5, classes=2, bins=bins)
     assert reason in str(caught.value)
@@ -179,7 +179,7 @@ counts = st.integers(0, 2**64 - 1) | st.integers(0, 6)
         cells=st.lists(st.integers(0, 5), max_size=4),
     )
 )
-def test_what_is_heard_counts_what_was_registered(said: pb.Scored) -> None:
+def test_a_decoded_opinion_has_the_registered_number_of_examples(said: pb.Scored) -> None:
     """Whatever is said: either `InvalidUpdate`, or counts that add up, also for whoever adds them in int64."""
     try:
         heard = messages.decode_scored(said, count=5, classes=2, bins=0)
@@ -235,7 +235,7 @@ def test_metrics() -> None:
         Plan(trains=(), uploads=("a", "b"), reports=("progress", "gradient norm per batch")),
     ],
 )
-def test_a_plan_is_heard_as_it_was_said(plan: Plan) -> None:
+def test_a_plan_decodes_to_what_was_encoded(plan: Plan) -> None:
     said = pb.Plan.FromString(messages.encode_plan(plan, 2**63).SerializeToString())
     heard = messages.decode_plan(said)
     assert said.key == 2**63

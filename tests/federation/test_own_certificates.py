@@ -1,4 +1,4 @@
-"""The folder of one's own certificates: whom it is for, and what is said of one that is damaged."""
+"""The folder of a process's own certificate: whom it names, and what is reported of a damaged one."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_an_authority_that_has_expired_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("days", "warned"), [(29, True), (32, False)])
-def test_one_is_told_a_month_before_the_end(tmp_path: Path, days: int, warned: bool) -> None:
+def test_expiry_is_announced_a_month_before(tmp_path: Path, days: int, warned: bool) -> None:
     create_authority(tmp_path / "ca")
     folder = issue(tmp_path / "ca", "learner", "a", days=days).folder
     with warnings.catch_warnings(record=True) as told:
@@ -125,7 +125,7 @@ def test_a_key_that_others_can_read_is_told(mine: Path, mode: int) -> None:
         own_identity(mine)
 
 
-def test_everybody_needs_papers_of_their_own(ca: Path) -> None:
+def test_each_process_needs_its_own_certificate(ca: Path) -> None:
     with pytest.raises(ValueError, match="is the certificate of learner/hospital-1; a controller needs its own"):
         server_credentials(ca / "hospital-1")
     for read in (own_identity, channel_credentials):
@@ -135,7 +135,7 @@ def test_everybody_needs_papers_of_their_own(ca: Path) -> None:
             read(ca / "controller")
 
 
-def test_papers_that_say_nobody(mine: Path) -> None:
+def test_certificates_that_name_nobody(mine: Path) -> None:
     key, certificate = forged(mine.parent, "learner", x509.DNSName("localhost"))
     (mine / "key.pem").write_bytes(key)
     (mine / "certificate.pem").write_bytes(certificate)

@@ -152,7 +152,7 @@ def test_a_learner_without_thresholds_is_named_before_anything_is_opened() -> No
         host(study_of(named))
 
 
-def test_a_learner_that_fails_again_and_again_rests_for_longer_and_longer() -> None:
+def test_each_failure_in_a_row_rests_a_learner_for_longer() -> None:
     session = LearnerSession("a")
     rests = [session.rests_until if session.count_failure(task, 0.0, 0.0) else 0.0 for task in range(12)]
     assert rests[0] == 0.0
@@ -207,7 +207,7 @@ def test_layers_at_hand_are_taken_before_others_are_fetched(tmp_path: Path) -> N
     asyncio.run(go())
 
 
-def test_a_folder_that_a_controller_is_at_is_not_replayed(tmp_path: Path) -> None:
+def test_a_folder_in_use_by_a_controller_is_not_replayed(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(tomlkit.dumps(study()))
     host(study_of(study())).open(tmp_path / "state").durable.close()
     with alone_in(tmp_path / "state"), pytest.raises(ValueError, match="in use by another process"):
@@ -216,7 +216,7 @@ def test_a_folder_that_a_controller_is_at_is_not_replayed(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells where code lies in memory")
-def test_code_of_the_start_goes_back_and_comes_again() -> None:
+def test_startup_code_is_released_and_loaded_again() -> None:
     program = (
         "import re, torch\n"
         "from pathlib import Path\n"

@@ -1,4 +1,4 @@
-"""Who gets through to a handler, over real connections on loopback: only callers that are known and admitted."""
+"""Which callers reach a handler, over real connections on loopback: only known and admitted ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ALICE = Identity("operator", "alice")
 
 
 class Echo:
-    """Says who called, once for each request; counts whoever got as far as this."""
+    """Answer each request with its caller; count the calls."""
 
     def __init__(self) -> None:
         self.reached = 0
@@ -88,7 +88,7 @@ async def call(channel: grpc.aio.Channel, kind: str, metadata: Any = None) -> st
 
 
 def spoken(kind: str, who: Any) -> str:
-    """What a caller hears that gets through."""
+    """The answer to a caller that is admitted."""
     times = {"unary_stream": "aaa", "stream_unary": "ab", "stream_stream": "ab"}.get(kind, "a")
     return " ".join(f"{who} {letter}" for letter in times)
 
@@ -156,7 +156,7 @@ def uri(text: str) -> x509.UniformResourceIdentifier:
 # ---------------------------------------------------------------------------------------------------------- who gets in
 
 
-def test_whom_the_controller_knows_gets_through_by_every_kind_of_call(ca: Path) -> None:
+def test_a_known_caller_may_make_every_kind_of_call(ca: Path) -> None:
     async def scene() -> None:
         async with serving(Site(), server_credentials(ca / "controller")) as site:
             for who in (HOSPITAL, ALICE):
@@ -169,7 +169,7 @@ def test_whom_the_controller_knows_gets_through_by_every_kind_of_call(ca: Path) 
     asyncio.run(scene())
 
 
-def test_calls_at_once_are_not_taken_for_one_another(ca: Path) -> None:
+def test_concurrent_calls_keep_their_own_callers(ca: Path) -> None:
     async def scene() -> None:
         async with serving(Site(), server_credentials(ca / "controller")) as site:
             first, second = (dial(site.port, channel_credentials(ca / f"hospital-{k}")) for k in (1, 2))
@@ -196,7 +196,7 @@ def test_a_stream_whose_caller_goes_away_is_closed(ca: Path) -> None:
     asyncio.run(scene())
 
 
-def test_a_method_that_is_not_there_is_none_of_the_gates_business(ca: Path) -> None:
+def test_an_unknown_method_is_unimplemented(ca: Path) -> None:
     async def scene() -> None:
         async with serving(Site(), server_credentials(ca / "controller")) as site:
             async with dial(site.port, channel_credentials(ca / "hospital-1")) as channel:
@@ -272,7 +272,7 @@ def test_without_a_valid_certificate_of_this_authority_nobody_connects(
     asyncio.run(scene())
 
 
-# -------------------------------------------------------------------------------------- who connects and is turned away
+# ----------------------------------------------------------------------------------------- who connects and is rejected
 
 
 @pytest.mark.slow
@@ -307,7 +307,7 @@ def test_a_certificate_that_does_not_say_who_is_turned_away(ca: Path, kind: str,
     asyncio.run(scene())
 
 
-def test_only_uris_say_who(ca: Path) -> None:
+def test_only_uris_name_the_caller(ca: Path) -> None:
     """Other kinds of names may hold the same letters."""
 
     async def scene() -> None:
@@ -419,8 +419,8 @@ def test_a_learner_talks_to_the_controller_of_its_authority_alone(
     asyncio.run(scene())
 
 
-def test_forged_papers_are_refused_for_what_they_say_and_not_for_how_they_are_made(ca: Path) -> None:
-    """The control to the tests above: forged ones that say the right thing do."""
+def test_a_certificate_made_by_the_tests_with_the_right_content_is_accepted(ca: Path) -> None:
+    """The control for the tests above: the same certificates with the right content are accepted."""
 
     async def scene() -> None:
         server = forged(ca, "controller", uri("archipel:controller"), x509.DNSName("localhost"))
@@ -438,7 +438,7 @@ def test_forged_papers_are_refused_for_what_they_say_and_not_for_how_they_are_ma
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_tls_a_callers_word_is_taken(kind: str) -> None:
+def test_without_tls_a_claimed_name_is_trusted(kind: str) -> None:
     async def scene() -> None:
         async with serving(Site(insecure=True), None) as site, dial(site.port, None) as channel:
             for who in (HOSPITAL, ALICE):
@@ -461,7 +461,7 @@ def test_without_tls_a_callers_word_is_taken(kind: str) -> None:
         ((METADATA, "learner/hospital-1"), (METADATA, "operator/alice")),
     ],
 )
-def test_without_tls_a_caller_has_to_say_who_it_is(metadata: Any) -> None:
+def test_without_tls_a_caller_has_to_claim_a_name(metadata: Any) -> None:
     async def scene() -> None:
         async with serving(Site(insecure=True), None) as site:
             error = await refused(site.port, None, "unary_unary", metadata)
@@ -473,7 +473,7 @@ def test_without_tls_a_caller_has_to_say_who_it_is(metadata: Any) -> None:
     asyncio.run(scene())
 
 
-def test_a_word_is_not_taken_without_the_insecure_mode() -> None:
+def test_a_claimed_name_is_not_trusted_without_the_insecure_mode() -> None:
     async def scene() -> None:
         async with serving(Site(), None) as site:
             error = await refused(site.port, None, "unary_unary", ((METADATA, "learner/hospital-1"),))
@@ -511,6 +511,6 @@ def test_the_insecure_mode_is_for_this_machine(address: str) -> None:
         "unix:/tmp/socket",
     ],
 )
-def test_the_insecure_mode_is_for_nothing_else(address: str) -> None:
+def test_the_insecure_mode_is_refused_for_other_machines(address: str) -> None:
     with pytest.raises(ValueError, match=r"without TLS only this machine itself.*archipel ca.*--tls"):
         insecure_allowed(address)

@@ -1,4 +1,4 @@
-"""Uploads that break off, resume, end too early or begin where nothing is."""
+"""Uploads that are interrupted, resumed, end too early or start at a wrong offset."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 
 async def broken_off(bad: Liar, update: Update, body: bytes) -> int:
-    """Bring a beginning and then go away; how much of it is kept."""
+    """Upload a first part and disconnect; return how many bytes are stored."""
 
     async def said() -> Any:
         yield pb.Portion(head=update.head, data=body[:CHUNK])
@@ -57,7 +57,7 @@ async def broken_off(bad: Liar, update: Update, body: bytes) -> int:
 
 
 @pytest.mark.slow
-def test_an_upload_that_broke_off_is_gone_on_with(large: Left, tmp_path: Path) -> None:
+def test_an_interrupted_upload_is_resumed(large: Left, tmp_path: Path) -> None:
     async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()
@@ -73,8 +73,8 @@ def test_an_upload_that_broke_off_is_gone_on_with(large: Left, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("offset", [1, CHUNK - 1, CHUNK + 1, 2**64 - 1])
-def test_an_upload_from_where_nothing_is(offset: int, large: Left, tmp_path: Path) -> None:
-    """It is told so and may come again: the call before it may have brought more than it knew of."""
+def test_an_upload_from_a_wrong_offset(offset: int, large: Left, tmp_path: Path) -> None:
+    """It is told the right offset and may retry: an earlier call may have stored more than it knew of."""
 
     async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
@@ -96,7 +96,7 @@ def test_an_upload_from_where_nothing_is(offset: int, large: Left, tmp_path: Pat
 
 @pytest.mark.slow
 def test_an_upload_that_ends_too_early(large: Left, tmp_path: Path) -> None:
-    """A line that broke looks like that too, so what has come is kept, and the rest may follow."""
+    """A broken connection looks like that too, so the part is kept, and the rest may follow."""
 
     async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
@@ -111,8 +111,8 @@ def test_an_upload_that_ends_too_early(large: Left, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Path) -> None:
-    """As after a sudden end of the controller's machine: what was not acknowledged may be anything."""
+def test_a_damaged_partial_upload_is_sent_again(large: Left, tmp_path: Path) -> None:
+    """As after a power failure at the controller: data that were not acknowledged may be anything."""
 
     async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
@@ -140,7 +140,7 @@ def test_a_beginning_that_was_damaged_is_brought_again(large: Left, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_nobody_fills_the_disk_with_beginnings(large: Left, tmp_path: Path) -> None:
+def test_partial_uploads_do_not_fill_the_disk(large: Left, tmp_path: Path) -> None:
     async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         for number in range(5):
@@ -155,7 +155,7 @@ def test_nobody_fills_the_disk_with_beginnings(large: Left, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_what_others_have_brought_is_not_told(tmp_path: Path) -> None:
+def test_partial_uploads_of_others_are_not_disclosed(tmp_path: Path) -> None:
     async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)
         body = update.sign()

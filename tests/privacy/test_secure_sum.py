@@ -1,4 +1,4 @@
-"""A secure sum is the sum, whoever drops out."""
+"""A secure sum equals the plain sum, also when learners drop out."""
 
 from __future__ import annotations
 

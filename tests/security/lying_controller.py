@@ -1,4 +1,4 @@
-"""A learner that hears whatever a controller of any intent tells it."""
+"""A learner that is sent arbitrary orders, as by a malicious controller."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from archipel.study.local_site import take_part
 
 @dataclass
 class Line:
-    """A learner's line to a controller that keeps what it is told."""
+    """A learner's connection to a controller that keeps its answers."""
 
     address: str = "nowhere"
     welcome: pb.Welcome = field(default_factory=pb.Welcome)
@@ -58,7 +58,7 @@ def study(**sections: Any) -> dict[str, Any]:
 
 @dataclass
 class Site:
-    """A learner, and what a controller of any intent tells it."""
+    """A learner, and the orders that a malicious controller sends it."""
 
     raw: dict[str, Any]
     folder: Path
@@ -81,13 +81,13 @@ class Site:
         return self.agent.link.told  # type: ignore[attr-defined,no-any-return]
 
     def do(self, *orders: pb.Order) -> list[pb.Head]:
-        """Have it hear these orders; what it answers."""
+        """Send it these orders; return its answers."""
         before = len(self.told)
 
         async def go() -> None:
             for order in orders:
                 await self.agent._obey(order)
-                await asyncio.gather(*self.agent._errands)
+                await asyncio.gather(*self.agent._order_tasks)
 
         asyncio.run(go())
         return self.told[before:]

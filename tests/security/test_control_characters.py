@@ -46,7 +46,7 @@ def test_texts_in_many_languages_and_of_many_lines_stay(tmp_path: Path) -> None:
     assert read_file(path)[0]["title"] == title
 
 
-def test_aliases_upon_aliases_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nested_aliases_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two lines for each doubling: a study of a kilobyte kept every command busy for ever."""
     monkeypatch.setattr(formats, "MOST_PLACES", 1000)
     lines = ["a0: &a0 [x]"] + [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)]

@@ -45,7 +45,7 @@ EVIL = [
 
 @pytest.mark.parametrize("code", ["none", "beside"])
 @pytest.mark.parametrize("text", EVIL, ids=lambda text: text[:30])
-def test_evil_strings_are_refused_in_words(
+def test_malicious_strings_are_refused_with_a_message(
     text: str, code: Code, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -61,6 +61,6 @@ def test_evil_strings_are_refused_in_words(
 
 
 @pytest.mark.parametrize("deep", ["-" * 500 + "9", "0." + "-" * 500 + "9", "(" * 80 + "9" + ",)" * 80, "~" * 60 + "1"])
-def test_a_deeply_nested_argument_is_refused_in_words(deep: str) -> None:
+def test_a_deeply_nested_argument_is_refused_with_a_message(deep: str) -> None:
     with pytest.raises(ValueError, match="is nested too deeply"):
         study_of({"algorithms": [{"name": "fedavg", "weighting": f"ByFreshness({deep})"}]}, code="none")

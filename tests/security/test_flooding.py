@@ -1,8 +1,8 @@
 """A caller that floods is slowed by its own quota, and neither starves the others nor fills the journal.
 
-On the code before: turns were first come, first served, and taken before the gate; a caller could have any number of
-calls open; messages were read before the caller was known; every refusal and every late answer was a row; callers that
-were turned away were not in the audit.
+Before these limits, slots were given first come, first served, and before the caller was authorised; a caller could
+have any number of calls open; messages were read before the caller was known; every refusal and every late answer was
+a row; rejected callers were not in the audit.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def test_calls_without_a_message_hold_up_nobody(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_caller_has_so_many_calls_and_no_more(tmp_path: Path) -> None:
+def test_calls_of_one_caller_are_limited(tmp_path: Path) -> None:
     async def go() -> None:
         async with scene(endless(), tmp_path) as one:
             apart = [("grpc.use_local_subchannel_pool", 1)]  # two connections, each of which may have as many calls
@@ -211,7 +211,7 @@ def test_a_second_listen_ends_the_first_even_if_that_is_never_read(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_second_listen_ends_a_first_that_is_stuck_in_a_write(tmp_path: Path) -> None:
-    """It would not hear that it is to leave."""
+    """It would not notice that it has to end."""
 
     async def go() -> None:
         async with scene(endless(), tmp_path) as one:

@@ -93,7 +93,7 @@ class Learners:
 
 @pytest.mark.parametrize("at", ["learners", "validation parts"])
 @pytest.mark.parametrize("name", [*METHODS, *MIXTURES])
-def test_nothing_honest_is_refused(name: str, at: Any) -> None:
+def test_no_honest_controller_is_refused(name: str, at: Any) -> None:
     algorithm = made(name)
     stimuli = algorithm.needs.stimuli
     at = "home" if stimuli else at

@@ -59,7 +59,7 @@ async def everybody_trains(one: Scene, *names: str) -> None:
     ],
     ids=["examples", "test", "sums and squares"],
 )
-def test_a_wild_claim_costs_whoever_makes_it(said: dict[str, Any], reason: str, tmp_path: Path) -> None:
+def test_an_extreme_claim_costs_only_its_sender(said: dict[str, Any], reason: str, tmp_path: Path) -> None:
     """Also when it comes last, and completes the number that is waited for; and a restart finds nothing of it."""
 
     async def go() -> None:
@@ -76,7 +76,7 @@ def test_a_wild_claim_costs_whoever_makes_it(said: dict[str, Any], reason: str, 
     asyncio.run(go())
 
 
-def test_who_keeps_its_number_to_itself_is_bounded_too(tmp_path: Path) -> None:
+def test_a_learner_that_withholds_its_examples_is_bounded_too(tmp_path: Path) -> None:
     async def go() -> None:
         async with scene(GLOBAL, tmp_path) as one:
             said = claim(one, moments=moments(2**39))

@@ -106,7 +106,7 @@ def test_every_field_of_a_plan_is_looked_at(site: Callable[..., Site]) -> None:
 
 
 @pytest.mark.parametrize("names", [["elsewhere"], ["head", "fc1", "head"], ["x" * 10_000]])
-def test_a_model_with_strange_layers_is_refused_in_words(
+def test_a_model_with_unknown_layers_is_refused_with_a_message(
     site: Callable[..., Site], names: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It raised KeyError, which says nothing; found by fuzzing."""
@@ -126,7 +126,7 @@ def test_a_refusal_of_a_long_order_is_short(site: Callable[..., Site]) -> None:
 
 def test_orders_that_wait_hold_no_models(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
     """A controller that repeats a question has it answered; a learner with a model for each would run out of memory."""
-    monkeypatch.setattr(agent_module, "MOST_ERRANDS", 30)
+    monkeypatch.setattr(agent_module, "MOST_ORDERS", 30)
     one = site()
     agent, held, models = one.agent, threading.Event(), 0
     fetch, scored = agent._model, agent._score
@@ -151,7 +151,7 @@ def test_orders_that_wait_hold_no_models(site: Callable[..., Site], monkeypatch:
         await asyncio.sleep(0)
         assert models == MODELS
         held.set()
-        await asyncio.gather(*agent._errands)
+        await asyncio.gather(*agent._order_tasks)
 
     asyncio.run(go())
     assert [head.WhichOneof("result") for head in one.told] == ["scored"] * 30
@@ -180,13 +180,13 @@ def test_steps_of_a_sum_that_wait_hold_no_numbers(site: Callable[..., Site], mon
         await asyncio.sleep(0)
         assert bodies == MODELS
         read.set()
-        await asyncio.gather(*one.agent._errands)
+        await asyncio.gather(*one.agent._order_tasks)
 
     asyncio.run(go())
     assert bodies == 50
 
 
-def test_private_layers_are_not_to_be_had(site: Callable[..., Site]) -> None:
+def test_private_layers_are_not_available(site: Callable[..., Site]) -> None:
     one = site(algorithms="hdafl")
     assert one.honest.private
     head = one.train(replace(one.honest, private=(), uploads=None))

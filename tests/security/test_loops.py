@@ -147,7 +147,7 @@ REFUSED = [("learner/nobody", "PERMISSION_DENIED"), (f"learner/{BAD}", "UNIMPLEM
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("who", "code"), REFUSED)
-def test_calls_that_do_not_exist_meet_the_gate(who: str, code: str, tmp_path: Path) -> None:
+def test_unknown_methods_are_authorised_and_audited(who: str, code: str, tmp_path: Path) -> None:
     """Before, they were answered without a look at the caller, and without a row."""
 
     async def act(one: Scene, line: Link) -> None:
@@ -165,7 +165,7 @@ def test_calls_that_do_not_exist_meet_the_gate(who: str, code: str, tmp_path: Pa
     with_a_line(tmp_path, act)
 
 
-def test_so_many_calls_are_held_back_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delayed_calls_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limiter, "CALLS_A_MINUTE", 0)
     monkeypatch.setattr(limiter, "MOST_PAUSED", 2)
     monkeypatch.setattr(limiter, "PAUSE", 10 * LIMIT)

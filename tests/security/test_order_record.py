@@ -31,7 +31,7 @@ def test_every_order_and_every_answer_is_in_the_record(tmp_path: Path) -> None:
         assert (first["epochs"], first["batch"]) == (agent.island.policy.plans[0].epochs, first["batch"])
 
 
-def test_signs_of_life_are_left_out_and_a_lie_cannot_forge_a_line(tmp_path: Path) -> None:
+def test_heartbeats_are_left_out_and_text_of_a_caller_forges_no_line(tmp_path: Path) -> None:
     record = OrderRecord(tmp_path)
     record.order(pb.Order(ping=pb.Ping()))
     record.order(pb.Order(evaluate=pb.Evaluate(task=-1, part='x"}\n{"at": "now", "order": "none\x1b[2J')))
@@ -49,7 +49,7 @@ def test_a_large_record_is_set_aside(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [json.loads(line)["task"] for line in read_record(tmp_path)] == list(range(12))
 
 
-def test_of_a_record_without_end_the_latest_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_an_endless_record_the_latest_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before there was one file beside the last: 32 MB of orders were enough to hide what was asked first."""
     monkeypatch.setattr(order_record, "LARGEST", 0)
     monkeypatch.setattr(order_record, "KEPT", 3)

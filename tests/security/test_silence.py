@@ -31,7 +31,7 @@ class Mute(Light):
         await asyncio.Event().wait()
 
 
-def test_others_wait_once_and_then_for_a_fifth_of_the_time() -> None:
+def test_a_silent_learner_is_waited_for_once_and_then_for_a_fifth_of_the_time() -> None:
     session, now, waited = LearnerSession("a"), 0.0, 0.0
     for _ in range(1000):
         now, waited = now + 60.0, waited + 60.0

@@ -114,7 +114,7 @@ def test_a_round_that_asks_extra_learners_takes_the_first_answers(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_a_process_that_stands_still_while_it_looks_takes_nobody_for_gone(tmp_path: Path) -> None:
+def test_a_process_stopped_while_it_checks_takes_nobody_for_lost(tmp_path: Path) -> None:
     """On the code before, a stall between noticing stalls and looking for silent learners was held against them."""
 
     async def go() -> None:

@@ -100,7 +100,7 @@ def test_an_update_that_was_changed_on_disk_is_refused(tmp_path: Path) -> None:
         again.read("t0")
 
 
-def test_what_is_put_again_mends_a_file_that_was_changed(tmp_path: Path) -> None:
+def test_storing_again_repairs_a_changed_file(tmp_path: Path) -> None:
     body = os.urandom(4096)
     name = Blobs(tmp_path).put([body])
     change_one_number(tmp_path / name, 100)

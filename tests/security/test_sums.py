@@ -105,7 +105,7 @@ def test_numbers_that_do_not_count_are_not_kept(tmp_path: Path, papers: Path, mo
 def test_an_error_in_a_sum_does_not_hold_up_the_run(
     tmp_path: Path, papers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On the code before, it was never heard of, and the sum stayed open for good."""
+    """Before this was handled, the error was lost, and the sum stayed open for ever."""
     mean, failures = SecureRounds._mean, list[object]()
 
     def fails_once(rounds: SecureRounds, found: Any) -> Any:

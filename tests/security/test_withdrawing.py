@@ -25,7 +25,7 @@ VICTIM = "site-2"
 
 
 async def handed_after_leaving(one: Scene) -> list[int]:
-    """Tasks that the victim was given after it had left, when the federation has gone on without it."""
+    """Tasks that the victim was given after it had left, once the federation has continued without it."""
     gone = Membership(VICTIM, there=False)
 
     async def left() -> bool:

@@ -56,13 +56,13 @@ def test_lost_opinions_do_not_hold_up_a_commit() -> None:
 
 
 class Heard(Watching):
-    """Notes when the answers to questions about updates came, and what they were."""
+    """Record when opinions on updates came, and what they were."""
 
     def __init__(self, simulator: Simulator) -> None:
         self.answers: list[tuple[float, Evaluated]] = []
         self.questions: dict[int, tuple[float, Evaluate]] = {}
         self.own: Scored | None = None
-        """What the last learner that sent an update thinks of it itself."""
+        """The last sender's own opinion of its update."""
         simulator.observers = (*simulator.observers, self)
 
     def before(self, simulator: Simulator, event: Event) -> None:

@@ -109,7 +109,7 @@ def test_a_network_that_reads_both_ways_predicts_no_next_token() -> None:
         (7, "there is no config.json in '7'"),
     ],
 )
-def test_a_base_that_is_none(base: Any, told: str) -> None:
+def test_an_invalid_base_network(base: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         ap.models.from_hf(base)
 

@@ -94,7 +94,7 @@ def test_a_head_is_there_once() -> None:
         ({"ranks": [1, 2], "target_modules": ["nothing"]}, "does not fit this model"),
     ],
 )
-def test_ranks_that_cannot_be(lora: Any, told: str) -> None:
+def test_impossible_ranks(lora: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         network(lora=lora)
 

@@ -61,7 +61,7 @@ def test_masked_tokens_are_the_targets() -> None:
     assert not torch.equal(source.x, spoken("masked-lm", sites=None, seed=1).x)
 
 
-def test_bytes_there_and_back() -> None:
+def test_bytes_decode_to_what_was_encoded() -> None:
     assert ByteTokenizer().decode(ByteTokenizer()("Größe")["input_ids"]) == "Größe"
 
 
@@ -170,7 +170,7 @@ def test_a_cell_may_hold_a_play(tmp_path: Path) -> None:
         (b"text,label\n\xff\xfe,x\n", "is no table of texts in UTF-8"),
     ],
 )
-def test_tables_that_are_none(content: bytes, told: str, tmp_path: Path) -> None:
+def test_invalid_tables(content: bytes, told: str, tmp_path: Path) -> None:
     (tmp_path / "texts.csv").write_bytes(content)
     with pytest.raises(ValueError, match=told):
         ap.data.from_text_csv(tmp_path / "texts.csv", task="sequence-classification", label="label")

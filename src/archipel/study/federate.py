@@ -71,7 +71,7 @@ def hashes_of(study: Study) -> dict[str, str]:
     """Return a hash of each section and code file that both sides must have alike."""
     raw = copy.deepcopy(study.raw)
     source = raw["data"].get("source")
-    if isinstance(source, dict):  # everybody has a table of one's own
+    if isinstance(source, dict):  # every participant has its own table
         for name in ("path", "folder"):
             source.pop(name, None)
     found = {

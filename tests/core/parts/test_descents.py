@@ -142,7 +142,7 @@ def test_a_personal_phase_comes_behind_the_task() -> None:
 
 
 def sources(shared: Tensor, *, classes: tuple[int, ...] = (), **kept: Tensor) -> ModelSources:
-    """What a model of one's own is made of; its layers are one row of features and three classes of one weight."""
+    """What a learner's own model is made of; its layers are one row of features and three classes of one weight."""
     return ModelSources(layout_of(features=1, head=3), shared, kept, torch.tensor(classes))
 
 
@@ -184,7 +184,7 @@ def test_mixed_heads_are_scored_at_the_learners() -> None:
     assert runs[0].score < runs[1].score
 
 
-# ----------------------------------------------------------------------------------------------- a descent of one's own
+# --------------------------------------------------------------------------------------- a descent that a user writes
 
 
 class Halved(Descent):

@@ -46,8 +46,8 @@ from archipel.learner.training import report
 GOODBYE = 60.0
 """Timeout in seconds for the last model."""
 
-MODELS, MOST_ERRANDS = 8, 10_000
-"""Models in memory for training tasks, questions, and sums, at a time; and orders that are waiting or carried out."""
+MODELS, MOST_ORDERS = 8, 10_000
+"""Models in memory for training tasks, questions, and sums, at a time; and orders that wait or are carried out."""
 LONGEST = 1000
 """Characters of the controller's messages that are shown."""
 
@@ -83,7 +83,7 @@ class Agent:
     training: Training | None = None
     _layers: dict[str, Tensor] = field(default_factory=dict)
     """Layers that are held here, by their digests: of the model that came last, and of the answer that went last."""
-    _errands: set[asyncio.Task[None]] = field(default_factory=set)
+    _order_tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.refuses |= self.island.refuses
@@ -126,9 +126,9 @@ class Agent:
         finally:
             if self.training is not None:
                 self.training.cancelled = True
-            for task in (beats, *self._errands):
+            for task in (beats, *self._order_tasks):
                 task.cancel()
-            await asyncio.gather(beats, *self._errands, return_exceptions=True)
+            await asyncio.gather(beats, *self._order_tasks, return_exceptions=True)
             for pool in (self._trainer, self._evaluator):
                 pool.shutdown(wait=True, cancel_futures=True)
             self.trainer.close()
@@ -226,7 +226,7 @@ class Agent:
 
     async def _obey(self, order: pb.Order) -> None:
         self.record.order(order)
-        if len(self._errands) >= MOST_ERRANDS and order.WhichOneof("what") != "stop":
+        if len(self._order_tasks) >= MOST_ORDERS and order.WhichOneof("what") != "stop":
             log.warning("the controller gives too many orders at a time; this one is left out")
             return
         match order.WhichOneof("what"):
@@ -255,8 +255,8 @@ class Agent:
                 log.exception("a task failed")
 
         task = asyncio.create_task(guarded())
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
+        self._order_tasks.add(task)
+        task.add_done_callback(self._order_tasks.discard)
 
     async def _give(self, head: pb.Head, *body: Buffer) -> pb.Receipt:
         """Send an answer until the controller has it, and add it to the learner's own record."""
@@ -338,7 +338,7 @@ class Agent:
         if "validation" in self.refuses:
             metrics = replace(metrics, losses=())  # a cycle has followed them
         if not learner.keep(work.layout, plan.private, vector, work.kept_after(job.kept, vector)):
-            raise ValueError("what it keeps to itself holds numbers that are not finite")
+            raise ValueError("its private layers hold numbers that are not finite")
         layers = tuple(name for name in plan.sends(work.layout.names) if name not in unwanted)
         about, layout, memory = training.order, work.layout, self.memory
         metrics = self._examples.charged(metrics, plan, job.epochs)

@@ -40,8 +40,8 @@ RECONNECTS = [
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
-"""A controller that was killed is back in seconds, and nobody should wait longer than it takes; the second one says how
-long a try to connect may take, which in a network that swallows everything is as long as it may."""
+"""A controller that was killed is back in seconds, so a learner tries again at least every second; the minimum is also
+the timeout of an attempt to connect, which counts in a network that drops packets silently."""
 
 log = logging.getLogger("archipel.learner")
 T = TypeVar("T")

@@ -231,7 +231,7 @@ def issue(
     passphrase: Passphrase = no_passphrase,
     at: datetime | None = None,
 ) -> Issued:
-    """Make a key and its certificate in one go, in a folder of that name at the authority.
+    """Make a key and its certificate together, in a folder of that name at the authority.
 
     A controller without hosts keeps those it has when it is renewed, and is otherwise for this machine.
     """
