@@ -1,6 +1,7 @@
 """Run the benchmark of methods, and store its runs.
 
-python -m benchmarks.field --out FOLDER [--minutes 10]     run what is not stored; the same command continues
+python -m benchmarks.field --out FOLDER [--minutes 10] [--data CIFAR-10]
+                                               run what is not stored; the same command continues
 python -m benchmarks.field --out FOLDER --store            add the runs of FOLDER to those in benchmarks/measured
 
 `make pages` then writes docs/explanation/methods-compared.md and its pictures from the stored runs.
@@ -15,14 +16,15 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from benchmarks.field.problems import RATES, SEEDS, Problem, problems
-from benchmarks.field.runs import key, read, store, stored
+from benchmarks.field.problems import DATA, RATES, SEEDS, Problem, problems
+from benchmarks.field.runs import best_rate, key, read, store, stored
 
 
 def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--out", type=Path, required=True)
     asked.add_argument("--minutes", type=float, default=float("inf"))
+    asked.add_argument("--data", nargs="*", choices=tuple(DATA), default=tuple(DATA))
     asked.add_argument("--store", action="store_true")
     given = asked.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
@@ -34,7 +36,7 @@ def main() -> None:
     until = time.monotonic() + 60 * given.minutes
     done = {key(run): run for run in runs}
     with open(given.out / "runs.jsonl", "a") as file:
-        for problem in problems():
+        for problem in (one for one in problems() if one.data in given.data):
             for rate, seed, tuning in [(rate, SEEDS[0], True) for rate in RATES]:
                 run_once(problem, rate, seed, tuning, done, file, until)
             best = best_rate(problem, done)
@@ -63,14 +65,6 @@ def run_once(
     done[key(run)] = run
     file.write(json.dumps(run) + "\n")
     file.flush()
-
-
-def best_rate(problem: Problem, done: dict[Any, Any]) -> float | None:
-    """Return the rate with the best final score on validation data; None if no run has one."""
-    about = {**vars(problem), "seed": SEEDS[0], "tuning": True}
-    scored = {rate: done.get(key({**about, "rate": rate}), {}).get("final") for rate in RATES}
-    known = {rate: score for rate, score in scored.items() if score is not None}
-    return max(known, key=known.__getitem__) if len(scored) == len(RATES) and known else None
 
 
 if __name__ == "__main__":

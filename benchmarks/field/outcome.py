@@ -10,14 +10,18 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.field.diagram import diagram
-from benchmarks.field.problems import DATA, FLEETS, LEARNERS, METHODS, RATES, ROUNDS, SEEDS
+from benchmarks.field.problems import BATCH, DATA, FLEETS, LEARNERS, METHODS, RATES, SEEDS, Problem
 from benchmarks.field.ranks import Ranks, ranks_of
+from benchmarks.field.runs import best_rate, key
 
 BUDGETS = {"local rounds": 1, "virtual time": 0, "bytes": 2}
 """Columns of a curve by which methods are made equal."""
 
 ALONE = "local_only"
 """It fetches one model and sends nothing, so it does not set a budget."""
+
+COMMON = 0.1
+"""The rate that tuning is compared with."""
 
 NOTHING_YET = "No problem is finished by all methods yet."
 
@@ -35,9 +39,11 @@ def score_at(curve: Sequence[Sequence[float]], column: int, budget: float) -> fl
 def by_problem(runs: Sequence[Run], budget: str) -> dict[Cell, dict[str, float]]:
     """Return the score of every method, a mean over the seeds, on each problem that all methods have finished."""
     column = BUDGETS[budget]
+    best = best_rates(runs)
     cells: dict[Cell, dict[str, dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))
     for run in runs:
-        if not run["tuning"] and run.get("curve"):
+        problem = Problem(run["data"], run["fleet"], run["split"], run["method"])
+        if not run["tuning"] and run.get("curve") and run["rate"] == best.get(problem):
             cells[run["data"], run["fleet"], run["split"]][run["method"]][run["seed"]] = run
     found = {}
     for cell, made in cells.items():
@@ -51,6 +57,14 @@ def by_problem(runs: Sequence[Run], budget: str) -> dict[Cell, dict[str, float]]
                 scores[method].append(score_at(curve, column, least))
         found[cell] = {method: fmean(of_seed) for method, of_seed in scores.items()}
     return found
+
+
+def best_rates(runs: Sequence[Run]) -> dict[Problem, float]:
+    """Return the rate of every problem whose rates have all been tried."""
+    done = {key(run): run for run in runs if run["tuning"]}
+    tried = {Problem(run["data"], run["fleet"], run["split"], run["method"]) for run in done.values()}
+    found = {problem: best_rate(problem, done) for problem in tried}
+    return {problem: rate for problem, rate in found.items() if rate is not None}
 
 
 def ranks_at(runs: Sequence[Run], budget: str) -> Ranks | None:
@@ -99,7 +113,7 @@ def page(runs: Sequence[Run]) -> str:
     for budget in BUDGETS:
         lines += ["", f"## At equal {budget}", "", *_ranks(runs, budget)]
     lines += ["", "## Accuracy", "", *_accuracy(runs)]
-    lines += ["", "## What tuning costs", "", *_tuning(runs), ""]
+    lines += ["", "## What tuning costs", "", *_tuning(runs), "", *_edges(runs), ""]
     return "\n".join(lines)
 
 
@@ -109,17 +123,23 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _settings() -> Iterator[str]:
-    networks = ", ".join(f"{about.hidden} for {name}" for name, about in DATA.items())
     for item in (
-        f"{LEARNERS} learners (hospitals: 4); {ROUNDS} local rounds of two epochs in batches of 16; half of the "
-        "learners in a round.",
-        f"A network with one hidden layer ({networks}); of images, 2,000 drawn from the training set.",
+        f"{LEARNERS} learners (hospitals: 4), half of them in a round; two epochs in batches of {BATCH} a task; a "
+        "network with one hidden layer.",
         f"Every method chooses its rate from {', '.join(map(str, RATES))} by its score on the learners' validation "
         "parts with the first seed. Other settings are its own defaults or those of `benchmarks/field/problems.py`.",
         "The score is the mean accuracy of the learners on their own test parts, with the model that each uses for "
         f"itself; {len(SEEDS)} seeds.",
     ):
         yield from _wrapped(f"* {item}")
+    yield from (
+        "",
+        "| data | examples | hidden units | local rounds |",
+        "| --- | --- | --- | --- |",
+    )
+    for name, about in DATA.items():
+        examples = "all" if about.examples is None else f"{about.examples:,} drawn"
+        yield f"| {name} | {examples} | {about.hidden} | {about.rounds} |"
 
 
 def _extent(runs: Sequence[Run]) -> Iterator[str]:
@@ -136,7 +156,8 @@ def _extent(runs: Sequence[Run]) -> Iterator[str]:
         rows.append(f"| {name} | {made:,} of {wanted:,} | {among} |")
     yield from _wrapped(
         f"{len(runs):,} of {planned:,} runs are stored, tuning included. Only problems that every method has finished "
-        f"count: {len(whole)} so far."
+        f"count: {len(whole)} so far. Problems with the same data are not independent of each other, so the tests "
+        "below take differences for surer than they are."
     )
     yield from ("", "| data | runs | problems | finished |", "| --- | --- | --- | --- |", *rows)
     refused = sorted({(run["split"], run["method"], run["refused"]) for run in runs if "refused" in run})
@@ -168,14 +189,21 @@ def _verdict(ranks: Ranks) -> str:
 
 def _accuracy(runs: Sequence[Run]) -> Iterator[str]:
     scores = by_problem(runs, "local rounds")
-    names = [name for name in DATA if any(cell[0] == name for cell in scores)]
-    if not names:
+    if not scores:
         yield NOTHING_YET
         return
     yield "At equal local rounds, the mean over the finished problems of each data set:"
-    yield from ("", f"| method | {' | '.join(names)} |", f"| --- |{' --- |' * len(names)}")
+    yield from _means(scores, 0, [*DATA])
+    yield from ("", "And of each split, over the data sets that have it:")
+    yield from _means(scores, 2, list(dict.fromkeys(split for about in DATA.values() for split in about.splits)))
+
+
+def _means(scores: dict[Cell, dict[str, float]], place: int, names: Sequence[str]) -> Iterator[str]:
+    """Yield a table of every method's means over the problems with each name at this place."""
+    known = [name for name in names if any(cell[place] == name for cell in scores)]
+    yield from ("", f"| method | {' | '.join(known)} |", f"| --- |{' --- |' * len(known)}")
     for method in METHODS:
-        means = (fmean(of[method] for cell, of in scores.items() if cell[0] == name) for name in names)
+        means = (fmean(of[method] for cell, of in scores.items() if cell[place] == name) for name in known)
         yield f"| `{method}` | {' | '.join(f'{mean:.3f}' for mean in means)} |"
 
 
@@ -185,16 +213,31 @@ def _tuning(runs: Sequence[Run]) -> Iterator[str]:
         yield NOTHING_YET
         return
     spent = sum(run["seconds"] for run in runs if run["tuning"])
-    told = f"Tuning took {spent:.0f} s of CPU time of {whole:.0f} s ({spent / whole:.0%})."
+    told = (
+        f"Tuning took {spent:.0f} s of the {whole:.0f} s of CPU time of the runs' own processes ({spent / whole:.0%})."
+    )
     finals: dict[tuple[Any, ...], dict[float, float]] = defaultdict(dict)
     for run in runs:
         if run["tuning"] and run.get("final") is not None:
             finals[run["data"], run["fleet"], run["split"], run["method"]][run["rate"]] = run["final"]
-    tried = [of for of in finals.values() if len(of) == len(RATES)]
+    tried = [of for of in finals.values() if set(of) == set(RATES)]
     if tried:
-        lost = fmean(max(of.values()) - of[RATES[1]] for of in tried)
+        lost = fmean(max(of.values()) - of[COMMON] for of in tried)
         told += (
-            f" With rate {RATES[1]} for all, accuracy on the validation parts would have been {lost:.3f} lower on "
+            f" With rate {COMMON} for all, accuracy on the validation parts would have been {lost:.3f} lower on "
             f"average over {len(tried):,} pairs of method and problem."
         )
     yield from _wrapped(told)
+
+
+def _edges(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield how often the best rate was the lowest or the highest of those tried, where others may be better."""
+    best = best_rates(runs)
+    for name in DATA:
+        chosen = [rate for problem, rate in best.items() if problem.data == name]
+        if chosen:
+            low, high = (chosen.count(edge(RATES)) for edge in (min, max))
+            yield from _wrapped(
+                f"* {name}: the best rate was the lowest one tried in {low / len(chosen):.0%} of {len(chosen):,} pairs "
+                f"and the highest in {high / len(chosen):.0%}; lower or higher ones were not tried."
+            )

@@ -14,9 +14,7 @@ import torch
 import archipel as ap
 from archipel.data import Islands, Source
 
-LEARNERS, ROUNDS, BATCH, EPOCHS = 10, 40, 16, 2
-RATES = (0.03, 0.1, 0.3)
-"""That every method chooses from, on validation data of the first seed."""
+LEARNERS, BATCH, EPOCHS = 10, 16, 2
 SEEDS = (1, 2, 3)
 
 Make = Callable[[float], ap.Algorithm]
@@ -63,6 +61,9 @@ METHODS: dict[str, Make] = {
 }
 """Each with its own defaults, but for what all have in common: two epochs, batches of 16, half of the learners."""
 
+ONE_BY_ONE = ("fedlc", "fedntd", "moon", "fedrep", "ditto", "apfl", "pfedme", "per_fedavg")
+"""Methods whose learners cannot be stacked. Their tasks take milliseconds, so they are not sent to other processes."""
+
 FLEETS = ("alike", "half slow", "lossy")
 
 
@@ -74,6 +75,7 @@ class Data:
     hidden: int
     """Width of the only hidden layer."""
     splits: dict[str, dict[str, Any]]
+    rounds: int
     examples: int | None = None
     """Of all learners together; None: all that there are."""
 
@@ -83,13 +85,14 @@ SKEWED: dict[str, dict[str, Any]] = {
     "Dirichlet .3": {"classes": "dirichlet(0.3)"},
     "Dirichlet .1": {"classes": "dirichlet(0.1)"},
 }
+HOSPITALS = {**SKEWED, "power law": {"sizes": "powerlaw"}, "hospitals": {"natural": True}}
 IMAGES = {**SKEWED, "Non-IID(2)": {"classes": 2}, "power law": {"sizes": "powerlaw"}}
+RATES = (0.03, 0.1, 0.3)
+"""That every method chooses from, on validation data of the first seed."""
 DATA: dict[str, Data] = {
-    "heart disease": Data(
-        ap.data.heart_disease, 16, {**SKEWED, "power law": {"sizes": "powerlaw"}, "hospitals": {"natural": True}}
-    ),
-    "Fashion-MNIST": Data(ap.data.fmnist, 32, IMAGES, 2000),
-    "CIFAR-10": Data(ap.data.cifar10, 32, {**IMAGES, "colour skew": {"colour": "95-5"}}, 2000),
+    "heart disease": Data(ap.data.heart_disease, 16, HOSPITALS, rounds=40),
+    "Fashion-MNIST": Data(ap.data.fmnist, 32, IMAGES, rounds=20, examples=1000),
+    "CIFAR-10": Data(ap.data.cifar10, 32, {**IMAGES, "colour skew": {"colour": "95-5"}}, rounds=20, examples=1000),
 }
 
 
@@ -137,16 +140,17 @@ class Problem:
 
     def run(self, rate: float, seed: int, tuning: bool) -> dict[str, Any]:
         """Return the curve of a run: seconds, local rounds, bytes and score of every version."""
-        data = islands(self.data, self.split, seed)
+        data, about = islands(self.data, self.split, seed), DATA[self.data]
         found = ap.simulate(
             METHODS[self.method](rate),
             data,
-            model=functools.partial(ap.models.mlp, data.x[0].numel(), data.classes or 2, (DATA[self.data].hidden,)),
+            model=functools.partial(ap.models.mlp, data.x[0].numel(), data.classes or 2, (about.hidden,)),
             fleet=fleet_of(self.fleet, len(data.learners)),
-            ending=ap.Ending(rounds=ROUNDS),
+            ending=ap.Ending(rounds=about.rounds),
             evaluation=ap.Evaluation(1, at="validation parts" if tuning else "learners", mean="learners"),
             validation=0.2,
             seed=seed,
+            execution="plain" if self.method in ONE_BY_ONE else None,
         )
         bytes_at = {0: 0} | {c.version: sum(v for k, v in c.traffic.items() if _moves(k)) for _, c in found.commits}
         curve = [
@@ -163,12 +167,9 @@ def _moves(kind: str) -> bool:
 
 
 def problems() -> Iterator[Problem]:
-    """Yield all cells: heart disease first, then the images with the first fleet, then with the others."""
-    first, *images = DATA
-    parts = [([first], FLEETS), (images, FLEETS[:1]), (images, FLEETS[1:])]
-    for names, fleets in parts:
-        for fleet in fleets:
-            for data in names:
-                for split in DATA[data].splits:
-                    for method in METHODS:
-                        yield Problem(data, fleet, split, method)
+    """Yield all cells, data set by data set, and fleet by fleet."""
+    for data, about in DATA.items():
+        for fleet in FLEETS:
+            for split in about.splits:
+                for method in METHODS:
+                    yield Problem(data, fleet, split, method)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from benchmarks.field.problems import RATES, SEEDS, Problem
 
 STORED = Path(__file__).parent.parent / "measured" / "field.jsonl.gz"
 
@@ -35,3 +38,14 @@ def store(runs: list[dict[str, Any]], path: Path = STORED) -> None:
     """Write runs, each once; the same runs give the same bytes."""
     lines = sorted(json.dumps(run) for run in {key(run): run for run in runs}.values())
     path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
+
+
+def best_rate(problem: Problem, done: Mapping[tuple[Any, ...], dict[str, Any]]) -> float | None:
+    """Return the rate with the best final score on validation data; None until all have been tried.
+
+    The lowest of rates that do as well, and of those that end with a score.
+    """
+    about = {**vars(problem), "seed": SEEDS[0], "tuning": True}
+    tried = {rate: done.get(key({**about, "rate": rate})) for rate in RATES}
+    known = {rate: run["final"] for rate, run in tried.items() if run and run.get("final") is not None}
+    return max(known, key=known.__getitem__) if known and all(tried.values()) else None
