@@ -1,4 +1,4 @@
-"""What is saved comes back the same, and what cannot be saved is refused when it is saved."""
+"""Saved values load as they were, and what cannot be saved is refused on saving."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The examples: each runs as it is told to, cut short, and learns; what it is an example of is really there."""
+"""Every example runs as documented, in a short form, and learns; what it demonstrates is present."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def real(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def copied(name: str, tmp_path: Path) -> Path:
-    """An example as a user takes it: what it writes stays out of the repository."""
+    """Copy an example, so that its output stays out of the repository."""
     return Path(
         shutil.copytree(EXAMPLES / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.csv"))
     )

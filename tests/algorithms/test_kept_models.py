@@ -30,7 +30,7 @@ def simulated(algorithm: ap.Algorithm, rounds: int = ROUNDS) -> ap.Run:
 
 
 def first(client: Client, steps: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """So many mini-batches of another task."""
+    """Yield mini-batches of another task."""
     return islice(client.batches(steps, BATCH), steps)
 
 

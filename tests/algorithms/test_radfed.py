@@ -38,7 +38,7 @@ class Uniformly:
 def radfed(
     server: Server = lambda w, average: average, sampling: Uniformly | None = None, **local: float
 ) -> tuple[Tensor, list[tuple[tuple[str, ...], ...]]]:
-    """The last model, and for every round the learners that every model came by."""
+    """Return the last model, and for every round the learners that each model visited."""
     net = Net(*WIDTHS)
     learners = clients(net, islands(6))
     sampling = sampling or Uniformly()

@@ -1,4 +1,4 @@
-"""The zoo's benchmark: it measures what it says, and tells it."""
+"""The zoo's benchmark measures what it claims, and reports it."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def refused(*arguments: str) -> str:
 
 
 def program(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
-    """The real thing, as another process."""
+    """Run the command in another process."""
     code = f"import sys; sys.argv[1:] = {['ca', *arguments]!r}\n{before}\nfrom archipel.cli import main; main()"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 

@@ -1,4 +1,4 @@
-"""The matrix of parts: what it says is what algorithms do, and what can be made runs."""
+"""The matrix of parts agrees with what algorithms accept, and accepted combinations run."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ ADAPTERS = {"LoraRanks", "StackedLora", "ZeroPadded"}
 
 
 def covering(roles: tuple[str, ...]) -> Iterator[tuple[Combination, Algorithm]]:
-    """Combinations that can be made, few of them, in which every pair of parts that goes together comes up."""
+    """Yield a few valid combinations that cover every valid pair of parts."""
     every = ((one, made) for one, made in combinations(roles) if made is not None)
     good = [(one, made) for one, made in every if ADAPTERS.isdisjoint(one.parts.values())]
     left = set().union(*(pairs(one) for one, _ in good))

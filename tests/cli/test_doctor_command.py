@@ -40,7 +40,7 @@ def asked(*arguments: str) -> Result:
 
 
 def broken(result: Result) -> dict[str, str]:
-    """What was found to be broken, and that the exit code says so."""
+    """Return what was found broken, and check the exit code."""
     found = json.loads(result.stdout)
     wrong = {check["name"]: check["found"] for check in found["checks"] if not check["passed"]}
     assert result.exit_code == (1 if wrong else 0)

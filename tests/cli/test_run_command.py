@@ -179,7 +179,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_ends_with_the_same_bits(there: Pat
 def test_a_signal_to_all_processes_stops_cleanly_from_the_first_moment_on(
     sign: signal.Signals, runs: int, tmp_path: Path
 ) -> None:
-    """A terminal's Ctrl-C and a cluster's SIGTERM reach the workers too, perhaps before they have begun."""
+    """A terminal's Ctrl-C and a cluster's SIGTERM reach the workers too, perhaps before they have started."""
     study = ["-a", "fedasync", "-a", "fed2a", "-j", "2"]
     with held("run", *study, "-o", "cut", cwd=tmp_path) as (process, at_work):
         # python handles Ctrl-C from its start on, but SIGTERM only once the study does

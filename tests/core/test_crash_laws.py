@@ -101,7 +101,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class ByArrival(Weighting):
-    """First come, first served: its memory is where it should be, but its sums depend on who came first."""
+    """Its memory is in the right place, but its sums depend on the order of arrival."""
 
     def observe(self, view: View, update: Update) -> None:
         came = view.memory(Arrivals).came

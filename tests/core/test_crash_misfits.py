@@ -183,7 +183,7 @@ def test_a_save_that_was_cut_off_leaves_the_last_one_whole(tmp_path: Path, monke
 
 
 def digest() -> str:
-    """A hash of all that some runs said and came to."""
+    """Return a hash of the commands and results of some runs."""
     found = hashlib.sha256()
     for name in ("sync_dvw", "async_dvw", "fed2a", "radfed_i", "hdafl"):
         log = log_of(name, 0.2)
@@ -240,7 +240,7 @@ whole_run(sys.argv[1])
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    """`kill -9` at a moment nobody chose, then the same run again, in this process."""
+    """`kill -9` at an arbitrary moment, then the same run again, in this process."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     victim = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], env=environment)
     saved = tmp_path / "checkpoint.safetensors"

@@ -1,4 +1,4 @@
-"""A simulator that is cut off goes on from its checkpoint to the same bits."""
+"""An interrupted simulator continues from its checkpoint to the same bits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def checkpointed(make: Make, saves: Path, *points: int, **settings: Any) -> Simulator:
-    """A run that saves itself on its way, after so many events, and goes on to its end."""
+    """Run to the end, saving a checkpoint after every given number of events."""
     whole = simulator(make(), **settings)
     whole.begin()
     for point in points:

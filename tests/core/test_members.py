@@ -55,7 +55,7 @@ def test_a_name_is_found_by_its_number_without_counting_all_blocks_again(monkeyp
 
 
 class Untouched(list[list[str]]):
-    """A list that nobody walks over."""
+    """A list that must not be iterated."""
 
     def __iter__(self) -> Iterator[list[str]]:
         raise AssertionError("all blocks are looked at")

@@ -1,4 +1,4 @@
-"""Who is there: tables of joins and leaves. `hand.py` says how to read a row."""
+"""Members: tables of joins and leaves. `hand.py` says how to read a row."""
 
 from __future__ import annotations
 

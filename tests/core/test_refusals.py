@@ -1,4 +1,4 @@
-"""What may come over a wire and must not reach the model: it is refused and written down, and the run goes on."""
+"""Invalid input from the network must not reach the model: it is refused and recorded, and the run continues."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def test_a_mixing_coefficient_above_one_names_its_learner() -> None:
 
 
 def asked(sites: str = "bc", own: Scored | None = None, metric: str = "micro_f1", quorum: float = 0.5) -> Hand:
-    """One update of learner a, and these sites are asked for their opinions of it."""
+    """An update of learner a on which the opinions of these sites are requested."""
     algorithm = Algorithm("dvw", protocol=Stream(), weighting=ByDistributedValidation(metric, quorum))
     hand = Hand(algorithm, learners=1 + len(sites))
     for name in ("a", *sites):

@@ -1,4 +1,4 @@
-"""States that are saved and taken up again. `hand.py` says how to read a row."""
+"""States that are saved and restored. `hand.py` says how to read a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Augmenting paths are looked for lazily, and are the same as those of a search that lists everybody first."""
+"""Augmenting paths are searched lazily, and equal those of a search that lists all learners first."""
 
 from __future__ import annotations
 

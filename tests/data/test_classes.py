@@ -1,4 +1,4 @@
-"""Who holds which classes: laws over many splits, and the paper's cases by hand."""
+"""Classes of learners: properties of many splits, and the paper's cases by hand."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Colour skew: who turns grey, how grey it is, and where the groups go."""
+"""Colour skew: which images become grey, how grey they are, and where the groups go."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -29,7 +29,7 @@ def page(chromium: Any, server: LiveServer) -> Iterator[Any]:
 
 
 def tiles(page: Any) -> dict[str, str]:
-    """Return the numbers of the tiles by their names, without what stands in small."""
+    """Return the numbers of the tiles by their names, without the small print."""
     script = """[...document.querySelectorAll('.tiles div')].map(
         one => [one.children[0].textContent, one.children[1].firstChild.textContent])"""
     return dict(page.evaluate(script))

@@ -1,4 +1,4 @@
-"""All reproductions, and the page that tells of them."""
+"""All reproductions, and the page that lists them."""
 
 from __future__ import annotations
 

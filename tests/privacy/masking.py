@@ -32,7 +32,7 @@ def learner(name: str, secret: bytes | None = None, **changes: Any) -> MaskingLe
 
 @dataclass
 class MaskedRound:
-    """A round that is gone through up to a phase; `absent` learners stop before they send their numbers."""
+    """A round that is run up to a phase; `absent` learners stop before they send their numbers."""
 
     count: int
     numbers: dict[str, Whole] = field(default_factory=dict)

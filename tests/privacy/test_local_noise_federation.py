@@ -1,4 +1,4 @@
-"""Local noise in a federation: each learner takes it from its own study and keeps a secret of its own."""
+"""Local noise in a federation: each learner reads it from its own study and has its own secret."""
 
 from __future__ import annotations
 

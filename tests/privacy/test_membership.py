@@ -1,4 +1,4 @@
-"""Attacks on digits: without noise they tell who was trained on, at epsilon 1 they hardly do."""
+"""Membership attacks on digits: without noise they succeed, at epsilon 1 they hardly do."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CANARIES = 80
 
 
 def auc(members: Tensor, others: Tensor) -> float:
-    """Return the chance that a member scores higher than somebody else."""
+    """Return the probability that a member scores higher than another example."""
     pairs = stats.mannwhitneyu(members.numpy(), others.numpy()).statistic
     return float(pairs / (len(members) * len(others)))
 

@@ -303,7 +303,7 @@ def test_a_name_is_no_formula(runs: list[Run], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_wide_ranges_have_plain_numbers_along_their_axes(runs: list[Run], tmp_path: Path) -> None:
-    """A logarithmic axis has formulas for labels unless it is told otherwise."""
+    """By default the labels of a logarithmic axis are formulas."""
     wide = Divergence(1, ("fc1", "head"), (0.0001, 1.0), "cosine", None)
     last = runs[-1].records[-1]
     run = replace(runs[-1], records=(*runs[-1].records, replace(last, record=wide)))

@@ -243,7 +243,7 @@ FINAL_SCORE, SECONDS_TO_TARGET, COMMITS = (
 
 
 def ahead_in(column: MeasureColumn, **methods: Sequence[Sequence[float]]) -> str | None:
-    """Who is ahead, by the scores of every method's runs; the target is .5."""
+    """Return which methods are ahead, by the scores of every method's runs; the target is .5."""
     runs = [
         written([0.0, *scores], name=name, seed=seed)
         for name, seeds in methods.items()

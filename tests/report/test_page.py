@@ -1,4 +1,4 @@
-"""The page: as text, as a reader of HTML takes it, and in a browser."""
+"""The page: its text, its HTML as parsed, and its look in a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strings of a study: whatever stands in them, a part is made or the study is refused, and nothing else runs."""
+"""Strings of a study: whatever they contain, a part is made or the study is refused, and nothing else runs."""
 
 from __future__ import annotations
 

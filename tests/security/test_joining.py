@@ -60,7 +60,7 @@ async def everybody_trains(one: Scene, *names: str) -> None:
     ids=["examples", "test", "sums and squares"],
 )
 def test_an_extreme_claim_costs_only_its_sender(said: dict[str, Any], reason: str, tmp_path: Path) -> None:
-    """Also when it comes last, and completes the number that is waited for; and a restart finds nothing of it."""
+    """Also when it joins last and completes the cohort; and after a restart there is no trace of it."""
 
     async def go() -> None:
         async with scene(GLOBAL, tmp_path) as one:
@@ -90,7 +90,7 @@ def test_a_learner_that_withholds_its_examples_is_bounded_too(tmp_path: Path) ->
 def test_what_does_not_go_together_is_looked_at_before_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever combining comes to: it cannot be undone once it is on the disk."""
+    """Combined statistics are checked first: they cannot be undone once they are on disk."""
     from archipel.federation.controller import joining
 
     async def go() -> None:

@@ -20,7 +20,7 @@ HONEST = 10.0
 
 
 def poisons(factor: float) -> Act:
-    """An update that moves every number as an honest one does, but so many times as far."""
+    """An update in the direction of an honest one, multiplied by a factor."""
 
     async def act(bad: Liar, order: pb.Train) -> None:
         update = await bad.update(order)

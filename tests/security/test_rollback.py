@@ -1,4 +1,4 @@
-"""A version can be taken back: by command, journalled, replayed, and whenever the controller is killed."""
+"""Versions can be rolled back: by command, journalled, replayed, and whenever the controller is killed."""
 
 from __future__ import annotations
 

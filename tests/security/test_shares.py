@@ -1,4 +1,4 @@
-"""Nobody has more than a stated share of a merge, of everybody's statistics, of opinions or of a score."""
+"""No learner has more than a stated share of a merge, of the pooled statistics, of opinions or of a score."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def of_tokens(wrong: int, right: int, count: int = 10) -> Scored:
 
 
 def test_nobody_makes_up_a_score_of_tokens() -> None:
-    """Examples are bounded by the study; of how many tokens they have, everybody says what it likes."""
+    """The study bounds the number of examples; the number of tokens in them is the learner's own claim."""
     honest, liar = of_tokens(90, 10), of_tokens(0, 2**40)
     table = ScoreTable.of([honest, honest, liar])
     assert metric("token_accuracy", pooled(table)) > 0.999

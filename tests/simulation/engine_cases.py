@@ -39,7 +39,7 @@ def _split(settings: tuple[tuple[str, Any], ...]) -> Islands:
 
 
 def islands(learners: int = 4, **how: Any) -> Islands:
-    """Handwritten digits over so many learners."""
+    """Return handwritten digits split over learners."""
     return _split((("learners", learners), *sorted(how.items())))
 
 
@@ -62,7 +62,7 @@ def regression(learners: int = 4, examples: int = 200) -> Islands:
 
 
 def begun(algorithm: ap.Algorithm, data: Islands, **settings: Any) -> Simulator:
-    """A simulator whose learners have been told to join."""
+    """Return a simulator whose learners have joined."""
     simulator = prepare(algorithm, data, **settings)
     simulator.begin()
     return simulator

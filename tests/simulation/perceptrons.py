@@ -61,7 +61,7 @@ def vectors(made: Sequence[Job]) -> Tensor:
 
 
 def on_threads(count: int, way: Native) -> Native:
-    """An execution, which has as many threads as torch at first, with so many."""
+    """Resize the pool of threads, which has as many as torch at first, and return the execution."""
     found = library()
     assert found is not None
     found.archipel_pool_resize(count)

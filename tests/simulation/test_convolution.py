@@ -172,6 +172,6 @@ def test_what_does_not_suit_is_torchs(given: Any) -> None:
     ],
 )
 def test_offsets_beyond_32_bits_are_torchs(image: Any, weight: Any, padding: Any, fits: bool) -> None:
-    """Shapes of so many numbers, without the memory for them."""
+    """Shapes with that many numbers, without allocating memory."""
     x, filters = (torch.zeros(()).expand(shape) for shape in (image, weight))
     assert convolution._suits(x, filters, None, padding) is fits

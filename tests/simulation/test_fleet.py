@@ -1,4 +1,4 @@
-"""The fleet and the virtual clock: who is how fast, and what that makes of a run, by hand."""
+"""The fleet and the virtual clock: speeds of learners and the times of a run, by hand."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_examples_that_do_not_exist_are_an_error(number: int) -> None:
 
 
 def walled(like: Tensor, before: bool) -> Tensor:
-    """The same numbers in memory that ends, or begins, where nobody may read."""
+    """The same numbers directly before, or behind, a page that cannot be read."""
     page, size = mmap.PAGESIZE, like.numel() * like.element_size()
     pages = -(-size // page)
     room = mmap.mmap(-1, (pages + 1) * page)
@@ -196,7 +196,7 @@ def test_a_forked_process_trains_too() -> None:
 
 @pytest.mark.slow
 def test_a_fork_does_not_wait_for_what_its_parent_has_begun() -> None:
-    """Nobody will do it there."""
+    """No thread of the child would finish it."""
 
     def fork() -> tuple[list[str], bool]:
         out = [begun(case(20, 33, 7))]  # with one thread, which does nothing before it waits

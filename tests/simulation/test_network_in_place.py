@@ -1,4 +1,4 @@
-"""A network that changes its input in place is looked at without harm to the data."""
+"""Inspecting a network that changes its input in place leaves the data unchanged."""
 
 from __future__ import annotations
 

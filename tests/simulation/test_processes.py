@@ -28,7 +28,7 @@ from tests.waiting import until
 
 
 def twice(job: Any, tell: Callable[[Any], bool]) -> Any:
-    """A job that does as it is told."""
+    """A job whose behaviour is chosen by its argument."""
     match job:
         case "fail":
             raise RuntimeError("as asked")

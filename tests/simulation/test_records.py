@@ -1,4 +1,4 @@
-"""Records: what a run tells has to fit together, and has to fit what happened."""
+"""Records are consistent with each other and with what happened."""
 
 from __future__ import annotations
 

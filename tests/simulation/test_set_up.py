@@ -1,4 +1,4 @@
-"""What is looked at before a run begins, and what a network or a loss of its own may do."""
+"""Checks before a run starts, and what a user's network or loss may do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Centred(nn.Module):
 
 
 class Looking(Centred):
-    """Its forward looks at its numbers, which vmap cannot."""
+    """Its forward branches on values, which vmap cannot."""
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head(x * 2 if float(x.max()) > 1 else x)

@@ -1,4 +1,4 @@
-"""Shortcuts through a network: the same numbers, and only where nobody looks in between."""
+"""Shortcuts through a network give the same numbers, and are taken only where no hook observes them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ ALGORITHMS = {
 
 
 def events(run: ap.Run) -> list[object]:
-    """Who was given what when, what came back, and what was committed; scores may differ in the last digits."""
+    """Return the records of tasks, answers and commits, without numbers that may differ in the last digits."""
     kept: list[object] = []
     for stamped in run.records:
         record = stamped.record

@@ -40,7 +40,7 @@ def stream() -> ap.Run:
 
 @cache
 def relay() -> ap.Run:
-    """Two hops to a commit, and everything that a shadow run tells."""
+    """A relay with two hops to a commit and all records of a shadow run."""
     return ap.simulate(ap.radfed(fraction=0.75, hops=2, batch=10), islands(), ending=ap.Ending(rounds=8), shadow=True)
 
 

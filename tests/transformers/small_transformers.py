@@ -26,7 +26,7 @@ ROLES = ["hamlet", "jaques", "richard", "richard"] * 6
 
 
 def spoken(task: Any = "causal-lm", **how: Any) -> Source:
-    """What roles say, or, for a classification, who says it."""
+    """Lines of roles, or, for a classification, the roles as labels."""
     labels = ROLES if task == "sequence-classification" else None
     settings: dict[str, Any] = {"length": 16, "labels": labels, "sites": ROLES, **how}
     return ap.data.from_texts(TEXTS, task=task, **settings)

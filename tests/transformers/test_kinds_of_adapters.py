@@ -63,7 +63,7 @@ REFUSED = ("MULTITASK_PROMPT_TUNING", "POLY", "XLORA")
 
 
 def base_folder(folder: Path) -> Path:
-    """Save a network with random weights, as one that somebody has trained comes."""
+    """Save a network with random weights, in the form of a pretrained one."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     torch.manual_seed(0)

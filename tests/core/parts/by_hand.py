@@ -1,4 +1,4 @@
-"""A controller's memory laid out by hand, so that a part can be asked one question at a time."""
+"""A controller's memory made by hand, to test one method of a part at a time."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class Bench:
         return set(self.state.vectors.counts) - {"v0"}
 
     def sweep(self) -> None:
-        """Drop the vectors that nobody holds any more, as after a commit."""
+        """Drop the vectors that are no longer needed, as after a commit."""
         for name in self.state.vectors.unneeded():
             self.models.drop(name)
 

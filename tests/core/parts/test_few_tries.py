@@ -21,7 +21,7 @@ NAMES = [f"{number:04}" for number in range(MANY)]
 
 
 class Candidates(Sequence[str]):
-    """Names in order that count how many of them are looked at."""
+    """Names in order that count how many of them are read."""
 
     def __init__(self, names: list[str]) -> None:
         self.names, self.seen = names, 0

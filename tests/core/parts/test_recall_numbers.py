@@ -25,7 +25,7 @@ from tests.core.parts.by_hand import Bench, layout
 
 
 class Timeline:
-    """An engine by hand: learners report when the test says so."""
+    """An engine driven by hand: the test decides when learners report."""
 
     def __init__(self, recall: Recall | None, *learners: str) -> None:
         self.models = MemoryModels()

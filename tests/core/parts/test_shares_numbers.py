@@ -1,4 +1,4 @@
-"""Nobody counts for more than a stated share: the arithmetic by hand numbers."""
+"""No learner counts for more than a stated share: the arithmetic by hand."""
 
 from __future__ import annotations
 

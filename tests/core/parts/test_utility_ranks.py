@@ -1,4 +1,4 @@
-"""Oort among many learners looks at few of them, and draws as if it had looked at all."""
+"""Oort reads few of many learners, and draws as if it had read all."""
 
 from __future__ import annotations
 
