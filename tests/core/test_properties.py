@@ -57,8 +57,6 @@ from archipel.core.types import (
     AddUp,
     Cancel,
     Command,
-    Consistency,
-    Consistent,
     Evaluate,
     Evaluated,
     Event,
@@ -68,8 +66,8 @@ from archipel.core.types import (
     Keep,
     Left,
     Metrics,
+    Pooled,
     Progress,
-    Result,
     RolledBack,
     Scored,
     Stop,
@@ -81,6 +79,7 @@ from archipel.core.types import (
     Woke,
     collect_answers,
 )
+from tests.core.answers import LEARNERS, confusion, opinion, pooled, scored_on
 from tests.core.hand import LAYOUT
 from tests.core.replay import Log, crash, fresh
 
@@ -120,7 +119,6 @@ ALGORITHMS: dict[str, Callable[[], Algorithm]] = {
 
 T = TypeVar("T")
 
-LEARNERS = "abcde"
 AT_FIRST = "abc"
 COMMITS = 8
 
@@ -226,7 +224,7 @@ class Engine:
     def join(self, name: str) -> None:
         place = LEARNERS.index(name)
         self.there.add(name)
-        self.tell(Joined(name, 10 + place, validation=place, test=4 - place, fresh=False))
+        self.tell(Joined(name, 10 + place, validation=place, test=scored_on(name), fresh=False))
 
     def leave(self, name: str) -> None:
         self.there.remove(name)
@@ -295,6 +293,9 @@ class Engine:
         """Deliver the opinions of all present sites; one may be lost or invalid."""
         question = self.questions.pop(task)
         self.closed.append(question)
+        if question.pooled:
+            self.pool(question, how, which)
+            return
         opinions = {site: None if site in self.silent[task] else opinion(question, site) for site in question.sites}
         (one,) = self._one(question.sites, which)
         if how == "lose an opinion":
@@ -320,6 +321,19 @@ class Engine:
             assert [record.sites for record in scores] == ([len(counted)] if counted else [])
             assert all(record.version <= last for record in scores)
 
+    def pool(self, question: Evaluate, how: str, which: int) -> None:
+        """Scores were added up; perhaps somebody dropped out, or sent another number of examples than it has."""
+        silent = {*self.silent[question.task], *(self._one(question.sites, which) if how == "lose an opinion" else ())}
+        answer = pooled(question, [site for site in question.sites if site not in silent], how == "senseless opinion")
+        if len(answer.rows) < 3:
+            self.tell(Failed(question.task, "too few have shared secrets", Traffic(down=4)))
+            return
+        said = self.tell(Pooled(question.task, answer, Traffic(36 * len(question.sites), 0, len(question.sites))))
+        records = [c.record for c in said if isinstance(c, Keep)]
+        assert [one.sites for one in records if isinstance(one, Scores)] == (
+            [] if how == "senseless opinion" else [len(answer.rows)]
+        )
+
     def add_up(self, task: int, how: str = "sum", which: int = 0) -> None:
         """Deliver a sum of all learners, or one without a learner, or one with another weight."""
         asked = self.sums.pop(task)
@@ -340,6 +354,8 @@ class Engine:
         before = self._standing()
         if which % 3 == 0:
             said = self.tell(Failed(asked.task, "lost"))
+        elif isinstance(asked, Evaluate) and asked.pooled:
+            said = self.tell(Pooled(asked.task, pooled(asked, asked.sites)))
         elif isinstance(asked, Evaluate):
             said = self.tell(
                 Evaluated(asked.task, collect_answers(asked.probe, [opinion(asked, site) for site in asked.sites]))
@@ -487,20 +503,8 @@ class Engine:
         raise AssertionError(f"no end after 600 events: {self.controller.state}")
 
 
-def confusion(right: int, wrong: int) -> Scored:
-    return Scored(right + wrong, float(wrong), np.array([[right, wrong], [0, 0]]))
-
-
 def kind(question: Evaluate) -> str:
     return "score" if question.record else "evaluate"
-
-
-def opinion(question: Evaluate, site: str) -> Result:
-    draw = np.random.default_rng([abs(question.task), *site.encode()])
-    if isinstance(question.probe, Consistency):
-        return Consistent((float(draw.random()), float(draw.random())))
-    right, wrong = draw.integers(0, 5, size=2)
-    return confusion(int(right), int(wrong))
 
 
 # ------------------------------------------------------------------------------------------------------- the histories

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from archipel.algorithms import fedavg
 from archipel.core.controller import ImpossibleEvent
 from archipel.core.parts import Ending, Evaluation, PeriodicLayers, Rounds, SecureSum
-from archipel.core.records import Committed, Refused
-from archipel.core.types import AddUp, RolledBack
-from tests.core.hand import Hand, Play, failed, joined, summed, tried, withheld
+from archipel.core.records import Committed, Refused, Scores
+from archipel.core.types import AddUp, Evaluated, Pooled, PooledScore, RolledBack, Scored, ScoreTable
+from tests.core.hand import Hand, Play, failed, joined, scored, summed, tried, withheld
 
 METHOD = replace(fedavg(), privacy=SecureSum(threshold=0.7))
 SENT = ((withheld(0),), (withheld(1),), (withheld(2),), (withheld(3), "add 4 a b c d"))
@@ -150,3 +151,81 @@ def test_layers_that_differ_cannot_be_added_up() -> None:
     assert {one.reason for one in hand.all(Refused)} == {
         "learners have sent different layers, which cannot be added up"
     }
+
+
+# ---------------------------------------------------------------------------------------------------- scores in sums
+
+
+def scoring(**settings: object) -> tuple[Hand, int]:
+    """Four learners with test parts of 1, 2, 3 and 4 examples, and the question about version 0."""
+    hand = Hand(METHOD, learners=4, evaluation=Evaluation(at="learners"), **settings)  # type: ignore[arg-type]
+    for test, name in enumerate("abcd", start=1):
+        hand.do(joined(name, 10, test=test))
+    (task,) = [task for task, question in hand.questions.items() if question.pooled]
+    assert hand.questions[task].sites == ("a", "b", "c", "d")
+    return hand, task
+
+
+def test_scores_of_learners_are_asked_for_and_recorded_as_a_sum() -> None:
+    hand, task = scoring()
+    hand.do(Pooled(task, PooledScore((0, 1, 3), scored(5, 2))))
+    told = hand.last(Scores)
+    assert (told.version, told.examples, told.sites) == (0, 7, 3)
+    assert told.metrics["accuracy"] == pytest.approx(5 / 7)
+
+
+WRONG: dict[str, tuple[PooledScore, str]] = {
+    "more than they have": (PooledScore((0, 1, 2), scored(5, 2)), "a score of 7 examples, 6 were registered"),
+    "fewer counts": (
+        PooledScore((0, 1, 3), Scored(7, 1.0, np.array([[5, 0], [0, 0]]))),
+        "a confusion matrix that does not count 7 examples",
+    ),
+    "other classes": (
+        PooledScore((0, 1, 3), Scored(7, 1.0, np.diag([5, 1, 1]))),
+        "a confusion matrix of 3 classes, the task has 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_sum_that_is_not_of_the_learners_examples_is_refused(case: str) -> None:
+    hand, task = scoring()
+    hand.state.classes = 2
+    answer, reason = WRONG[case]
+    hand.do(Pooled(task, answer))
+    assert any(one.reason.startswith(reason) for one in hand.all(Refused))
+    assert not hand.all(Scores)
+
+
+def test_a_sum_of_scores_that_fails_is_recorded_and_the_run_goes_on() -> None:
+    hand, task = scoring(ending=Ending(rounds=1))
+    hand.do(failed(task, "2 of 4 learners have shared secrets, 3 are needed"))
+    assert any(one.reason.startswith("2 of 4 learners") for one in hand.all(Refused))
+    assert len(hand.state.out) == 4
+
+
+def test_scores_of_single_learners_are_no_answer_to_a_question_about_their_sum() -> None:
+    hand, task = scoring()
+    with pytest.raises(ImpossibleEvent, match=r"A ScoreTable in answer to task -1, .* added up"):
+        hand.do(Evaluated(task, ScoreTable.of([scored(1), None, None, None])))
+    single = Hand(
+        replace(METHOD, privacy=SecureSum(single_scores=True)), learners=3, evaluation=Evaluation(at="learners")
+    )
+    for name in "abc":
+        single.do(joined(name, 10, test=1))
+    (task,) = single.questions
+    with pytest.raises(ImpossibleEvent, match=r"A PooledScore in answer to task -1, .* of single sites"):
+        single.do(Pooled(task, PooledScore((0, 1, 2), scored(3))))
+
+
+def test_validation_learners_are_not_asked_for_single_scores_beside() -> None:
+    hand = Hand(METHOD, learners=4, evaluation=Evaluation(at="home"))
+    hand.do(joined("v", 0, test=5, role="validation"))
+    for name in "abcd":
+        hand.do(joined(name))
+    assert [question.sites for question in hand.questions.values()] == [("home",)]
+
+
+def test_the_mean_of_learners_scores_is_refused() -> None:
+    with pytest.raises(ValueError, match=r'adds up scores, and Evaluation\(mean="learners"\) needs single learners'):
+        Hand(METHOD, evaluation=Evaluation(at="learners", mean="learners"))

@@ -14,7 +14,8 @@ import torch
 from archipel.core.parts import SecureSum
 from archipel.federation.learner import local_state, restored_files
 from archipel.federation.learner.local_state import StateFolder, Withheld
-from archipel.federation.learner.masked_updates import MaskedUpdates, SumSettings, reply_in_sum
+from archipel.federation.learner.masked_updates import MaskedUpdates, SumSettings
+from archipel.federation.learner.sum_rounds import reply_in_sum
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import sum_steps
 from archipel.privacy.secure_sum.sum_collector import SumCollector

@@ -129,7 +129,7 @@ def test_orders_that_wait_hold_no_models(site: Callable[..., Site], monkeypatch:
     monkeypatch.setattr(agent_module, "MOST_ORDERS", 30)
     one = site()
     agent, held, models = one.agent, threading.Event(), 0
-    fetch, scored = agent._model, agent._score
+    fetch, scored = agent._model, agent._scorer.answer
 
     async def counted(*given: Any, **named: Any) -> Tensor:
         nonlocal models
@@ -141,7 +141,7 @@ def test_orders_that_wait_hold_no_models(site: Callable[..., Site], monkeypatch:
         return scored(*given)
 
     monkeypatch.setattr(agent, "_model", counted)
-    monkeypatch.setattr(agent, "_score", waits)
+    monkeypatch.setattr(agent._scorer, "answer", waits)
     model = one._model(one._vector())
 
     async def go() -> None:

@@ -106,15 +106,15 @@ def test_an_error_in_a_sum_does_not_hold_up_the_run(
     tmp_path: Path, papers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before this was handled, the error was lost, and the sum stayed open for ever."""
-    mean, failures = SecureRounds._mean, list[object]()
+    outcome, failures = SecureRounds._outcome, list[object]()
 
     def fails_once(rounds: SecureRounds, found: Any) -> Any:
         if not failures:
             failures.append(found)
             raise OSError(5, "Input/output error")
-        return mean(rounds, found)
+        return outcome(rounds, found)
 
-    monkeypatch.setattr(SecureRounds, "_mean", fails_once)
+    monkeypatch.setattr(SecureRounds, "_outcome", fails_once)
     held = hold(sums(), tmp_path, papers=papers)
     assert held.run is not None
     assert len(held.run.commits) == 1

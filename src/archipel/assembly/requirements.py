@@ -13,6 +13,7 @@ from archipel.core.parts.evaluation import HELD_OUT, Evaluation
 from archipel.core.parts.planning import DivideAndConquer
 from archipel.core.parts.protocol import Relay, Rounds, participants
 from archipel.core.parts.weighting import ByDistributedValidation, Product, Weighting
+from archipel.core.scoring import hides_scores
 from archipel.data import Islands
 from archipel.data.array_types import IntArray
 
@@ -34,7 +35,7 @@ def evaluation_of(algorithm: Algorithm, data: Islands, layout: Layout) -> Evalua
             f"{algorithm.name} has {own}, so it is scored on the learners' own test parts, but no learner has one; "
             "split the data with a test part.",
         )
-        return Evaluation(at="learners", mean="learners", metric=metric)
+        return Evaluation(at="learners", mean="examples" if hides_scores(algorithm) else "learners", metric=metric)
     if data.rows.has("test").any():
         return Evaluation(at="held-out test", metric=metric)
     return Evaluation(at="home" if len(data.test) else "learners", metric=metric)

@@ -28,8 +28,8 @@ from archipel.core.parts.noise_terms import NoisePrivacy
 from archipel.core.parts.protocol import Commit, Count, Decision, GiveUp, Later, Offer, Send
 from archipel.core.records import Membership
 from archipel.core.rollback import roll_back
-from archipel.core.scored import ScoreTable
-from archipel.core.scoring import score, take_scores
+from archipel.core.scored import PooledScore, ScoreTable
+from archipel.core.scoring import check_scores, score, take_pooled, take_scores
 from archipel.core.state import Assignment, Models, State, needed_vectors
 from archipel.core.summing import fail_sum
 from archipel.core.tasks import measure, measuring, progress, receive, send, unwanted, waste
@@ -43,6 +43,7 @@ from archipel.core.types import (
     Joined,
     Left,
     Model,
+    Pooled,
     Progress,
     RolledBack,
     Score,
@@ -101,6 +102,7 @@ class Controller:
         algorithm.check(layout)
         ending.check(algorithm.name, layout, algorithm.private(layout))
         _check_privacy(algorithm, ending, norms)
+        check_scores(algorithm, evaluation)
         begins = state is None
         require((initial is None) != (state is None), "Controller: give either an initial model or a saved state.")
         if state is None and initial is not None:
@@ -166,7 +168,7 @@ class Controller:
                     receive(self._context, assignment, event)
                 else:
                     self.state.vectors.discard(event.model)
-            case Evaluated():
+            case Evaluated() | Pooled():
                 return self._evaluated(event)
             case Progress():
                 self._progressed(event)
@@ -232,6 +234,8 @@ class Controller:
     def _failed(self, event: Failed) -> None:
         inquiry = self.state.inquiries.get(event.task)
         if inquiry is not None:
+            if inquiry.pooled:
+                self._context.refuse(event.task, "", event.reason)
             nothing = (None,) * len(inquiry.sites)
             answers = ScoreTable.of(nothing) if isinstance(inquiry.probe, Score) else nothing
             self._answer(event.task, answers, event.traffic)
@@ -261,7 +265,7 @@ class Controller:
         if event.task in self.state.out:
             progress(self._context, self.state.out[event.task], event.steps)
 
-    def _evaluated(self, event: Evaluated) -> bool:
+    def _evaluated(self, event: Evaluated | Pooled) -> bool:
         """Take the answers of sites; return whether something may follow from them."""
         if event.task in self.state.out:
             raise ImpossibleEvent(f"An evaluation in answer to task {event.task}, which asks for training.")
@@ -269,18 +273,24 @@ class Controller:
         if inquiry is None:
             self._close(event.task)  # distinguishes a late answer from an impossible one
             return False
-        if len(event.results) != len(inquiry.sites):
-            raise ImpossibleEvent(f"{len(event.results)} answers to task {event.task}, which asks {inquiry.sites}.")
-        if isinstance(event.results, ScoreTable) != isinstance(inquiry.probe, Score):
+        results = event.results
+        expected = PooledScore if inquiry.pooled else ScoreTable if isinstance(inquiry.probe, Score) else tuple
+        if not isinstance(results, expected):
             raise ImpossibleEvent(
-                f"A {type(event.results).__name__} in answer to task {event.task}, which asks for {inquiry.probe}."
+                f"A {type(results).__name__} in answer to task {event.task}, which asks for {inquiry.probe} "
+                f"{'added up' if inquiry.pooled else 'of single sites'}."
             )
-        return self._answer(event.task, event.results, event.traffic)
+        if not isinstance(results, PooledScore) and len(results) != len(inquiry.sites):
+            raise ImpossibleEvent(f"{len(results)} answers to task {event.task}, which asks {inquiry.sites}.")
+        return self._answer(event.task, results, event.traffic)
 
-    def _answer(self, task: int, answers: SiteAnswers, traffic: Traffic) -> bool:
+    def _answer(self, task: int, answers: SiteAnswers | PooledScore, traffic: Traffic) -> bool:
         context = self._context
         inquiry = self.state.answer(task)
         context.count_traffic("score" if inquiry.update is None else "evaluate", traffic)
+        if isinstance(answers, PooledScore):
+            take_pooled(context, inquiry, answers)
+            return True
         valid = check_answers(context, inquiry, answers)
         if inquiry.update is not None:
             return store(context, inquiry, valid)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from archipel.core.context import ControllerContext
 from archipel.core.records import Capped
-from archipel.core.scored import Scored, ScoreTable
+from archipel.core.scored import PooledScore, Scored, ScoreTable
 from archipel.core.shares import cap
 from archipel.core.state import Evidence, Inquiry, Update
 from archipel.core.types import AUC_BINS, Evaluate, Metrics, Model, Probe, Score, SiteAnswers
@@ -39,7 +39,9 @@ def ask(
     names = (question.model.name,) if reference is None else (question.model.name, reference.name)
     state.ask(
         Inquiry(
-            question.task, question.sites, names, question.probe, update, place, state.version, state.rounds, validators
+            *(question.task, question.sites, names, question.probe, update, place, state.version, state.rounds),
+            validators=validators,
+            pooled=question.pooled,
         )
     )
     context.issue(question)
@@ -70,6 +72,20 @@ def check_answers(context: ControllerContext, inquiry: Inquiry, answers: SiteAns
     for row, reason in invalid.items():
         context.refuse(inquiry.task, inquiry.sites[row], reason)
     return answers.without(invalid)
+
+
+def check_pooled(context: ControllerContext, inquiry: Inquiry, answer: PooledScore) -> ScoreTable:
+    """Return what sites' answers add up to as a table of one row, which is missing if the answer is invalid."""
+    probe, members, table = inquiry.probe, context.state.members, answer.total.as_table()
+    assert isinstance(probe, Score), "only scores are added up"
+    registered = sum(getattr(members[inquiry.sites[row]], probe.part) for row in answer.rows)
+    reason = _invalid_rows(context, table, probe.bins).get(0)
+    if answer.total.count != registered:
+        reason = f"a score of {answer.total.count} examples, {registered} were registered"
+    if reason is None:
+        return table
+    context.refuse(inquiry.task, "", f"{reason}; one of {len(answer.rows)} learners has not sent its score")
+    return table.without((0,))
 
 
 def check_metrics(context: ControllerContext, metrics: Metrics) -> Metrics:

@@ -42,6 +42,15 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PooledScore:
+    """What the answers of several sites to one `Score` add up to, where no single one is seen."""
+
+    rows: tuple[int, ...]
+    """The sites in the sum, as places in the order they were asked."""
+    total: Scored
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class ScoreTable:
     """Answers of several sites to one `Score`, a row per site in the order they were asked.
 

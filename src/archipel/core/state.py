@@ -91,6 +91,8 @@ class Inquiry:
     """Local-training rounds by then."""
     validators: int = 0
     """How many of the last sites are validation learners, whose scores are recorded apart."""
+    pooled: bool = False
+    """Whether the sites' answers are added up before the controller sees them."""
 
 
 @dataclass(slots=True)

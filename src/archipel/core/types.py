@@ -22,6 +22,7 @@ from archipel.core.plan import Phase as Phase
 from archipel.core.plan import Plan as Plan
 from archipel.core.plan import Reports as Reports
 from archipel.core.records import Record
+from archipel.core.scored import PooledScore as PooledScore
 from archipel.core.scored import Scored as Scored
 from archipel.core.scored import ScoreTable as ScoreTable
 from archipel.core.sparse_counts import SparseCounts as SparseCounts
@@ -159,6 +160,8 @@ class Evaluate:
     reference: Model | None = None
     record: bool = False
     """Whether it is for the records only: it costs no virtual time, and its bytes are counted apart."""
+    pooled: bool = False
+    """Whether the engine adds the answers up without showing any single one, and answers with `Pooled`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +247,15 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
+class Pooled:
+    """What the scores of the sites that were asked add up to, where the controller must not see single ones."""
+
+    task: int
+    results: PooledScore
+    traffic: Traffic = Traffic()
+
+
+@dataclass(frozen=True, slots=True)
 class Summed:
     """Updates were added up; the engine has put the model with their weighted mean into the store."""
 
@@ -312,4 +324,4 @@ class RolledBack:
     """The name of the vector that holds them."""
 
 
-Event: TypeAlias = Trained | Evaluated | Summed | Progress | Failed | Woke | Joined | Left | RolledBack
+Event: TypeAlias = Trained | Evaluated | Pooled | Summed | Progress | Failed | Woke | Joined | Left | RolledBack

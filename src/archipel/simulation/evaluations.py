@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from archipel.core.parts.secure_sum import SecureSum
+from archipel.core.pooled_scores import ScoreNumbers
 from archipel.core.records import Probed
 from archipel.core.state import Models
 from archipel.core.types import (
@@ -17,6 +19,8 @@ from archipel.core.types import (
     Consistent,
     Evaluate,
     Evaluated,
+    Failed,
+    Pooled,
     Score,
     Scored,
     ScoreTable,
@@ -31,6 +35,7 @@ from archipel.simulation.clock import Answered, Clock
 from archipel.simulation.fleet import Group
 from archipel.simulation.network import Wire
 from archipel.simulation.personal_models import scored_models
+from archipel.simulation.secure_sums import pool_scores
 from archipel.simulation.simulated_sites import SimulatedSites
 
 
@@ -44,6 +49,10 @@ class Evaluating:
     traffic: Traffic
     missing: list[int] = field(default_factory=list)
     """Positions of answers that were lost, or whose sites have left."""
+    bins: int = 0
+    """Of its histograms of scores."""
+    pooled: bool = False
+    """Whether the answers are added up in a secure sum."""
 
 
 class Evaluations:
@@ -62,8 +71,12 @@ class Evaluations:
         stimuli: Tensor,
         batch: int,
         seed: int,
+        sums: SecureSum | None = None,
     ) -> None:
-        """test: the examples at home. batch: examples of an evaluation step, on which its virtual seconds depend."""
+        """test: the examples at home. batch: examples of an evaluation step, on which its virtual seconds depend.
+
+        sums: how scores are added up, where they are.
+        """
         self.context = context
         self.models = models
         self.sites = sites
@@ -74,6 +87,7 @@ class Evaluations:
         self.stimuli = stimuli
         self.batch = batch
         self.seed = seed
+        self.sums = sums
         self.out: dict[int, Evaluating] = {}
         self._results: dict[int, PendingResult[SiteAnswers]] = {}
         self._parts = lru_cache(maxsize=256)(self._parts_of)
@@ -84,7 +98,8 @@ class Evaluations:
         down = self._send(command)
         seconds, now = self._answer_seconds(command, down), self.clock.now
         due = [now + own for own in seconds]
-        started = Evaluating(command.sites, due, Traffic(sum(down), 0, sum(map(bool, down))))
+        started = Evaluating(command.sites, due, Traffic(sum(down), 0, sum(map(bool, down))), pooled=command.pooled)
+        started.bins = command.probe.bins if isinstance(command.probe, Score) else 0
         if self._some_drop and not command.record:
             started.missing += [
                 position
@@ -98,8 +113,8 @@ class Evaluations:
             return None
         return Probed(command.task, command.sites, tuple(seconds))
 
-    def answer(self, task: int) -> Evaluated | None:
-        """Return the answers of an evaluation; None if they were returned before."""
+    def answer(self, task: int) -> Evaluated | Pooled | Failed | None:
+        """Return the answers of an evaluation, or what they add up to; None if they were returned before."""
         ended = self.out.pop(task, None)
         if ended is None:
             return None
@@ -108,6 +123,10 @@ class Evaluations:
             if task >= 0:  # scores for the records are not attacked
                 answers = self._claimed(answers, ended.sites)
             answers = answers.without(ended.missing)
+            if ended.pooled:
+                assert self.sums is not None, "only an algorithm with secure sums adds scores up"
+                numbers = ScoreNumbers(self.context.classes, ended.bins, self.context.per_token)
+                return pool_scores(self.sums, numbers, task, ended.sites, answers, ended.traffic)
         else:
             answers = tuple(None if i in ended.missing else answer for i, answer in enumerate(answers))
         return Evaluated(task, answers, ended.traffic)

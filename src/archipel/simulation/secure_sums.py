@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from archipel.core.controller import Controller
 from archipel.core.parts.secure_sum import SecureSum, change_of_layers, mean_model
 from archipel.core.parts.weighting import Equally
-from archipel.core.types import AddUp, Failed, Summed, Traffic
+from archipel.core.pooled_scores import ImpossibleScores, ScoreNumbers
+from archipel.core.scored import PooledScore, ScoreTable
+from archipel.core.types import AddUp, Failed, Pooled, Summed, Traffic
 from archipel.privacy.noise import derived_key
 from archipel.simulation.network import Wire
 
@@ -45,3 +49,25 @@ def add_up(controller: Controller, wire: Wire, command: AddUp) -> Summed | Faile
     models.write(f"s{command.task}", model)
     up = wire.add_up(command.layers, settings.bits, len(numbers))
     return Summed(command.task, f"s{command.task}", command.tasks, weight, Traffic(up=up, sites=len(numbers)))
+
+
+def pool_scores(
+    settings: SecureSum, numbers: ScoreNumbers, task: int, sites: Sequence[str], table: ScoreTable, traffic: Traffic
+) -> Pooled | Failed:
+    """Add up the scores in a table, as the sites that have answered would."""
+    from archipel.privacy.secure_sum.masks import whole_type  # imported late: they need the extra `privacy`
+    from archipel.privacy.secure_sum.rehearsal import rehearse
+    from archipel.privacy.secure_sum.sum_messages import SecureSumRefused
+
+    rows = tuple(row for row, answer in enumerate(table) if answer is not None)
+    told = {
+        sites[row]: numbers.encode(answer).view(whole_type(64))
+        for row in rows
+        if (answer := table.row(row)) is not None
+    }
+    try:
+        total = rehearse(sorted(told), f"scores {task}", told, least=settings.at_least, threshold=settings.threshold)
+        pooled = PooledScore(rows, numbers.decode(total, len(rows)))
+    except (ImpossibleScores, SecureSumRefused) as error:
+        return Failed(task, str(error), traffic)
+    return Pooled(task, pooled, traffic)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from archipel.core.controller import Controller
 from archipel.core.parts.privacy import SumInEngine
+from archipel.core.parts.secure_sum import SecureSum
 from archipel.core.records import Record, Stamped
 from archipel.core.types import (
     AddUp,
@@ -91,7 +92,9 @@ class Simulator:
             seed=seed,
             budgets=budgets,
         )
-        self.evaluations = Evaluations(*shared, test=test, stimuli=stimuli, batch=batch, seed=seed)
+        privacy = controller.algorithm.privacy
+        sums = privacy if isinstance(privacy, SecureSum) else None
+        self.evaluations = Evaluations(*shared, test=test, stimuli=stimuli, batch=batch, seed=seed, sums=sums)
         self.records = RecordLog()
         self.handled = 0
         """Events handled so far."""

@@ -26,12 +26,13 @@ from archipel.core.parts.evaluation import Evaluation
 from archipel.core.parts.planning import ValidationCycle
 from archipel.core.parts.secure_sum import SecureSum
 from archipel.core.parts.weighting import Equally
+from archipel.core.scoring import check_scores, hides_scores
 from archipel.core.state import State
 from archipel.core.types import Consistency, Evaluate, Result
 from archipel.data import Island, Islands
 from archipel.data.standardise import Moments, standardised_by
 from archipel.federation.controller.engine import Federation
-from archipel.federation.controller.secure_rounds import SumRules
+from archipel.federation.controller.sum_totals import SumRules
 from archipel.federation.controller.terms import Limits, ListedLearner, Terms
 from archipel.federation.security.names import check_name
 from archipel.federation.security.revocation import REVOKED, RevocationList
@@ -309,7 +310,7 @@ def host(study: Study) -> Hosting:
         if isinstance(planner, ValidationCycle):
             for guest in terms.learners.values():
                 planner.cycle_of(guest.group)  # raises if there are no thresholds for the group
-    _check_scores(algorithm, evaluation)
+    check_scores(algorithm, evaluation)
     ending = settings.get("ending") or Ending(rounds=20)
     layout = work.layout
 
@@ -322,22 +323,12 @@ def host(study: Study) -> Hosting:
     return Hosting(study, algorithm, layout, terms, ending, evaluation, seed, secret, initial, data, home)
 
 
-def _check_scores(algorithm: Algorithm, evaluation: Evaluation) -> None:
-    """Refuse scores that tell the controller about single learners although updates are hidden from it."""
-    privacy = algorithm.privacy
-    require(
-        not isinstance(privacy, SecureSum) or privacy.single_scores or evaluation.at == "home",
-        f'Evaluation(at="{evaluation.at}"): SecureSum hides updates but not scores: each learner sends its counts '
-        "of right and wrong answers by class. Score the model at home, or accept that with "
-        "SecureSum(single_scores=True).",
-    )
-
-
 def _evaluation(algorithm: Algorithm, data: Islands, layout: Layout, at_home: bool) -> Evaluation:
     """Return the default evaluation: a simulation's, or without data here the learners' own test parts, pooled."""
     if at_home:
         return evaluation_of(algorithm, data, layout)
-    mean: Literal["examples", "learners"] = "learners" if algorithm.private(layout) else "examples"
+    single = bool(algorithm.private(layout)) and not hides_scores(algorithm)
+    mean: Literal["examples", "learners"] = "learners" if single else "examples"
     return Evaluation(at="learners", mean=mean, metric=default_metric(data))
 
 

@@ -38,6 +38,11 @@ class Privacy(Part):
     hides_updates = True
     """Whether records must not contain anything computed from single updates."""
 
+    @property
+    def hides_scores(self) -> bool:
+        """Whether learners' scores are added up so that the controller sees no single one."""
+        return False
+
     def begin(self, view: View, algorithm: Composition, ending: Ending, learners: int, private: Sequence[str]) -> None:
         """Prepare a run of this many learners; refuse settings that cannot be met."""
 

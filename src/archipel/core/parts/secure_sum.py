@@ -68,8 +68,8 @@ class SecureSum(NoisePrivacy, SumInEngine):
     at_least: int = 3
     """Fewest learners of a round; of two, each would know the other's update."""
     single_scores: bool = False
-    """In a federation, learners also send scores on their own examples one by one: counts of each class, right and
-    wrong. They are not added up."""
+    """Learners send scores on their own examples one by one: counts of each class, right and wrong. Without it they
+    are added up like updates."""
 
     def __post_init__(self) -> None:
         if self.noised:
@@ -97,6 +97,10 @@ class SecureSum(NoisePrivacy, SumInEngine):
     def noised(self) -> bool:
         """Whether learners add noise to their numbers."""
         return self.epsilon is not None or self.noise is not None
+
+    @property
+    def hides_scores(self) -> bool:
+        return not self.single_scores
 
     @property
     def keyed(self) -> bool:  # type: ignore[override]

@@ -17,6 +17,7 @@ from archipel.federation.controller.piecewise_uploads import PiecewiseUploads
 from archipel.federation.controller.secure_rounds import SecureRounds
 from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.controller.site_evaluations import SiteEvaluations
+from archipel.federation.controller.sum_totals import AddScores
 from archipel.federation.controller.terms import Rejected, RetryLater, Terms
 from archipel.federation.controller.uploads import (
     BROKEN_OFF,
@@ -101,7 +102,7 @@ class Answers:
             return await self._unexpected(name, head)
         if isinstance(command, Evaluate):
             return self._evaluations.receive(name, command, head)
-        if isinstance(command, AddUp):
+        if isinstance(command, AddUp | AddScores):
             return await self._sums.receive(session, command, head, pieces)
         receipt = await self._update(session, command, head, pieces)
         self._meters.latency.observe(time.monotonic() - began)

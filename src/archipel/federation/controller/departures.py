@@ -9,6 +9,7 @@ from archipel.federation.controller.outbox import Outbox
 from archipel.federation.controller.secure_rounds import SecureRounds
 from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.controller.site_evaluations import SiteEvaluations
+from archipel.federation.controller.sum_totals import AddScores
 
 
 class Departures:
@@ -35,7 +36,7 @@ class Departures:
         """
         yield Left(session.name)
         for task, command in list(session.orders.items()):
-            if isinstance(command, AddUp):
+            if isinstance(command, AddUp | AddScores):
                 self._sums.gone(session.name, task)
             elif isinstance(command, Train):
                 yield Failed(task, reason, self._outbox.traffic(task))

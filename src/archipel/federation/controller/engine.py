@@ -32,6 +32,7 @@ from archipel.core.types import (
     Finish,
     Keep,
     Left,
+    Pooled,
     Stop,
     Summed,
     Train,
@@ -49,10 +50,11 @@ from archipel.federation.controller.operators import Operators
 from archipel.federation.controller.orders import Orders
 from archipel.federation.controller.outbox import Outbox, TaskDeadline
 from archipel.federation.controller.piecewise_uploads import PiecewiseUploads
-from archipel.federation.controller.secure_rounds import SecureRounds, SumRules
+from archipel.federation.controller.secure_rounds import SecureRounds
 from archipel.federation.controller.sessions import LearnerSession
 from archipel.federation.controller.site_evaluations import SiteEvaluations
 from archipel.federation.controller.status_board import StatusBoard
+from archipel.federation.controller.sum_totals import SumRules
 from archipel.federation.controller.terms import HomeSite, Terms
 from archipel.federation.controller.thread_pools import ThreadPools
 from archipel.federation.security.revocation import RevocationList
@@ -101,14 +103,15 @@ class Federation:
         self.calls = Calls()
         self.deadline = TaskDeadline(terms.task_deadline)
         self.outbox = Outbox(self.log, self.sessions, durable.layout, self.meters)
-        self.evaluations = SiteEvaluations(
-            self.log, self.sessions, self.outbox, self.workers, self.meters, home, terms.opinion_deadline
-        )
         self._large_pieces = Limiter(LARGE_PIECES, PIECE_SECONDS)
         self.large = PiecewiseUploads(self.log, self.workers, self._large_pieces)
         self.sums = SecureRounds(
             *(self.log, self.sessions, self.workers, self.large, sums),
             federation=self._name(),
+            deadline=terms.opinion_deadline,
+        )
+        self.evaluations = SiteEvaluations(
+            *(self.log, self.sessions, self.outbox, self.workers, self.sums, self.meters, home),
             deadline=terms.opinion_deadline,
         )
         self.departures = Departures(self.outbox, self.evaluations, self.sums)
@@ -183,6 +186,7 @@ class Federation:
         if not self._open:
             self._open = True
             await self.joining.load()
+            await self.sums.load()
             self._resume()
 
     def _resume(self) -> None:
@@ -207,11 +211,11 @@ class Federation:
         while True:
             events, commands = await self.log.next_batch()
             for event in events:
-                if isinstance(event, Summed | Failed):
+                if isinstance(event, Summed | Pooled | Failed):
                     self.workers.start(self.sums.close(event.task))
-                if isinstance(event, Trained | Failed | Evaluated):
+                if isinstance(event, Trained | Failed | Evaluated | Pooled):
                     self.outbox.close(event.task)
-                if isinstance(event, Failed | Evaluated):
+                if isinstance(event, Failed | Evaluated | Pooled):
                     self.evaluations.close(event.task)
             # questions first: they are about the learners before their private layers train further
             for command in sorted(commands, key=lambda command: not isinstance(command, Evaluate)):

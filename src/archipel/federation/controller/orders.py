@@ -14,6 +14,7 @@ from archipel.federation.controller.limiter import Backlog, Limiter
 from archipel.federation.controller.outbox import LAST_MODEL, Outbox
 from archipel.federation.controller.secure_rounds import SecureRounds
 from archipel.federation.controller.sessions import FETCHED, LearnerSession, Notice
+from archipel.federation.controller.sum_totals import AddScores
 from archipel.federation.controller.terms import Missing, Rejected
 from archipel.federation.controller.thread_pools import ThreadPools
 from archipel.federation.wire import federation_pb2 as pb
@@ -126,7 +127,7 @@ class Orders:
             return None
         if what == "finish":
             return pb.Order(finish=pb.Task(task=task)).SerializeToString()
-        if isinstance(command, AddUp):
+        if isinstance(command, AddUp | AddScores):
             step = self._sums.order(session.name, command)
             return None if step is None else step.SerializeToString()
         try:
@@ -194,7 +195,7 @@ class Orders:
             raise Rejected(f"There is no layer {unknown[0][:100]!r}." if unknown else "A layer is requested twice.")
         command = session.orders.get(want.task)
         over = want.task == LAST_MODEL and self._log.finished.is_set()
-        if isinstance(command, AddUp) or (command is None and not over):
+        if isinstance(command, AddUp | AddScores) or (command is None and not over):
             raise Missing(f"Task {want.task} is not a task of {name}, or is closed.")
         model = self._log.state.model.name if command is None else command.model.name
         if want.shift:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import logging
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -16,64 +17,62 @@ from functools import partial
 
 import numpy as np
 
-from archipel.core.parts.secure_sum import SecureSum, mean_model
-from archipel.core.types import AddUp, Failed, Summed, Traffic
+from archipel.core.pooled_scores import ImpossibleScores, ScoreNumbers
+from archipel.core.types import AddUp, Failed, Score, Traffic
 from archipel.federation.controller.event_log import EventLog
 from archipel.federation.controller.limiter import Quota
 from archipel.federation.controller.piecewise_uploads import PiecewiseUploads
 from archipel.federation.controller.sessions import LearnerSession
+from archipel.federation.controller.sum_totals import (
+    AddScores,
+    ScoreTotal,
+    SumOutcome,
+    SumRules,
+    Total,
+    UpdateTotal,
+)
 from archipel.federation.controller.terms import RetryLater
 from archipel.federation.controller.thread_pools import ThreadPools
 from archipel.federation.controller.uploads import BROKEN_OFF, SMALL, TOO_MUCH, Expected
 from archipel.federation.storage.blobs import Buffer
 from archipel.federation.storage.durable_controller import DurableController, Moved
 from archipel.federation.storage.journal import SumRow
-from archipel.federation.storage.stored_models import Delivery, as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import sum_steps
 from archipel.federation.wire.body import InvalidUpdate
-from archipel.privacy.secure_sum.masking_learner import Verify
 from archipel.privacy.secure_sum.masks import whole_type
-from archipel.privacy.secure_sum.quantiser import BeyondRange, Quantiser
+from archipel.privacy.secure_sum.quantiser import BeyondRange
 from archipel.privacy.secure_sum.sum_collector import SumCollector
 from archipel.privacy.secure_sum.sum_messages import PHASES, SecureSumRefused
 
-GONE, CLOSED = "gone", "closed"
-"""Kinds of rows beside the phases: a learner has left the sum; a phase is over."""
+GONE, CLOSED, COHORT = "gone", "closed", "cohort"
+"""Kinds of rows beside the phases: a learner has left the sum; a phase is over; whose scores are added up."""
 UNASKED = 600
 """Answers a minute of a learner that is not waited for."""
 
 log = logging.getLogger("archipel.federation")
 
 
-@dataclass(frozen=True)
-class SumRules:
-    """The settings of the study's secure sums."""
-
-    sums: SecureSum
-    equally: bool
-    verify: Verify
-    """Checks a learner's signature against the authority."""
-    noise: float = 0.0
-    """That any sum of a cohort has at least, in clips."""
-
-
 @dataclass
 class OpenSum:
     """An open sum."""
 
-    command: AddUp
+    command: AddUp | AddScores
+    total: Total
     collector: SumCollector
-    size: int
-    """Bytes of a learner's masked numbers."""
     due: float
     masked: dict[str, SumRow] = field(default_factory=dict)
     """Rows of masked numbers by learner."""
     finishing: bool = False
 
+    @property
+    def size(self) -> int:
+        """Bytes of a learner's masked numbers."""
+        return self.total.size * self.total.bits // 8
+
 
 class SecureRounds:
-    """Carry out `AddUp`."""
+    """Carry out `AddUp`, and add up scores."""
 
     def __init__(
         self,
@@ -92,6 +91,8 @@ class SecureRounds:
         self.active = rules is not None
         """Whether the study has secure sums."""
         self._durable: DurableController = event_log.durable
+        self.begun: dict[int, tuple[str, ...]] = {}
+        """Sums of scores that an earlier process has begun, and whose."""
         self._open: dict[int, OpenSum] = {}
         self._rows: list[tuple[SumRow, asyncio.Future[str]]] = []
         self._unasked = Quota(UNASKED)
@@ -100,19 +101,39 @@ class SecureRounds:
     # ------------------------------------------------------------------------------------------------------ beginning
 
     async def begin(self, command: AddUp) -> None:
-        """Begin a sum, or continue one of an earlier process."""
+        """Begin a sum of updates, or continue one of an earlier process."""
+        assert self._rules is not None, "a study without secure sums adds nothing up"
+        await self._begin(command, UpdateTotal(command, self._rules, self._durable))
+
+    async def begin_scores(self, command: AddScores, traffic: Traffic, moved: Moved) -> None:
+        """Begin a sum of scores, or continue one of an earlier process; traffic, moved: of the question."""
+        state, probe = self._log.state, command.question.probe
+        assert isinstance(probe, Score), "only scores are added up"
+        numbers = ScoreNumbers(state.classes, probe.bins, state.per_token)
+        await self._begin(command, ScoreTotal(command, numbers, traffic, moved))
+
+    async def load(self) -> None:
+        """Read whose scores an earlier process has begun to add up."""
+        rows = await self._log.in_writer(lambda: self._durable.journal.sum_rows_of(COHORT))
+        self.begun = {row.task: tuple(json.loads(row.content)) for row in rows}
+
+    async def keep_scorers(self, command: AddScores) -> None:
+        """Write down whose scores are added up, so that a later process adds up the same."""
+        row = SumRow(command.task, "", COHORT, json.dumps(command.learners).encode(), "")
+        await self._log.in_writer(lambda: self._durable.journal.keep_sum_rows([row]))
+
+    async def _begin(self, command: AddUp | AddScores, total: Total) -> None:
         rules = self._rules
         assert rules is not None, "a study without secure sums adds nothing up"
-        layout = self._durable.layout
-        numbers = 1 + sum(layout.layers[place].size for place in layout.indices(command.layers))
         name = f"{self._federation}/{command.task}"
         collector = SumCollector(
             name, command.learners, least=rules.sums.at_least, threshold=rules.sums.threshold, verify=rules.verify
         )
         due = self._log.now + self._deadline
-        found = self._open[command.task] = OpenSum(command, collector, numbers * rules.sums.bits // 8, due)
+        found = self._open[command.task] = OpenSum(command, total, collector, due)
         for row in await self._log.in_writer(lambda: self._pinned_rows(command.task)):
-            self._count(found, row)
+            if row.kind != COHORT:
+                self._count(found, row)
         for learner in command.learners:
             self._sessions[learner].orders[command.task] = command
         self._tell(found)
@@ -134,7 +155,7 @@ class SecureRounds:
         for learner in sorted(found.collector.waiting):
             self._sessions[learner].tell("do", found.command.task)
 
-    def order(self, learner: str, command: AddUp) -> pb.Order | None:
+    def order(self, learner: str, command: AddUp | AddScores) -> pb.Order | None:
         """Return the request for a learner; None if the phase does not wait for it."""
         found = self._open.get(command.task)
         if found is None or found.collector.phase == "over" or learner not in found.collector.waiting:
@@ -143,8 +164,7 @@ class SecureRounds:
         collector, step = found.collector, pb.SumStep(task=command.task, phase=found.collector.phase)
         match collector.phase:
             case "advertise":
-                step.training = command.tasks[command.learners.index(learner)]
-                step.layers.extend(command.layers)
+                found.total.ask(learner, step)
                 step.terms.CopyFrom(sum_steps.encode_terms(self._rules.sums))
             case "share":
                 cohort = collector.cohort_for(learner)
@@ -159,7 +179,7 @@ class SecureRounds:
     # -------------------------------------------------------------------------------------------------------- answers
 
     async def receive(
-        self, session: LearnerSession, command: AddUp, head: pb.Head, pieces: AsyncIterator[Buffer]
+        self, session: LearnerSession, command: AddUp | AddScores, head: pb.Head, pieces: AsyncIterator[Buffer]
     ) -> pb.Receipt:
         """Receive a learner's answer to a phase; it is on disk when this returns."""
         found, name = self._open.get(command.task), session.name
@@ -350,54 +370,28 @@ class SecureRounds:
     def _fail(self, found: OpenSum, reason: str) -> None:
         log.warning("a sum has failed", extra={"task": found.command.task, "reason": reason})
         self._log.note("controller", "no sum", task=found.command.task, reason=reason)
-        self._log.post(Failed(found.command.task, reason))
+        self._log.post(Failed(found.command.task, reason, found.total.traffic))
 
     async def _finish(self, found: OpenSum) -> None:
-        """Add up, remove the masks, and give the controller the mean."""
-        command = found.command
+        """Add up, remove the masks, and give the controller the result."""
         try:
-            delivery, weight, liars = await self._workers.run(lambda: self._mean(found))
-        except (SecureSumRefused, BeyondRange) as refused:
+            outcome, liars = await self._workers.run(lambda: self._outcome(found))
+        except (SecureSumRefused, BeyondRange, ImpossibleScores) as refused:
             self._fail(found, str(refused))
             return
         for name in liars:
-            self._log.note(name, "gave wrong shares", task=command.task)
-            log.warning("a learner gave wrong shares", extra={"learner": name, "task": command.task})
-        senders = found.collector.senders
-        tasks = tuple(t for t, name in zip(command.tasks, command.learners, strict=True) if name in senders)
-        layout, bits = self._durable.layout, self._bits
-        moved: Moved = {
-            "train up": {
-                name: len(senders) * layout.bytes(layout.indices([name])) * bits // 32 for name in command.layers
-            }
-        }
-        up = sum(moved["train up"].values())
-        event = Summed(command.task, f"s{command.task}", tasks, weight, Traffic(up=up, sites=len(senders)))
-        self._log.post(event, None, delivery, moved=moved)
+            self._log.note(name, "gave wrong shares", task=found.command.task)
+            log.warning("a learner gave wrong shares", extra={"learner": name, "task": found.command.task})
+        self._log.post(outcome.event, None, outcome.delivery, moved=outcome.moved)
 
-    @property
-    def _bits(self) -> int:
-        assert self._rules is not None
-        return self._rules.sums.bits
-
-    def _mean(self, found: OpenSum) -> tuple[Delivery, int, frozenset[str]]:
-        """In a thread: the file of the mean of all updates, the sum of their weights, and who gave wrong shares."""
-        rules, command, layout = self._rules, found.command, self._durable.layout
-        assert rules is not None
-        dtype = whole_type(rules.sums.bits)
-        total = np.zeros(found.size // dtype.itemsize, dtype)
+    def _outcome(self, found: OpenSum) -> tuple[SumOutcome, frozenset[str]]:
+        """In a thread: what the sum leads to, and who gave wrong shares."""
+        dtype = whole_type(found.total.bits)
+        total = np.zeros(found.total.size, dtype)
         for name in sorted(found.collector.senders):
             total += np.frombuffer(self._numbers(found.masked[name]), dtype)
         total, liars = found.collector.unmask(total)
-        places = layout.indices(command.layers)
-        start = self._durable.models.read(command.start)
-        quantiser: Quantiser = rules.sums.quantiser(found.collector.cohort, rules.equally, rules.noise)
-        model, weight = mean_model(quantiser, total, len(found.collector.senders), start, layout.slices(places))
-        pieces = [as_bytes(model[layout.layers[place].start : layout.layers[place].stop]) for place in places]
-        blob = self._durable.blobs.put(pieces)
-        self._durable.blobs.pin(blob)
-        hashes = {layout.names[at]: hashlib.sha256(piece).hexdigest() for at, piece in zip(places, pieces, strict=True)}
-        return Delivery(blob, 0, tuple(places), hashes), weight, liars
+        return found.total.outcome(total, found.collector), liars
 
     def _numbers(self, row: SumRow) -> bytes:
         if row.blob:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from archipel.core.types import AddUp, Evaluate, Train
+from archipel.federation.controller.sum_totals import AddScores
 
 Notice: TypeAlias = Literal["do", "finish", "cancel", "stop", "leave"]
 """The kinds of notices about a task; "leave" ends the Listen call."""
@@ -30,7 +31,7 @@ class LearnerSession:
     name: str
     seen: float = 0.0
     """When its last heartbeat came."""
-    orders: dict[int, Train | Evaluate | AddUp] = field(default_factory=dict)
+    orders: dict[int, Train | Evaluate | AddUp | AddScores] = field(default_factory=dict)
     """Its open tasks."""
     queue: asyncio.Queue[tuple[Notice, int]] | None = None
     """Notices to send next; None while it does not listen."""

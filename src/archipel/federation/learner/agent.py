@@ -18,18 +18,20 @@ import grpc
 import torch
 from torch import Tensor
 
-from archipel.core.frozen_weights import copied
 from archipel.core.types import Plan
 from archipel.federation.learner.example_privacy import ExamplePrivacy
 from archipel.federation.learner.link import Link, TurnedAway, bounded
+from archipel.federation.learner.local_scorer import LocalScorer
 from archipel.federation.learner.local_state import Memory, Owed, StateFolder
 from archipel.federation.learner.local_trainer import LocalTrainer
-from archipel.federation.learner.masked_updates import MaskedUpdates, Signatures, reply_in_sum
+from archipel.federation.learner.masked_scores import MaskedScores
+from archipel.federation.learner.masked_updates import MaskedUpdates
 from archipel.federation.learner.order_record import OrderRecord
 from archipel.federation.learner.owed_answers import head_of, owe, withhold
 from archipel.federation.learner.policy import Probes, Questions, Refusal, failure_reason, without_validation
 from archipel.federation.learner.received_vectors import receive_shift, unpack
 from archipel.federation.learner.site_data import LocalSite
+from archipel.federation.learner.sum_rounds import Signatures, SumRounds, reply_in_sum
 from archipel.federation.learner.task_keys import TaskKeys
 from archipel.federation.logs import printable
 from archipel.federation.storage.blobs import Buffer
@@ -37,10 +39,8 @@ from archipel.federation.storage.stored_models import as_bytes
 from archipel.federation.wire import federation_pb2 as pb
 from archipel.federation.wire import messages
 from archipel.federation.wire.body import Bodies
-from archipel.kernels.threads import threads
-from archipel.learner.learner import Job, Learner, TrainingContext
+from archipel.learner.learner import Job
 from archipel.learner.personal_model import used_model
-from archipel.learner.probes import score
 from archipel.learner.training import report
 
 GOODBYE = 60.0
@@ -92,10 +92,8 @@ class Agent:
         self.bodies = Bodies(self.island.work.layout)
         self.island.learner.private, self.island.learner.kept = self.memory.private, self.memory.kept
         self._trainer = ThreadPoolExecutor(1, "trainer")
-        self._threads = torch.get_num_threads()  # new threads inherit the number of threads that is set now
-        self.trainer = LocalTrainer(self.island, self._threads)
+        self.trainer = LocalTrainer(self.island, torch.get_num_threads())
         self._evaluator = ThreadPoolExecutor(1, "evaluator")
-        self._bench = self._a_bench()
         self._heartbeat, self._silence = 5.0, 30.0
         self._trainings, self._evaluations, self._summing = (asyncio.Semaphore(MODELS) for _ in range(3))
         self._lost = asyncio.Event()  # the controller has taken it for gone
@@ -103,14 +101,15 @@ class Agent:
         self._keys = TaskKeys(self.island.seed, self.island.learner.name, self.memory)
         examples = len(self.island.learner.train)
         self.sums: MaskedUpdates | None = None
+        self.scores: MaskedScores | None = None
         if (settings := self.island.sums) is not None:
-            self.sums = MaskedUpdates(self.island.learner.name, self.folder, settings, examples, self.signatures)
+            own = (self.island.learner.name, self.folder)
+            self.sums = MaskedUpdates(*own, settings, examples, self.signatures)
+            if settings.sums.hides_scores:
+                self.scores = MaskedScores(*own, settings.sums, self.signatures)
+        self._scorer = LocalScorer(self.island, self.scores)
         self._examples = ExamplePrivacy(self.island.budget, self.memory, examples, self.island.sums)
         self._settling: set[int] = set()  # tasks whose answers are on their way
-
-    def _a_bench(self) -> TrainingContext:
-        """Return a second network, for evaluating models during training."""
-        return replace(self.island.work, module=copied(self.island.work.module))
 
     # ------------------------------------------------------------------------------------------------------- running
 
@@ -176,7 +175,7 @@ class Agent:
         self.memory.moments = digest
         island.work = island.standardise(everybodys)
         island.standardise = None
-        self._bench = self._a_bench()
+        self._scorer.begin_anew()
 
     async def _listen(self) -> None:
         """Receive orders until the connection is lost."""
@@ -337,17 +336,18 @@ class Agent:
         metrics = report(work, job, vector.to(work.x.device), job.epochs)
         if "validation" in self.refuses:
             metrics = replace(metrics, losses=())  # a cycle has followed them
-        if not learner.keep(work.layout, plan.private, vector, work.kept_after(job.kept, vector)):
-            raise ValueError("its private layers hold numbers that are not finite")
         layers = tuple(name for name in plan.sends(work.layout.names) if name not in unwanted)
         about, layout, memory = training.order, work.layout, self.memory
-        metrics = self._examples.charged(metrics, plan, job.epochs)
-        if self.sums is None:
-            had = {layer.name: layer.sha256.hex() for layer in about.model}
-            owed = owe(memory, layout, about.task, job, layers, had, metrics)
-        else:
-            owed = withhold(memory, layout, about.task, job, carried, layers, metrics)
-        self.folder.save()
+        with self.folder.lock:  # a sum that saves the folder meanwhile must not save half of it
+            if not learner.keep(work.layout, plan.private, vector, work.kept_after(job.kept, vector)):
+                raise ValueError("its private layers hold numbers that are not finite")
+            metrics = self._examples.charged(metrics, plan, job.epochs)
+            if self.sums is None:
+                had = {layer.name: layer.sha256.hex() for layer in about.model}
+                owed = owe(memory, layout, about.task, job, layers, had, metrics)
+            else:
+                owed = withhold(memory, layout, about.task, job, carried, layers, metrics)
+            self.folder.save()
         return owed
 
     async def _settle(self, owed: Owed) -> None:
@@ -380,10 +380,11 @@ class Agent:
         """Go through a phase of a secure sum."""
         self.memory.sequence += 1
         loop, sequence = asyncio.get_running_loop(), self.memory.sequence
-        head, body = await loop.run_in_executor(None, reply_in_sum, self.sums, step, sequence)
+        sums: SumRounds | None = self.sums if step.task >= 0 else self.scores  # scores are numbered downwards
+        head, body = await loop.run_in_executor(None, reply_in_sum, sums, step, sequence)
         receipt = await self._give(head, body)
-        if self.sums is not None and step.phase == "reveal" and receipt.verdict == pb.Receipt.KEPT:
-            self.sums.end(step.task)
+        if sums is not None and step.phase == "reveal" and receipt.verdict == pb.Receipt.KEPT:
+            sums.end(step.task)
 
     # ---------------------------------------------------------------------------------------------------- evaluation
 
@@ -392,23 +393,18 @@ class Agent:
         self.memory.sequence += 1
         head = pb.Head(task=order.task, sequence=self.memory.sequence)
         try:
-            self._questions.admit(order, self.refuses)
-            vector = await self._model(order.task, order.model, order.enclosed, keep=order.keep)
-            loop = asyncio.get_running_loop()
-            scored = await loop.run_in_executor(self._evaluator, lambda: self._score(order, vector, learner))
+            scored = pb.Scored()
+            if not self._scorer.keeps(order):
+                self._questions.admit(order, self.refuses)
+                vector = await self._model(order.task, order.model, order.enclosed, keep=order.keep)
+                answer, loop = self._scorer.answer, asyncio.get_running_loop()
+                scored = await loop.run_in_executor(self._evaluator, answer, order, vector, learner)
             head.scored.CopyFrom(scored)
         except TurnedAway:
             raise
         except Exception as error:
             head.failed = failure_reason(error, order.task)
         await self._give(head)
-
-    def _score(self, order: pb.Evaluate, vector: Tensor, learner: Learner) -> pb.Scored:
-        work, part = self._bench, learner.validation if order.part == "validation" else learner.test
-        with threads(self._threads):
-            # evidence is about what was sent; scores for the records are numbered downwards
-            own = learner.with_private(work.layout, vector) if order.task >= 0 else used_model(work, learner, vector)
-            return messages.encode_scored(score(work, own.to(work.x.device), part, order.bins))
 
     # -------------------------------------------------------------------------------------------------------- models
 
@@ -440,7 +436,7 @@ class Agent:
         except (TurnedAway, ValueError, TimeoutError) as error:
             log.warning("the last model did not come", extra={"reason": str(error)})
             return
-        used = partial(used_model, self._bench, self.island.learner.snapshot(), vector)
+        used = partial(used_model, self._scorer.work, self.island.learner.snapshot(), vector)
         self.last_model = (await asyncio.get_running_loop().run_in_executor(self._evaluator, used)).cpu()
 
 

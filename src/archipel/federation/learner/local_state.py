@@ -7,6 +7,7 @@ file at once: a learner that is asked for the same task again gives the same ans
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,6 +49,17 @@ class Withheld:
 
 
 @dataclass(slots=True)
+class HeldScore:
+    """A score that goes into a secure sum, and into no other."""
+
+    task: int
+    question: str
+    """By which it is known when it is asked again."""
+    numbers: Tensor
+    """In int64, as `ScoreNumbers` has them."""
+
+
+@dataclass(slots=True)
 class Memory:
     """The state of a learner that survives a crash."""
 
@@ -72,14 +84,18 @@ class Memory:
     sums: int = 0
     """Secure sums that it took part in."""
     last_sum: int = -1
-    """The last secure sum that it took part in: each has a higher number."""
+    """The last secure sum of updates that it took part in: each has a higher number."""
+    held: list[HeldScore] = field(default_factory=list)
+    """In the order in which they were counted."""
+    last_score: int = 0
+    """The last secure sum of scores that it took part in: each has a lower number."""
     mark: str = ""
     """By which the file is told from a copy of it."""
 
 
 log = logging.getLogger("archipel.learner")
 
-CODEC = Codec(types, Owed, Withheld, Memory, ExampleAccount)
+CODEC = Codec(types, Owed, Withheld, HeldScore, Memory, ExampleAccount)
 
 
 class StateFolder:
@@ -88,12 +104,15 @@ class StateFolder:
         self.fresh = not self.path.exists()
         """There is nothing of an earlier life here."""
         self.memory: Memory = Memory() if self.fresh else CODEC.load(self.path)
+        self.lock = threading.RLock()
+        """Held while things change that are saved together: training, scores and sums have their own threads."""
         self.restored = not self.fresh and is_restored(self.path, self.memory.mark)
         """It may be behind what this learner has answered; an update that was in a sum must not be in another."""
-        if self.restored and self.memory.withheld is not None:
+        if self.restored and (self.memory.withheld is not None or self.memory.held):
             log.warning("the state was restored or moved, or the machine restarted: an update is in no secure sum")
-            self.memory.withheld = None
+            self.memory.withheld, self.memory.held = None, []
 
     def save(self) -> None:
-        self.memory.mark = mark()
-        CODEC.save(self.path, self.memory)
+        with self.lock:
+            self.memory.mark = mark()
+            CODEC.save(self.path, self.memory)

@@ -16,7 +16,6 @@ from archipel.core.checks import require
 from archipel.core.layout import Layout
 from archipel.core.parts.ending import Ending
 from archipel.core.parts.evaluation import HELD_OUT, Evaluation
-from archipel.core.parts.secure_sum import SecureSum
 from archipel.core.types import Plan, Reports, Score
 from archipel.data.standardise import Moments
 from archipel.federation.learner.local_state import Memory
@@ -122,8 +121,7 @@ class Policy:
         if algorithm.selection.measures_first:
             plans += tuple(plan.untrained() for plan in plans)
         asked = [probe for probe in algorithm.weighting.probes if isinstance(probe, Score)]
-        hidden = isinstance(algorithm.privacy, SecureSum) and not algorithm.privacy.single_scores
-        scores = [] if hidden else _scores(evaluation)
+        scores = _scores(evaluation)
         protocol = algorithm.protocol
         limits = [] if ending.commits is None else [ending.commits]
         if ending.rounds is not None:

@@ -31,6 +31,7 @@ from archipel.core.types import (
     Failed,
     Finish,
     Keep,
+    Pooled,
     Progress,
     RolledBack,
     Stop,
@@ -178,7 +179,7 @@ class Replay:
                 self.models.adopt(model, out.start, beside["delivery"])
             case RolledBack(_, model):
                 self.models.adopt(model, self.controller.state.model.name, beside["delivery"])
-            case Evaluated(task) | Failed(task):
+            case Evaluated(task) | Pooled(task) | Failed(task):
                 self.out.pop(task, None)
             case Woke(tag):
                 self.alarms.remove(next(alarm for alarm in self.alarms if alarm.tag == tag))
@@ -335,7 +336,7 @@ class DurableController:
                 return (
                     _told(CODEC.value(before.event)) if same else Taken("another", "conflicts with an earlier answer")
                 )
-        if isinstance(event, Trained | Evaluated | Summed | Failed | Progress):
+        if isinstance(event, Trained | Evaluated | Pooled | Summed | Failed | Progress):
             out = None if event.task in self._closing else self.out.get(event.task)
             if out is None and answer is None:
                 return Taken("late")  # the engine was overtaken: there is nothing to write

@@ -258,11 +258,18 @@ class Journal:
         query = "SELECT task, learner, kind, content, blob FROM sums WHERE task = ? ORDER BY number"
         return [SumRow(*row) for row in self._base.execute(query, (task,))]
 
+    def sum_rows_of(self, kind: str) -> list[SumRow]:
+        query = "SELECT task, learner, kind, content, blob FROM sums WHERE kind = ? ORDER BY number"
+        return [SumRow(*row) for row in self._base.execute(query, (kind,))]
+
     def forget_sum(self, task: int) -> None:
-        """Remove the rows of a sum and of all before it."""
+        """Remove the rows of a sum and of all before it of its kind; sums of scores are numbered downwards."""
         with self.write():
             self._base.execute("PRAGMA secure_delete = ON")
-            self._base.execute("DELETE FROM sums WHERE task <= ?", (task,))
+            if task >= 0:
+                self._base.execute("DELETE FROM sums WHERE task BETWEEN 0 AND ?", (task,))
+            else:
+                self._base.execute("DELETE FROM sums WHERE task BETWEEN ? AND -1", (task,))
 
     # --------------------------------------------------------------------------------------------------------- facts
 
