@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -162,3 +163,16 @@ def test_a_restored_learner_leaves_the_sum(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(SecureSumRefused, match="it takes no part in round -4"):
         again.answer(step)
     assert not again._path.exists()
+
+
+def test_the_state_is_saved_by_one_thread_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores, sums and training save it from threads of their own, into one temporary file."""
+    state, saved = StateFolder(tmp_path / "site-0"), list[bool]()
+
+    def save(path: Path, value: object) -> None:
+        with ThreadPoolExecutor(1) as another:
+            saved.append(another.submit(state.lock.acquire, blocking=False).result())
+
+    monkeypatch.setattr(local_state.CODEC, "save", save)
+    state.save()
+    assert saved == [False], "nobody else can begin meanwhile"

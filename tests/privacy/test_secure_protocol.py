@@ -16,7 +16,7 @@ from scipy import stats
 from archipel.privacy.secure_sum.graph import Ring, colluding, degree, share_threshold
 from archipel.privacy.secure_sum.masks import expand
 from archipel.privacy.secure_sum.shamir import WrongShares, combine, recover, split
-from archipel.privacy.secure_sum.sum_messages import Cohort, RevealedShares, SecureSumRefused
+from archipel.privacy.secure_sum.sum_messages import Cohort, RevealedShares, SecureSumRefused, WrongSecret
 from tests.privacy.documented import PAGE, neighbour_rows
 from tests.privacy.masking import MaskedRound, learner
 
@@ -78,10 +78,21 @@ def test_wrong_shares_are_found_as_long_as_there_are_two_more_for_each(
     assert wrong or not liars & set(sorted(shares)[:needed]), "whose shares were used, and wrong"
 
 
+@pytest.mark.parametrize(("holders", "needed"), [(4, 3), (6, 5), (12, 9)])
+def test_one_more_share_shows_a_wrong_one_among_few(holders: int, needed: int) -> None:
+    """With four learners three of four shares are needed, so there are never two more."""
+    shares = split(bytes(range(32)), range(1, holders + 1), needed, np.random.default_rng(0).bytes)
+    for liar in shares:
+        found = recover({**shares, liar: bytes(33)}, needed, lambda one: one == bytes(range(32)))
+        assert found[0] == bytes(range(32))
+        assert found[1] <= {liar}
+        assert found[1] or liar > needed, "only shares that were not needed go unseen"
+
+
 def test_too_many_wrong_shares_are_no_secret() -> None:
     shares = split(bytes(32), range(1, 6), 3, np.random.default_rng(0).bytes)
     with pytest.raises(WrongShares, match="5 shares are not of one secret of 3"):
-        recover({**shares, 1: bytes(33), 2: bytes(33)}, 3, lambda one: one == bytes(32))
+        recover({**shares, **dict.fromkeys((1, 2, 3), bytes([7, *bytes(32)]))}, 3, lambda one: one == bytes(32))
 
 
 @pytest.mark.parametrize("neighbours", [2, 3, 9, 63, 100])
@@ -224,6 +235,37 @@ def test_the_controller_names_who_gave_wrong_shares() -> None:
     total, wrong = round_.collector.unmask(round_.total)
     assert wrong == {"site-1"}
     assert not total.any()
+
+
+def test_whoever_is_first_with_wrong_shares_does_not_end_the_round() -> None:
+    round_ = MaskedRound(4).until("reveal")
+    liar = round_.learners["site-1"].reveal(round_.collector.tags_for("site-1"))
+    round_.collector.take_shares("site-1", RevealedShares(dict.fromkeys(liar.seeds, bytes(33)), liar.keys))
+    for name in ("site-0", "site-2"):
+        round_.step(name)
+    assert round_.collector.complete, "there are as many shares as are needed"
+    recovered = [round_.collector.recovered]
+    round_.step("site-3")
+    assert [*recovered, round_.collector.recovered] == [False, True]
+    round_.collector.close()
+    assert round_.total is not None
+    total, wrong = round_.collector.unmask(round_.total)
+    assert wrong == {"site-1"}
+    assert not total.any()
+
+
+def test_who_shares_another_secret_than_its_own_is_named() -> None:
+    round_ = MaskedRound(4)
+    liar = round_.until("share").learners["site-2"]
+    liar._seed = bytes(32)  # it has told the hash of another one
+    round_.until("reveal")
+    for name in sorted(round_.collector.waiting):
+        round_.step(name)
+    round_.collector.close()
+    assert round_.total is not None
+    with pytest.raises(WrongSecret, match="the shares of site-2's secret cannot be combined") as refused:
+        round_.collector.unmask(round_.total)
+    assert refused.value.learner == "site-2"
 
 
 INVALID: dict[str, tuple[Callable[[MaskedRound], object], str]] = {

@@ -277,6 +277,10 @@ class Federation:
         if self.stopped is not None:
             return  # learners may leave after the end
         terms, most = self.terms, self.deadline.seconds
+        for session in (self.sessions[name] for name in self.sums.spoilers()):
+            if session.count_spoilt(now, terms.opinion_deadline):
+                log.warning("a learner has spoilt sums and rests", extra={"learner": session.name})
+                yield from self.departures.events(session, "its secret in a sum could not be recovered")
         for session in (self.sessions[name] for name in silent):
             if session.count_wait(now, terms.opinion_deadline):
                 log.warning("a learner has not answered again and rests", extra={"learner": session.name})

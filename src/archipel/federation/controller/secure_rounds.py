@@ -23,14 +23,7 @@ from archipel.federation.controller.event_log import EventLog
 from archipel.federation.controller.limiter import Quota
 from archipel.federation.controller.piecewise_uploads import PiecewiseUploads
 from archipel.federation.controller.sessions import LearnerSession
-from archipel.federation.controller.sum_totals import (
-    AddScores,
-    ScoreTotal,
-    SumOutcome,
-    SumRules,
-    Total,
-    UpdateTotal,
-)
+from archipel.federation.controller.sum_totals import AddScores, ScoreTotal, SumOutcome, SumRules, Total, UpdateTotal
 from archipel.federation.controller.terms import RetryLater
 from archipel.federation.controller.thread_pools import ThreadPools
 from archipel.federation.controller.uploads import BROKEN_OFF, SMALL, TOO_MUCH, Expected
@@ -43,7 +36,7 @@ from archipel.federation.wire.body import InvalidUpdate
 from archipel.privacy.secure_sum.masks import whole_type
 from archipel.privacy.secure_sum.quantiser import BeyondRange
 from archipel.privacy.secure_sum.sum_collector import SumCollector
-from archipel.privacy.secure_sum.sum_messages import PHASES, SecureSumRefused
+from archipel.privacy.secure_sum.sum_messages import PHASES, SecureSumRefused, WrongSecret
 
 GONE, CLOSED, COHORT = "gone", "closed", "cohort"
 """Kinds of rows beside the phases: a learner has left the sum; a phase is over; whose scores are added up."""
@@ -97,6 +90,7 @@ class SecureRounds:
         self._rows: list[tuple[SumRow, asyncio.Future[str]]] = []
         self._unasked = Quota(UNASKED)
         self._writing = False
+        self._spoilers: list[str] = []
 
     # ------------------------------------------------------------------------------------------------------ beginning
 
@@ -328,6 +322,11 @@ class SecureRounds:
     async def _leave(self, row: SumRow) -> None:
         await self._write(row)
 
+    def spoilers(self) -> list[str]:
+        """Return the learners whose secrets could not be recovered since the last call."""
+        spoilers, self._spoilers = self._spoilers, []
+        return spoilers
+
     def close_due(self) -> list[str]:
         """Close the phases that have waited long enough; return the learners that they have waited for in vain."""
         silent: list[str] = []
@@ -353,8 +352,20 @@ class SecureRounds:
             log.exception("an error in a sum", extra={"task": found.command.task})
             self._fail(found, "an error at the controller, whose log tells more")
 
+    async def _recovered(self, found: OpenSum) -> bool:
+        """Return whether no further share is needed: else who is first with wrong ones would end the sum."""
+        collector, before = found.collector, -1
+        while collector.waiting and found.due > self._log.now and before != len(collector.answered):
+            before = len(collector.answered)
+            if await self._workers.run(lambda: collector.recovered):
+                return True
+        return not collector.waiting or found.due <= self._log.now
+
     async def _close_phase(self, found: OpenSum) -> None:
-        task = found.command.task
+        task, collector = found.command.task, found.collector
+        if collector.phase == "reveal" and not await self._recovered(found):
+            found.finishing = False
+            return  # some of the shares are wrong: one that is still to come may show which
         row = SumRow(task, "", CLOSED, b"", "")
         await self._log.in_writer(lambda: self._durable.journal.keep_sum_rows([row]))
         try:
@@ -377,6 +388,8 @@ class SecureRounds:
         try:
             outcome, liars = await self._workers.run(lambda: self._outcome(found))
         except (SecureSumRefused, BeyondRange, ImpossibleScores) as refused:
+            if isinstance(refused, WrongSecret):
+                self._spoilers.append(refused.learner)
             self._fail(found, str(refused))
             return
         for name in liars:

@@ -85,7 +85,15 @@ class LearnerSession:
         Updates in between do not help: they would let a learner train, and hold up everybody for each deadline.
         """
         since = now - self.waited_at  # several questions are waited for at the same time
-        self.waited = max(0.0, self.waited - WAITED_FOR * since) + min(deadline, since)
+        return self._count(now, deadline, min(deadline, since))
+
+    def count_spoilt(self, now: float, deadline: float) -> bool:
+        """Note that a sum has failed because of it; return whether it rests now. It counts as a whole deadline."""
+        return self._count(now, deadline, deadline)
+
+    def _count(self, now: float, deadline: float, more: float) -> bool:
+        since = now - self.waited_at
+        self.waited = max(0.0, self.waited - WAITED_FOR * since) + more
         self.waited_at = now
         if self.waited <= 1.5 * deadline:  # once can happen to anybody
             return False

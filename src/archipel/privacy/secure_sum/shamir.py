@@ -1,13 +1,15 @@
 """Shamir's secret sharing of 256-bit numbers: any `threshold` shares give the secret, fewer reveal nothing.
 
-Wrong shares are corrected as long as there are two additional valid ones for each (Berlekamp and Welch).
+Wrong shares are corrected as long as there are two additional valid ones for each (Berlekamp and Welch). Of few shares
+all choices of `threshold` are tried, since a secret is known when it is seen: then one additional share is enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from math import prod
+from itertools import combinations
+from math import comb, prod
 from operator import mul
 
 PRIME = 2**256 + 297
@@ -16,6 +18,10 @@ SECRET_BYTES = 32
 SHARE_BYTES = 33
 DRAWN_BYTES = 40
 """Random bytes for a number below the prime: enough that probabilities differ by at most 2^-64."""
+
+
+TRIES = 5000
+"""Most choices of shares that are tried."""
 
 
 class WrongShares(ValueError):
@@ -51,9 +57,34 @@ def recover(
         pass
     points = {holder: int.from_bytes(share, "little") for holder, share in shares.items()}
     polynomial = _corrected(points, threshold)
-    if polynomial is None or not valid(secret := _secret(polynomial[-1])):
+    if polynomial is not None and polynomial[-1] < 2**256 and valid(secret := _secret(polynomial[-1])):
+        return secret, frozenset(holder for holder, value in points.items() if _value(polynomial, holder) != value)
+    right = _tried(shares, threshold, valid)
+    if right is None:
         raise WrongShares(f"{len(shares)} shares are not of one secret of {threshold}.")
-    return secret, frozenset(holder for holder, value in points.items() if _value(polynomial, holder) != value)
+    secret = combine({holder: shares[holder] for holder in right})
+    others = shares.keys() - set(right)
+    return secret, frozenset(one for one in others if not _agrees(shares, (one, *right[1:]), secret))
+
+
+def _tried(shares: Mapping[int, bytes], threshold: int, valid: Callable[[bytes], bool]) -> tuple[int, ...] | None:
+    """Return the holders of shares that give the valid secret; None if there are none, or too many choices."""
+    if comb(len(shares), threshold) > TRIES:
+        return None
+    for holders in combinations(sorted(shares), threshold):
+        try:
+            if valid(combine({holder: shares[holder] for holder in holders})):
+                return holders
+        except WrongShares:
+            continue
+    return None
+
+
+def _agrees(shares: Mapping[int, bytes], holders: Sequence[int], secret: bytes) -> bool:
+    try:
+        return combine({holder: shares[holder] for holder in holders}) == secret
+    except WrongShares:
+        return False
 
 
 def _secret(number: int) -> bytes:

@@ -26,6 +26,7 @@ from archipel.privacy.secure_sum.sum_messages import (
     RoundKeys,
     SecureSumRefused,
     SumPhase,
+    WrongSecret,
 )
 
 Kind: TypeAlias = Literal["seeds", "keys"]
@@ -61,6 +62,10 @@ class SumCollector:
         self._revealed: dict[str, RevealedShares] = {}
         self._lacking: dict[tuple[Kind, str], int] = {}
         """Number of missing shares of each secret, once they are requested."""
+        self._secrets: dict[tuple[Kind, str], bytes] = {}
+        """Those that were recovered."""
+        self._wrong: set[str] = set()
+        """Learners that sent wrong shares."""
 
     # -------------------------------------------------------------------------------------------- what learners bring
 
@@ -171,19 +176,31 @@ class SumCollector:
 
     def unmask(self, total: Whole) -> tuple[Whole, frozenset[str]]:
         """Remove the masks from the sum of the senders' numbers; return it, and learners that sent wrong shares."""
-        total, wrong = total.copy(), set[str]()
+        total = total.copy()
         for name in sorted(self.senders):
-            add_mask(total, self._secret(name, "seeds", wrong), -1)
+            add_mask(total, self._secret(name, "seeds"), -1)
         for name in self._dropped():
-            key = X25519PrivateKey.from_private_bytes(self._secret(name, "keys", wrong))
+            key = X25519PrivateKey.from_private_bytes(self._secret(name, "keys"))
             for other in self._masked_with(name):
                 about = (self.round, self._ring.digest, name, other)
                 # of two neighbours, the first by name has added the mask and the other subtracted it
                 add_mask(total, mask_seed(key, self._keys[other].masking, *about), -1 if other < name else 1)
-        return total, frozenset(wrong)
+        return total, frozenset(self._wrong)
 
-    def _secret(self, name: str, kind: Kind, wrong: set[str]) -> bytes:
-        """Return a learner's secret; add senders of wrong shares to `wrong`."""
+    @property
+    def recovered(self) -> bool:
+        """Whether the shares that have come give every secret, the wrong ones among them left out."""
+        try:
+            for kind, name in list(self._lacking):
+                self._secret(name, kind)
+        except SecureSumRefused:
+            return False
+        return True
+
+    def _secret(self, name: str, kind: Kind) -> bytes:
+        """Return a learner's secret, and remember who sent wrong shares of it."""
+        if (known := self._secrets.get((kind, name))) is not None:
+            return known
 
         def valid(secret: bytes) -> bool:
             keys = self._keys[name]
@@ -191,21 +208,23 @@ class SumCollector:
                 return hashlib.sha256(secret).digest() == keys.seed_hash
             return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw() == keys.masking
 
-        shares = {self._ring.numbers[one]: given[name] for one, given in self._given(kind) if name in given}
+        given_ = [(one, given) for one, given in self._given(kind) if name in given]
         needed = self._shares_needed(name)
+        trusted = [(one, given) for one, given in given_ if one not in self._wrong]
+        given_ = trusted if len(trusted) >= needed else given_
+        shares = {self._ring.numbers[one]: given[name] for one, given in given_}
         if len(shares) < needed:
             raise SecureSumRefused(f"{len(shares)} shares of {name}'s secret have arrived, and {needed} are needed.")
         try:
             secret, liars = recover(shares, needed, valid)
         except WrongShares:
-            raise SecureSumRefused(
-                f"the shares of {name}'s secret cannot be combined: too many of them are wrong."
-            ) from None
-        wrong.update(one for one, number in self._ring.numbers.items() if number in liars)
+            raise WrongSecret(name) from None
+        self._wrong.update(one for one, number in self._ring.numbers.items() if number in liars)
+        self._secrets[kind, name] = secret
         return secret
 
     def _given(self, kind: Kind) -> Iterable[tuple[str, Mapping[str, bytes]]]:
-        return ((one, getattr(shares, kind)) for one, shares in self._revealed.items())
+        return ((one, getattr(shares, kind)) for one, shares in list(self._revealed.items()))
 
     def _masked_with(self, name: str) -> list[str]:
         """Return the senders that share a mask with a learner that has dropped out."""

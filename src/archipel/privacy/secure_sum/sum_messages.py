@@ -25,6 +25,14 @@ class SecureSumRefused(Exception):
     """A learner refuses to continue a round, or the controller cannot; the message says why."""
 
 
+class WrongSecret(SecureSumRefused):
+    """The shares of a learner's secret do not give it: the learner has not shared its secret, or many holders lie."""
+
+    def __init__(self, learner: str) -> None:
+        super().__init__(f"the shares of {learner}'s secret cannot be combined: too many of them are wrong.")
+        self.learner = learner
+
+
 @dataclass(frozen=True, slots=True)
 class RoundKeys:
     """The public keys of a learner in one round."""
