@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from scipy.stats import hypergeom
 
 from archipel import algorithms
-from archipel.core.parts import Equally
+from archipel.core.parts import ByExamples, ByFreshness, CentralNoise, Equally, LocalNoise, Product, SecureSum
 from archipel.core.parts.privacy import Privacy
+from archipel.core.parts.weighting import Weighting
 from archipel.privacy.secure_sum.graph import colluding, degree, share_threshold
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -44,6 +46,53 @@ def methods_told(page: Path, mechanism: Privacy) -> dict[str, str]:
     return {name: said for cell, said in rows for name in re.findall(r"`(\w+)`", cell) if name in algorithms.__all__}
 
 
+MECHANISMS: dict[str, Privacy] = {
+    "`CentralNoise`": CentralNoise(noise=1.0),
+    "`LocalNoise`": LocalNoise(noise=1.0),
+    "`SecureSum`": SecureSum(),
+    "`SecureSum(noise=...)`": SecureSum(noise=1.0, clip=0.5),
+}
+WAYS: dict[str, tuple[dict[str, Any], dict[type, Weighting]]] = {
+    "yes": ({}, {}),
+    "`Equally()`": ({}, {ByExamples: Equally()}),
+    "given split": ({"split": 1}, {}),
+    "given split, `Equally()`": ({"split": 1}, {ByExamples: Equally()}),
+    "`ByFreshness()`": ({}, {Product: ByFreshness("exp")}),
+}
+"""What a method may need: settings of its constructor, and another weighting in place of its own."""
+NO_BATCH_NORM = ("fedbn", "`LocalNoise`")
+"""Refused when the network is known."""
+
+
+def mechanism_rows() -> Iterator[str]:
+    """The table of docs/explanation/privacy.md: every method with every mechanism, methods of equal rows together."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for name in algorithms.__all__:
+        if name not in ("local_only", "centralised"):  # nothing is sent
+            rows.setdefault(tuple(_goes_with(name, mechanism) for mechanism in MECHANISMS), []).append(name)
+    yield f"| method | {' | '.join(MECHANISMS)} |"
+    yield f"| --- |{' --- |' * len(MECHANISMS)}"
+    for cells, names in rows.items():
+        yield f"| {', '.join(f'`{name}`' for name in names)} | {' | '.join(cells)} |"
+
+
+def _goes_with(name: str, mechanism: str) -> str:
+    """Return what a method needs to go with a mechanism, or "no"."""
+    if (name, mechanism) == NO_BATCH_NORM:
+        return "no"
+    for way, (settings, weightings) in WAYS.items():
+        try:
+            method = getattr(algorithms, name)(**settings)
+            weighting = method.weighting
+            if "ByConsistency" not in repr(weighting):  # which makes the method what it is
+                weighting = weightings.get(type(weighting), weighting)
+            replace(method, privacy=MECHANISMS[mechanism], weighting=weighting)
+        except (TypeError, ValueError):  # it has no such setting, or refuses it
+            continue
+        return way
+    return "no"
+
+
 def refused_rows() -> list[tuple[str, str]]:
     """The table of docs/how-to/differential-privacy.md: a value that is given, and what is said."""
     table = HOW_TO.read_text().split("| given | said |")[1].split("\n\n")[0]
@@ -67,3 +116,10 @@ def _tries(cohort: int, neighbours: int, most: int, share: float) -> str:
     if colluders <= most:
         return "never"
     return f"2^{-math.log2(cohort) - hypergeom.logsf(most, cohort - 1, colluders, neighbours) / math.log(2):.0f}"
+
+
+if __name__ == "__main__":
+    page = DOCS / "explanation" / "privacy.md"
+    before, rest = page.read_text().split("<!-- mechanisms -->\n\n")
+    after = rest.split("\n\n", 1)[1]
+    page.write_text(before + "<!-- mechanisms -->\n\n" + "\n".join(mechanism_rows()) + "\n\n" + after)

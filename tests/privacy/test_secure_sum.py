@@ -23,7 +23,7 @@ from archipel.privacy.secure_sum.graph import EVERYBODY, degree
 from archipel.privacy.secure_sum.quantiser import BeyondRange, Quantiser
 from archipel.privacy.secure_sum.rehearsal import rehearse
 from archipel.simulation.fleet import Fleet, Group
-from tests.privacy.documented import check_table
+from tests.privacy.documented import DOCS, check_table, mechanism_rows
 
 # ---------------------------------------------------------------------------------------------------------- the sum
 
@@ -168,3 +168,9 @@ def test_what_cannot_be_had_is_refused_in_one_sentence(case: str) -> None:
 
 def test_the_table_of_the_docs_says_what_is_refused() -> None:
     check_table(SECURE, weighting=False)
+
+
+def test_the_table_of_every_method_with_every_mechanism_is_as_they_refuse_each_other() -> None:
+    """`python -m tests.privacy.documented` writes it."""
+    page = (DOCS / "explanation" / "privacy.md").read_text()
+    assert "\n\n" + "\n".join(mechanism_rows()) + "\n\n" in page
