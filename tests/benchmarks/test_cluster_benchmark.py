@@ -46,6 +46,12 @@ def test_the_pace_is_the_drivers_own_or_that_of_all_on_these_cores(
     assert cluster.pace(ROW) == pytest.approx(seconds)
 
 
+def test_an_actor_or_the_pace_limits_the_efficiency() -> None:
+    few, many = ({"actors": actors, "seconds": 0.2} for actors in (2, 100))
+    assert cluster.predicted(few, ROW, 0.004) == pytest.approx(0.2 / 0.206)
+    assert cluster.predicted(many, ROW, 0.004) == pytest.approx(0.5)
+
+
 def outcome(by: float) -> dict[str, Any]:
     """Return an outcome that reaches every goal by so much."""
     rows = [
