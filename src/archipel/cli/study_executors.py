@@ -25,7 +25,9 @@ ADVICE = {
     "comes out differently": "change buffers in place (copy_, mul_, add_) instead of assigning them",
     "keeps tensors from one operation": "leave out checkpointing: the network is small",
     "rules of its own": "leave out max_norm, scale_grad_by_freq and sparse of embeddings",
-    "does not change every number": "use SGD, Adam, AdamW or RMSprop",
+    "is not elementwise": "use SGD, Adam, AdamW or RMSprop",
+    "parameter of it has a hook": "leave out the hook of the parameter (register_hook)",
+    "computes in 16 bits": "leave out torch.autocast: the network is small",
     "computed in": "leave out `accumulate`: it saves memory, not time",
 }
 """What a user can change, by words in the reason why a network is not stacked."""
@@ -55,8 +57,12 @@ def executions(path: Path, code: Code) -> Iterator[MethodExecution]:
         simulator = prepare(algorithm, islands, **build_settings(cell.study, islands))
         executor = simulator.executor
         simulator.close()
-        advice = next((advice for sign, advice in ADVICE.items() if sign in executor.reason), "")
-        yield MethodExecution(algorithm.name, executor.name, executor.reason, advice)
+        yield MethodExecution(algorithm.name, executor.name, executor.reason, advice_on(executor.reason))
+
+
+def advice_on(reason: str) -> str:
+    """Return what can be changed about a reason; empty: nothing."""
+    return next((advice for sign, advice in ADVICE.items() if sign in reason), "")
 
 
 def show_executions(found: list[MethodExecution]) -> None:

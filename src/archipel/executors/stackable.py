@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from random import getstate
 
 import numpy as np
@@ -17,7 +18,7 @@ from archipel.core.types import Plan
 from archipel.core.unsaved_buffers import UnsavedBuffers
 from archipel.executors.arithmetic import SMALL, multiplications
 from archipel.executors.padding import padding_counts
-from archipel.executors.recording import UnrecordableError
+from archipel.executors.recording import Recorder, UnrecordableError
 from archipel.executors.stacked_networks import UNTRIED, Mapped, TrainedParts, classifier_parts, network
 from archipel.executors.stacked_steps import ELEMENTWISE, Places, StackedSgd
 from archipel.kernels.threads import threads
@@ -30,6 +31,7 @@ TOLERANCE = 1e-3
 
 IN_PLACE = "an operation of its forward pass changes a tensor in place"
 DIFFERENT = "comes out differently in a stack than alone"
+HALF = "its forward pass computes in 16 bits, as under torch.autocast, which a stack rounds in other places"
 CAUSES = {
     "broadcast shape": IN_PLACE,
     "inplace": IN_PLACE,
@@ -101,7 +103,7 @@ def _tried(context: TrainingContext, made: Mapped, batch: int) -> str | None:
     if depends:
         made.whole = True
         reason = _trial(context, made)
-    return reason
+    return HALF if reason is not None and reason.endswith(DIFFERENT) and _halves(context) else reason
 
 
 def _trial(context: TrainingContext, made: Mapped) -> str | None:
@@ -132,6 +134,15 @@ def _changed_buffer(context: TrainingContext) -> str:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         module(context.x[[0, -1]])
     return next(iter(unsaved.changed()), "")
+
+
+def _halves(context: TrainingContext) -> bool:
+    """Return whether a forward pass computes in 16 bits."""
+    module = copied(context.module).train()
+    with torch.random.fork_rng(devices=[]), suppress(UnrecordableError), Recorder({}) as recorder:
+        module(context.x[[0, -1]])
+    made = (place for call in recorder.calls for place in call.outputs if place is not None)
+    return any(place.dtype in (torch.bfloat16, torch.float16) for place in made)
 
 
 def _has_rules(part: nn.Module) -> bool:

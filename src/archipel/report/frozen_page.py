@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib.resources import files
 
+from archipel.core.records import Committed, Scores
 from archipel.live.page_file import SCRIPTS, bundle, embedded, source
 from archipel.live.timeline import Timeline
 from archipel.runs.run import Run
@@ -47,7 +48,7 @@ def _data(runs: Sequence[Run]) -> dict[str, object]:
     for run in runs:
         fits = len(run.records) <= room
         room -= len(run.records) if fits else 0
-        timeline = _timeline(run)
+        timeline = _timeline(run, whole=fits)
         texts.append({"curve": _lines(timeline.curve.read(0)), "events": _lines(_whole(timeline)) if fits else []})
         told.append(
             {
@@ -66,12 +67,15 @@ def _data(runs: Sequence[Run]) -> dict[str, object]:
     return {"overview": {"title": "", "runs": told, "federation": None}, "runs": texts}
 
 
-def _timeline(run: Run) -> Timeline:
+def _timeline(run: Run, whole: bool) -> Timeline:
+    """Convert a run's records: all of them, or only those that its curve needs."""
     timeline = Timeline(run.metric)
-    for one in run.participants:
+    for one in run.participants if whole else ():
         timeline.learner(one.name, one.group, one.role, one.examples)
     for stamped in run.records:
         record = stamped.record
+        if not (whole or isinstance(record, Committed | Scores)):
+            continue
         values = {field.name: getattr(record, field.name) for field in fields(record)}
         timeline.record(stamped.time, type(record).__name__, values)
     timeline.layers(run.seconds, run.layers)
