@@ -26,9 +26,9 @@ class HalfPrecision(nn.Module):
 
 
 def hooked() -> nn.Module:
-    network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
-    network[0].weight.register_hook(lambda gradient: gradient * 2)
-    return network
+    first = nn.Linear(8, 16)
+    first.weight.register_hook(lambda gradient: gradient * 2)
+    return nn.Sequential(first, nn.ReLU(), nn.Linear(16, 3))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -63,7 +64,7 @@ def test_a_runs_folder_holds_all_of_it(done: Results) -> None:
     }
     told = json.loads((folder / "run.json").read_text())
     assert told["seed"] == 1
-    assert told["versions"]["torch"] == str(torch.__version__)
+    assert told["versions"]["torch"] == version("torch")
     assert told["fingerprint"] == done[5].fingerprint()
 
 
@@ -427,7 +428,7 @@ def test_a_study_resumed_with_other_versions_warns_and_says_so_in_its_notes(tmp_
     (tmp_path / "machine.json").write_text(json.dumps({**machine, "versions": earlier}))
     assert run_study(given, tmp_path, processes=1).notes == (), "nothing was left to run"
     (tmp_path / "fedavg" / "seed-0" / "run.json").unlink()
-    change = rf"python 3\.0\.1, torch 1\.0 and resumed with python .*, torch {re.escape(str(torch.__version__))}"
+    change = rf"python 3\.0\.1, torch 1\.0 and resumed with python .*, torch {re.escape(version('torch'))}"
     with pytest.warns(ap.ArchipelWarning, match=rf"was begun with {change}\. .* install the earlier versions\."):
         again = run_study(given, tmp_path, processes=1)
     assert bits(again) == bits(first)
