@@ -110,6 +110,7 @@ class Agent:
         self._scorer = LocalScorer(self.island, self.scores)
         self._examples = ExamplePrivacy(self.island.budget, self.memory, examples, self.island.sums)
         self._settling: set[int] = set()  # tasks whose answers are on their way
+        self._acknowledged: int | None = None  # the last task that was answered since it began to listen
 
     # ------------------------------------------------------------------------------------------------------- running
 
@@ -179,6 +180,7 @@ class Agent:
 
     async def _listen(self) -> None:
         """Receive orders until the connection is lost."""
+        self._acknowledged = None
         self._lost.clear()
         lost = asyncio.create_task(self._lost.wait())
         orders = self.link.listen()
@@ -266,6 +268,8 @@ class Agent:
     # ------------------------------------------------------------------------------------------------------ training
 
     async def _train(self, order: pb.Train) -> None:
+        if order.task == self._acknowledged:
+            return  # the order crossed the answer on the way
         owed = self.memory.owed
         if owed is not None and owed.task == order.task:
             await self._settle(owed)
@@ -316,8 +320,7 @@ class Agent:
         """In the trainer's thread: the job, trained; None if nobody wants it any more."""
         work, device = self.island.work, self.island.work.x.device
         shift, key = None if shift is None else shift.to(device), training.order.plan.key
-        carried = carried.to(device)
-        plan = training.plan
+        carried, plan = carried.to(device), training.plan
         noise = self._examples.noise(plan, training.order.task)
         job = Job.begin(self.island.learner, work.layout, carried, plan, key, shift, work.objective, noise)
         while not job.done and not training.cancelled:
@@ -368,6 +371,7 @@ class Agent:
             log.error("the controller refused an update", extra={"task": owed.task, "reason": receipt.reason})
         else:
             log.info("answered", extra={"task": owed.task, "late": receipt.verdict == pb.Receipt.LATE})
+            self._acknowledged = owed.task
         place = 0
         for name in owed.changed:
             size = layout.layers[layout.index(name)].size
