@@ -67,7 +67,10 @@ def test_scores_are_the_simulators_and_no_single_one_is_in_a_message_or_on_the_d
     assert held.run.traffic == expected.traffic
     assert told == [pb.Scored()] * 12
     assert rows(tmp_path / "state") == []
-    assert all(not one.memory.held and one.memory.last_score == -3 for one in held.agents.values())
+    memories = [one.memory for one in held.agents.values()]
+    assert [memory.last_score for memory in memories] == [-3] * 4
+    # the run may end before a learner has the receipt of its last reply
+    assert {score.task for memory in memories for score in memory.held} <= {-3}
 
 
 def test_the_controller_is_killed_in_a_phase_of_a_score_and_the_score_is_the_same(tmp_path: Path, papers: Path) -> None:
