@@ -1,7 +1,7 @@
 """CPU seconds from the start of Python to the end of a first round, beside a bare loop's to its first step.
 
     python -m benchmarks.core_start
-    python -m benchmarks.core_start --repeats 9
+    python -m benchmarks.core_start --repeats 9 --out FILE
 
 Both programs take turns, each in a process of its own. The bare loop is measured twice: with an optimiser of
 `torch.optim`, whose first use loads further modules, and with the descent written by hand.
@@ -10,9 +10,13 @@ Both programs take turns, each in a process of its own. The bare loop is measure
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+from benchmarks.machine import facts, load
 from benchmarks.measures import Spread
 
 EXAMPLES = """
@@ -42,18 +46,25 @@ with torch.no_grad():
 def seconds(program: str) -> float:
     """Return the CPU time of a process that runs this program."""
     command = [sys.executable, "-c", f"{program}print(time.process_time())"]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    # an installed package has its bytecode, as torch has
+    caching = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    ended = subprocess.run(command, check=True, capture_output=True, text=True, env=caching)
+    return float(ended.stdout.splitlines()[-1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
-    laps = [{name: seconds(program) for name, program in PROGRAMS.items()} for _ in range(repeats)]
+    parser.add_argument("--out", type=Path, help="a JSON file for what was measured")
+    given = parser.parse_args()
+    told = {"machine": facts(), "load before": load()}
+    laps = [{name: seconds(program) for name, program in PROGRAMS.items()} for _ in range(given.repeats)]
     for name in PROGRAMS:
         taken = Spread.of([lap[name] for lap in laps])
         ratio = Spread.of([lap["archipel"] / lap[name] for lap in laps])
         print(f"{name:18} {taken.middle:.2f} s [{taken.low:.2f} to {taken.high:.2f}], archipel {ratio.middle:.2f} x")
+    if given.out:
+        given.out.write_text(json.dumps({**told, "laps": laps}) + "\n")
 
 
 if __name__ == "__main__":

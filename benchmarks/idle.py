@@ -2,6 +2,7 @@
 
     python -m benchmarks.idle                       # 100 to 100,000 learners without rounds, to 1,000,000 with rounds
     python -m benchmarks.idle --most 10000 --seconds 2
+    python -m benchmarks.idle --out FILE            # store what was measured
 
 The controller alone is measured: tasks are answered at once with a vector that lies ready, so there is no training,
 no clock and no network. Under the asynchronous methods every learner is at work and answers in turn; `fedavg` has 100
@@ -11,9 +12,11 @@ learners a round. What is printed is CPU time, and how the slowest compares with
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -39,6 +42,7 @@ from archipel.core.types import (
 )
 from archipel.kernels import kernels
 from archipel.simulation.vectors import MemoryModels
+from benchmarks.machine import facts, load
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(20, 8), nn.ReLU(), nn.Linear(8, 2)))
 CONFUSION = np.array([[6, 2], [1, 1]])
@@ -122,15 +126,24 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=1_000_000, help="learners at most")
     parser.add_argument("--seconds", type=float, default=5.0, help="CPU seconds for each figure")
     parser.add_argument("--repeats", type=int, default=3, help="the best of so many counts")
+    parser.add_argument("--out", type=Path, help="a JSON file for what was measured")
     given = parser.parse_args()
-    for name, make in METHODS.items():
-        sizes = ROUNDS_SIZES if name.startswith("fedavg") else STREAM_SIZES
-        found = []
-        for learners in (size for size in sizes if size <= given.most):
-            engine = Engine(make(learners), learners)
-            found.append(max(engine.commits(given.seconds) for _ in range(given.repeats)))
-            print(f"{name:28} {learners:>9,} learners  {found[-1]:>9,.1f} commits/s", flush=True)
-        print(f"{name:28} slowest / fastest: {min(found) / max(found):.2f}\n", flush=True)
+    told = {"machine": facts(), "load before": load()}
+    methods = {name: flatness(name, given.most, given.seconds, given.repeats) for name in METHODS}
+    if given.out:
+        given.out.write_text(json.dumps({**told, "load after": load(), "methods": methods}) + "\n")
+
+
+def flatness(name: str, most: int, seconds: float, repeats: int) -> dict[int, float]:
+    """Return commits a CPU second by the number of learners: the best of several counts, of all sizes in turn."""
+    sizes = ROUNDS_SIZES if name.startswith("fedavg") else STREAM_SIZES
+    engines = {learners: Engine(METHODS[name](learners), learners) for learners in sizes if learners <= most}
+    counts = [{learners: engine.commits(seconds) for learners, engine in engines.items()} for _ in range(repeats)]
+    found = {learners: max(count[learners] for count in counts) for learners in engines}
+    for learners, rate in found.items():
+        print(f"{name:28} {learners:>9,} learners  {rate:>9,.1f} commits/s", flush=True)
+    print(f"{name:28} slowest / fastest: {min(found.values()) / max(found.values()):.2f}\n", flush=True)
+    return found
 
 
 if __name__ == "__main__":

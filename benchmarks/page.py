@@ -1,6 +1,6 @@
 """Write what benchmarks/measured holds into docs/explanation: `python -m benchmarks.page`.
 
-The page on methods is generated as a whole, with its pictures. Of three others everything between two markers,
+The page on methods is generated as a whole, with its pictures. Of four others everything between two markers,
 `<!-- NAME -->` and `<!-- end -->`, is replaced. No figure is typed by hand, and a test compares the pages.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import cluster_table
+from benchmarks import cluster_table, scale
 from benchmarks.federation import table as federation
 from benchmarks.field import outcome as field
 from benchmarks.field.runs import stored
@@ -25,7 +25,8 @@ from benchmarks.zoo_networks import GOALS
 ROOT = Path(__file__).parent.parent
 MEASURED = ROOT / "benchmarks" / "measured"
 PAGES = tuple(
-    ROOT / "docs" / "explanation" / name for name in ("performance.md", "reliability.md", "methods-and-peers.md")
+    ROOT / "docs" / "explanation" / name
+    for name in ("performance.md", "scale.md", "reliability.md", "methods-and-peers.md")
 )
 METHODS = ROOT / "docs" / "explanation" / "methods-compared.md"
 MARKED = re.compile(r"(<!-- (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -48,33 +49,16 @@ def page(path: Path) -> str:
     def filled(found: re.Match[str]) -> str:
         made = {
             "federation": federation.table,
-            "commits": long_run,
             "zoo": zoo,
             "adapters": adapters,
             "cluster": cluster_table.table,
             "peers": peers,
+            **scale.TABLES,
         }.get(found[2])
         text = tables(found[2]) if made is None else made()
         return f"{found[1]}{text}\n{found[3]}"
 
     return MARKED.sub(filled, path.read_text())
-
-
-def long_run() -> str:
-    """Return the table of a run of many commits, from `python -m benchmarks.population commits`."""
-    found = json.loads((MEASURED / "commits.json").read_text())
-    lines = [
-        "",
-        f"{found['learners']} learners, `fedasync`; peak of the process after so many commits:",
-        "",
-        "| commits | commits a CPU second | peak MB |",
-        "| --- | --- | --- |",
-        *(
-            f"| {one['commits']:,} | {one['commits a CPU second']:,.0f} | {one['peak MB']:,.0f} |"
-            for one in found["tenths"]
-        ),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def zoo() -> str:
@@ -117,14 +101,14 @@ def adapters() -> str:
         ("bytes down, of the adapters' own", middle("round", "down / adapters"), 1.01, ".2f"),
         ("bytes up, of the adapters' own", middle("round", "up / adapters"), 1.01, ".2f"),
         (
-            "driver's memory beyond the imports, two workers (MB)",
-            middle("round", "driver beyond imports (MB)"),
+            "memory of driver and two workers beyond the imports (MB)",
+            middle("round", "beyond imports (MB)"),
             allowed,
             ".0f",
         ),
-        ("time of the loop, two workers", middle("round", "seconds / loop"), 1.1, ".2f"),
-        ("time of the loop, in the process itself", middle("plain", "seconds / loop"), 1.1, ".2f"),
-        ("a base of 100 million parameters: all memory (MB)", middle("large", "driver (MB)"), 3072, ".0f"),
+        ("time of the better loop (one or two threads), two workers", middle("round", "seconds / loop"), 1.1, ".2f"),
+        ("time of the loop with one thread, in the process itself", middle("plain", "seconds / loop"), 1.1, ".2f"),
+        ("a base of 100 million parameters: all memory (MB)", middle("large", "all processes (MB)"), 3072, ".0f"),
     ]
     lines = [
         "",
@@ -141,7 +125,7 @@ def adapters() -> str:
         "| | Archipel | Flower |",
         "| --- | --- | --- |",
         f"| seconds of the round | {middle('round', 'seconds'):.1f} | {middle('flower', 'seconds'):.1f} |",
-        f"| memory of all processes (MB) | {middle('round', 'driver (MB)'):,.0f} "
+        f"| memory of all processes (MB) | {middle('round', 'all processes (MB)'):,.0f} "
         f"| {middle('flower', 'all processes (MB)'):,.0f} |",
         f"| adapters of all, each way (MB) | {middle('round', 'adapters of all (MB)'):.2f} "
         f"| {middle('flower', 'adapters of all (MB)'):.2f} |",

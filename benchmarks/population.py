@@ -4,7 +4,7 @@
     python -m benchmarks.population rounds                    # set-up, rounds a CPU second and memory, 100 a round
     python -m benchmarks.population commits --commits 1000000 # memory of a long run without rounds, tenth by tenth
     python -m benchmarks.population day --learners 1000000    # a simulated day with absences, and its report
-    python -m benchmarks.population splits --learners 1000 10000
+    python -m benchmarks.population splits --learners 1000 10000 --out FILE
 
 CPU time is measured, so that other work on the machine counts as little as possible; memory is the peak of the process.
 """
@@ -16,7 +16,9 @@ import json
 import resource
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +27,9 @@ from torch import nn
 import archipel as ap
 from archipel.data import Islands, Source
 from archipel.report.write import write_report
+from archipel.runs.record_log import KEPT
 from archipel.simulation.simulate import finished, prepare
+from archipel.simulation.simulator import Simulator
 from benchmarks.machine import facts, load
 
 EXAMPLES, FEATURES, CLASSES = 10, 20, 10
@@ -55,14 +59,17 @@ def megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def splits(sizes: list[int]) -> None:
+def splits(sizes: list[int]) -> list[dict[str, Any]]:
+    found = []
     for learners in sizes:
         data = source(learners, features=1)
         for name, settings in SPLITS.items():
             began = time.process_time()
             data.split(learners, test="none", **settings)  # type: ignore[arg-type]
             spent = time.process_time() - began
+            found.append({"split": name, "learners": learners, "CPU seconds": spent, "peak MB": megabytes()})
             print(f"{name:14} {learners:>9,} learners  {spent:7.2f} s of CPU time, {megabytes():,.0f} MB", flush=True)
+    return found
 
 
 def held_out(learners: int) -> Islands:
@@ -70,7 +77,9 @@ def held_out(learners: int) -> Islands:
     return source(learners).split(learners, test=min(0.2, 2000 / (learners * EXAMPLES)), stimuli=0)
 
 
-def rounds(sizes: list[int], seconds: float) -> None:
+def rounds(sizes: list[int], seconds: float, warm: int = KEPT) -> list[dict[str, Any]]:
+    """Return set-up, memory and rounds a CPU second: the best of three counts, of all sizes in turn."""
+    runs, found = [], []
     for learners in sizes:
         began = time.process_time()
         data = held_out(learners)
@@ -80,20 +89,35 @@ def rounds(sizes: list[int], seconds: float) -> None:
         run.begin()
         run.run(events=learners)  # they join
         joined = time.process_time()
-        run.run(events=1000)
-        first, start = run.controller.state.version, time.process_time()
-        while time.process_time() - start < seconds:
-            run.run(events=500)
-        rate = (run.controller.state.version - first) / (time.process_time() - start)
+        while len(run.records) <= warm:  # until records go to a file, as in any long run
+            run.run(events=1000)
+        runs.append(run)
+        set_up = (joined - dealt) / learners
+        found.append(
+            {"learners": learners, "split": dealt - began, "set-up of a learner": set_up, "peak MB": megabytes()}
+        )
+    counts = [[rounds_a_second(run, seconds / 3) for run in runs] for _ in range(3)]
+    for run, row, rates in zip(runs, found, zip(*counts, strict=True), strict=True):
         run.close()
+        row["rounds a CPU second"] = max(rates)
         print(
-            f"{learners:>9,} learners  split {dealt - began:6.1f} s, set-up and joins "
-            f"{(joined - dealt) / learners * 1e6:5.1f} µs a learner, {rate:6.1f} rounds/s, {megabytes():,.0f} MB",
+            f"{row['learners']:>9,} learners  split {row['split']:6.1f} s, set-up and joins "
+            f"{row['set-up of a learner'] * 1e6:5.1f} µs a learner, {max(rates):6.1f} rounds/s, "
+            f"{row['peak MB']:,.0f} MB",
             flush=True,
         )
+    return found
 
 
-def commits(learners: int, count: int, out: Path | None = None) -> None:
+def rounds_a_second(run: Simulator, seconds: float) -> float:
+    """Return the rounds a second of CPU time in the next so many seconds."""
+    first, start = run.controller.state.version, time.process_time()
+    while time.process_time() - start < seconds:
+        run.run(events=500)
+    return (run.controller.state.version - first) / (time.process_time() - start)
+
+
+def commits(learners: int, count: int) -> dict[str, Any]:
     algorithm = ap.fedasync(epochs=1, batch=10)
     ending, scored = ap.Ending(commits=count), ap.Evaluation(every=max(1, count // 10))
     run = prepare(algorithm, held_out(learners), model=perceptron, ending=ending, evaluation=scored, seed=1)
@@ -107,24 +131,17 @@ def commits(learners: int, count: int, out: Path | None = None) -> None:
         tenths.append({"commits": tenth * count // 10, "commits a CPU second": rate, "peak MB": megabytes()})
         print(f"{tenth * count // 10:>9,} commits  {rate:7.1f} commits/s, {megabytes():,.0f} MB", flush=True)
     run.close()
-    if out is not None:
-        out.write_text(json.dumps({"machine": facts(), "load after": load(), "learners": learners, "tenths": tenths}))
+    return {"learners": learners, "tenths": tenths}
 
 
-def day(learners: int, a_round: int, seconds: float, folder: Path) -> None:
+def day(learners: int, a_round: int, seconds: float, folder: Path) -> dict[str, Any]:
     """Rounds of `a_round` learners with a deadline; phones are there for a third of the time, in stretches of hours."""
-    began = time.process_time()
+    began, clock = time.process_time(), time.monotonic()
+    fast, slow = learners // 2, learners - learners // 2
+    up, down, varies = 2 * 3600.0, 4 * 3600.0, 0.5
     fleet = ap.Fleet(
-        ap.Group("fast", learners // 2, train_seconds=2.0, bandwidth=1e6, up=2 * 3600.0, down=4 * 3600.0, varies=0.5),
-        ap.Group(
-            "slow",
-            learners - learners // 2,
-            train_seconds=20.0,
-            bandwidth=1e5,
-            up=2 * 3600.0,
-            down=4 * 3600.0,
-            varies=0.5,
-        ),
+        ap.Group("fast", fast, train_seconds=2.0, bandwidth=1e6, up=up, down=down, varies=varies),
+        ap.Group("slow", slow, train_seconds=20.0, bandwidth=1e5, up=up, down=down, varies=varies),
     )
     algorithm = ap.fedavg(a_round / learners, epochs=1, batch=10, deadline=300.0)
     data = held_out(learners)
@@ -132,36 +149,48 @@ def day(learners: int, a_round: int, seconds: float, folder: Path) -> None:
     run.begin()
     run.run()
     run.close()
-    spent = time.process_time() - began
     ended = finished(run)
+    simulated = time.process_time() - began
     page = write_report([ended], folder / "report")
     print(ended.summary())
-    print(
-        f"{learners:,} learners, {seconds / 3600:.1f} h of virtual time: {spent:,.0f} s of CPU time, with the report "
-        f"{time.process_time() - began:,.0f} s; {run.handled:,} events; {megabytes():,.0f} MB; {page.name} written"
-    )
+    found = {
+        "learners": learners,
+        "a round": a_round,
+        "virtual hours": seconds / 3600,
+        "versions": run.controller.state.version,
+        "events": run.handled,
+        "CPU seconds": simulated,
+        "CPU seconds with the report": time.process_time() - began,
+        "minutes by the clock": (time.monotonic() - clock) / 60,
+        "peak MB": megabytes(),
+    }
+    print(", ".join(f"{name}: {value:,.1f}" for name, value in found.items()), f"; {page.name} written")
+    return found
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("splits", "rounds", "commits", "day"))
     parser.add_argument("--learners", type=int, nargs="+", help="numbers of learners")
-    parser.add_argument("--seconds", type=float, default=5.0, help="CPU seconds for each rate")
-    parser.add_argument("--out", type=Path, help="with `commits`, a JSON file for what was measured")
+    parser.add_argument("--seconds", type=float, default=15.0, help="CPU seconds for each rate")
+    parser.add_argument("--warm", type=int, default=KEPT, help="with `rounds`, records before a rate is taken")
+    parser.add_argument("--out", type=Path, help="a JSON file for what was measured")
     parser.add_argument("--commits", type=int, default=100_000)
     parser.add_argument("--a-round", type=int, default=10_000, help="learners of a round of the day")
     parser.add_argument("--virtual", type=float, default=DAY, help="virtual seconds of the day")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     sizes = given.learners or [1_000, 10_000, 100_000, 1_000_000]
-    if given.what == "splits":
-        splits(sizes)
-    elif given.what == "rounds":
-        rounds(sizes, given.seconds)
-    elif given.what == "commits":
-        commits(given.learners[0] if given.learners else 100, given.commits, given.out)
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            day(sizes[-1], given.a_round, given.virtual, Path(folder))
+    told = {"machine": facts(), "load before": load()}
+    with tempfile.TemporaryDirectory() as folder:
+        measures: dict[str, Callable[[], Any]] = {
+            "splits": lambda: splits(sizes),
+            "rounds": lambda: rounds(sizes, given.seconds, given.warm),
+            "commits": lambda: commits(given.learners[0] if given.learners else 100, given.commits),
+            "day": lambda: day(sizes[-1], given.a_round, given.virtual, Path(folder)),
+        }
+        told[given.what] = measures[given.what]()
+    if given.out:
+        given.out.write_text(json.dumps({**told, "load after": load()}) + "\n")
 
 
 if __name__ == "__main__":

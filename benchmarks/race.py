@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,24 @@ def held(process: int) -> float:
     if len(tree) > 1:
         return sum(_field(f"/proc/{pid}/smaps_rollup", "Pss:") for pid in tree) / 1024
     return _field(f"/proc/{process}/status", "VmRSS:") / 1024
+
+
+@contextmanager
+def watched() -> Iterator[list[float]]:
+    """Watch what this process and its descendants hold; the list has the megabytes at their peak."""
+    peak, done = [held(os.getpid())], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.05):
+            peak[0] = max(peak[0], held(os.getpid()))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
 
 
 def _tree(process: int) -> list[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing may go out of here
@@ -24,7 +23,7 @@ from flwr.simulation import run_simulation
 from torch import nn
 
 from benchmarks.contenders.adapters_work import BATCH, BATCHES, LEARNERS, LORA, RATE, SMALL, letters
-from benchmarks.race import held
+from benchmarks.race import watched
 
 client = ClientApp()
 
@@ -54,7 +53,7 @@ def train(message: Message, context: Context) -> Message:
 def main() -> None:
     begin = peft.get_peft_model_state_dict(network())
     results: list[Result] = []
-    server, done, peak = ServerApp(), threading.Event(), [0.0]
+    server = ServerApp()
 
     @server.main()
     def serve(grid: Grid, context: Context) -> None:
@@ -63,18 +62,11 @@ def main() -> None:
         )
         results.append(strategy.start(grid, ArrayRecord(begin), num_rounds=1))
 
-    def watch() -> None:
-        while not done.wait(0.2):
-            peak[0] = max(peak[0], held(os.getpid()))
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
     at = time.perf_counter()
     backend = {"init_args": {"num_cpus": 2, "address": "local"}, "client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}}
-    run_simulation(server, client, num_supernodes=LEARNERS, backend_config=backend)
+    with watched() as peak:
+        run_simulation(server, client, num_supernodes=LEARNERS, backend_config=backend)
     took = time.perf_counter() - at
-    done.set()
-    watcher.join()
     (result,) = results
     moved = result.arrays.to_torch_state_dict()
     assert any(not torch.equal(moved[name], begin[name]) for name in begin), "nothing was learnt"

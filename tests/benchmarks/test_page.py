@@ -16,7 +16,9 @@ def test_the_tables_of_a_page_are_those_of_the_outcomes(path: Path) -> None:
 
 def test_every_outcome_has_a_place() -> None:
     marks = [name for path in page.PAGES for _, name, _ in page.MARKED.findall(path.read_text())]
-    assert marks == ["avx512", "avx2", "zoo", "adapters", "cluster", "commits", "federation", "peers"]
+    places = ["avx512", "avx2", "zoo", "adapters", "cluster", "start-up"]
+    places += ["idle", "rounds", "splits", "commits"]
+    assert marks == [*places, "federation", "peers"]
 
 
 def test_verdicts_on_several_sizes_are_one_row() -> None:
