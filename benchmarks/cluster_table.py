@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.cluster import ACTORS, DRIVER, PARTS, RAY
@@ -55,7 +56,7 @@ def goals(found: dict[str, Any]) -> Iterator[Goal]:
         what, goal = f"{name}: time of local workers", f"at most {LONGER:g}"
         ratios = sorted(found["workloads"][name]["time over local workers"]) if "workloads" in found else []
         if ratios:
-            middle = ratios[len(ratios) // 2]
+            middle = median(ratios)
             told = f"{middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
             yield Goal(what, told, goal, middle <= LONGER)
         else:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks import cluster_table, scale
@@ -93,8 +94,7 @@ def adapters() -> str:
     facts, turns = found["machine"], found["turns"]
 
     def middle(who: str, what: str) -> float:
-        values: list[float] = sorted(turn[who][what] for turn in turns)
-        return values[len(values) // 2]
+        return median(turn[who][what] for turn in turns)
 
     allowed = middle("round", "allowed beyond imports (MB)")
     rows = [
