@@ -94,7 +94,8 @@ def adapters() -> str:
     facts, turns = found["machine"], found["turns"]
 
     def middle(who: str, what: str) -> float:
-        return median(turn[who][what] for turn in turns)
+        values: list[float] = [turn[who][what] for turn in turns]
+        return median(values)
 
     allowed = middle("round", "allowed beyond imports (MB)")
     rows = [
